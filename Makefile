@@ -1,0 +1,64 @@
+# Verbs of this house; `make help` lists them. Each one sets up what it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+UV     := $(VENV)/bin/uv
+RUN_ENV := $(VENV)/.run-ready
+DEV_ENV := $(VENV)/.dev-ready
+# As many test processes as there are cores, at most four.
+JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check fmt bench docs simulate chaos load lock clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "NoETL needs Python 3.11 or newer ($(PYTHON) is older); set PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# uv installs in seconds what pip installs in minutes; where it cannot be had, pip does the same work.
+$(RUN_ENV): $(PY) requirements.lock pyproject.toml
+	@echo "setting up $(VENV) ..." >&2
+	@$(PY) -m pip install -q --disable-pip-version-check uv 2>/dev/null || true
+	@if [ -x $(UV) ]; then $(UV) pip install -q --python $(PY) --require-hashes -r requirements.lock && $(UV) pip install -q --python $(PY) --no-deps -e . ; \
+	 else $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(PY) -m pip install -q --disable-pip-version-check --no-deps -e . ; fi
+	@touch $@
+
+$(DEV_ENV): $(RUN_ENV) requirements-dev.lock
+	@echo "setting up $(VENV) for development ..." >&2
+	@if [ -x $(UV) ]; then $(UV) pip install -q --python $(PY) --require-hashes -r requirements-dev.lock ; \
+	 else $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock ; fi
+	@touch $@
+
+run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
+	@$(PY) examples/quickstart/run.py
+
+test: $(DEV_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers
+	@$(PY) -m pytest -n $(JOBS) --dist loadgroup
+
+check: $(DEV_ENV) ## format, lint, types, import contracts
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-logo
+
+fmt: $(DEV_ENV) ## format the code
+	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
+	@$(PY) -m bench
+
+docs: $(DEV_ENV) ## write the generated reference pages
+	@$(PY) -m noetl.testing.reference docs/reference
+
+simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
+	@$(PY) -m noetl.testing.simulate --seeds 10000
+
+lock: $(DEV_ENV) ## renew the hash-locked requirements
+	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -c requirements.lock -o requirements-dev.lock
+
+clean: ## forget the environment and the caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -1,0 +1,1 @@
+"""HTTP in, one orchestrator call out; one file per resource."""

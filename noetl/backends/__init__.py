@@ -1,0 +1,1 @@
+"""What keeps data: one file per back end."""

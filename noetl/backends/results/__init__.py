@@ -1,0 +1,1 @@
+"""Stores of payloads too large for the log."""

@@ -1,0 +1,1 @@
+"""Shell of the control plane; the only caller of engine."""

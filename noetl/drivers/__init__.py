@@ -1,0 +1,1 @@
+"""Connections to the outside that several tools and back ends share."""

@@ -1,0 +1,1 @@
+"""Text to diagnostics and a Playbook."""

@@ -1,0 +1,1 @@
+"""One rule per file, over the shared tree."""

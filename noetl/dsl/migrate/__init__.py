@@ -1,0 +1,1 @@
+"""Rewrites between surfaces, as splices into the author's text."""

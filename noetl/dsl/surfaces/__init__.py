@@ -1,0 +1,1 @@
+"""One front end per authoring surface."""

@@ -1,0 +1,1 @@
+"""What happens next between steps: the server's half."""

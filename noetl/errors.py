@@ -1,0 +1,90 @@
+"""Our own mistakes and the world's, as exceptions.
+
+    NoetlError
+    ├── InvalidPlaybook        the author's mistake, already collected as diagnostics
+    ├── RequestRefused         a request that cannot be served: what, and what to do instead
+    │   ├── NotFound           no such execution, playbook, credential, result
+    │   └── Conflict           it exists already, or is in a state that forbids the request
+    ├── VersionConflict        somebody appended first; reload and decide again
+    ├── LeaseLost              a run was given to another worker; stop working on it
+    ├── TemplateError          a template could not be evaluated (kind: template)
+    ├── PayloadUnavailable        a stored payload is missing, corrupt or too large to hydrate
+    ├── CorruptLog             the log cannot be folded: a gap, a checksum, an unknown event
+    └── StoreUnavailable       a back end cannot be reached; nothing was lost, try again
+
+What a tool meets in the world is not here: that is an `Outcome` with `status: error`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NoetlError(Exception):
+    """Base of every exception this package raises on purpose."""
+
+
+class InvalidPlaybook(NoetlError):
+    """A playbook with errors; `diagnostics` has all of them."""
+
+    def __init__(self, diagnostics: Any) -> None:
+        super().__init__("the playbook has errors")
+        self.diagnostics = diagnostics
+
+
+class RequestRefused(NoetlError):
+    """A request that cannot be served, in words for the person who made it."""
+
+
+class NotFound(RequestRefused):
+    """What was named does not exist."""
+
+
+class Conflict(RequestRefused):
+    """What was asked contradicts what is already there."""
+
+
+class VersionConflict(NoetlError):
+    """Another writer appended to this execution first."""
+
+    def __init__(self, execution_id: str, expected: int, actual: int | None = None) -> None:
+        super().__init__(f"execution {execution_id}: expected seq {expected}, found {actual}")
+        self.execution_id = execution_id
+        self.expected = expected
+        self.actual = actual
+
+
+class LeaseLost(NoetlError):
+    """A run's epoch moved on: its events are no longer accepted."""
+
+    def __init__(self, run_id: str, epoch: int) -> None:
+        super().__init__(f"run {run_id}: epoch {epoch} is no longer current")
+        self.run_id = run_id
+        self.epoch = epoch
+
+
+class TemplateError(NoetlError):
+    """A template could not be evaluated; `text` is its source, `path` the place inside the value."""
+
+    def __init__(self, message: str, *, text: str = "", path: str = "", kind: str = "template") -> None:
+        super().__init__(message)
+        self.message = message
+        self.text = text
+        self.path = path
+        self.kind = kind
+
+
+class PayloadUnavailable(NoetlError):
+    """A stored payload could not be had; `kind` is `ref.unresolved`, `ref.corrupt` or `limit`."""
+
+    def __init__(self, message: str, *, kind: str = "ref.unresolved") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class CorruptLog(NoetlError):
+    """A log that cannot be folded; it is never skipped over."""
+
+
+class StoreUnavailable(NoetlError):
+    """A back end is out of reach."""

@@ -1,0 +1,1 @@
+"""Templates: parse, free names, evaluate against a mapping."""

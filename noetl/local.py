@@ -1,0 +1,1 @@
+"""Both planes in one process, for `noetl run` and for the tests."""

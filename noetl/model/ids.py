@@ -1,0 +1,49 @@
+"""Derived ids: the same node of an execution always has the same name.
+
+An execution id is decimal text, time-ordered, minted once by the control plane. Everything
+inside an execution is named from it, so that a restart finds what it had begun:
+
+    step run    4711:fetch:1            the first run of step fetch
+    iteration   4711:fetch:1/7          its eighth iteration; nested loops: 4711:fetch:1/7.2
+    task run    4711:fetch:1/7:page:2:1 task page, second visit, first attempt
+                                        (a task of a called block: block_task/inner_task)
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+IterationPath = tuple[int, ...]
+
+
+def step_run_id(execution_id: str, step: str, number: int) -> str:
+    """The id of the `number`-th run (from 1) of a step."""
+    return f"{execution_id}:{step}:{number}"
+
+
+def iteration_id(step_run: str, path: IterationPath) -> str:
+    """The id of one iteration of a step run; the empty path is the step run itself."""
+    return f"{step_run}/{'.'.join(map(str, path))}" if path else step_run
+
+
+def task_run_id(run: str, task: str, visit: int, attempt: int) -> str:
+    """The id of one execution of a task's tool."""
+    return f"{run}:{task}:{visit}:{attempt}"
+
+
+def split_run_id(run: str) -> tuple[str, str, int, IterationPath]:
+    """Execution id, step, number and iteration path of a run's id."""
+    head, _, path = run.partition("/")
+    execution_id, step, number = head.split(":")
+    return execution_id, step, int(number), tuple(int(part) for part in path.split(".")) if path else ()
+
+
+def event_id(execution_id: str, seq: int) -> str:
+    """The id of an event: its execution and its place in that log."""
+    return f"{execution_id}-{seq}"
+
+
+def idempotency_key(task_run: str) -> str:
+    """A stable key for one *visit* of a task: attempts of the same visit share it."""
+    visit = task_run.rpartition(":")[0]
+    return hashlib.sha256(visit.encode()).hexdigest()[:32]

@@ -1,0 +1,41 @@
+"""Deep merge, the one rule by which workloads, payloads and specs are laid over each other.
+
+Scalars: the inner one wins. Mappings: merged key by key. Lists: replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `inner` over `outer`; neither is changed."""
+    merged = dict(outer)
+    for key, value in inner.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = deep_merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def merge_all(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay several mappings over each other, outermost first."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = deep_merge(merged, layer)
+    return merged
+
+
+def put_path(target: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy of `target` in which `path` holds `value`; mappings on the way are made or copied."""
+    changed = dict(target)
+    head, rest = path[0], path[1:]
+    if rest:
+        below = changed.get(head)
+        changed[head] = put_path(below if isinstance(below, Mapping) else {}, rest, value)
+    else:
+        changed[head] = value
+    return changed

@@ -1,0 +1,89 @@
+"""What passes between server and worker: the order to run, and the report of what happened.
+
+A *run* is the unit of lease: one step run, or one iteration of a looping step. The server
+claims it for a worker by raising its epoch (`step.started` or `loop.iteration.started` in the
+log); the worker executes the pipeline and reports events under that epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from noetl.model.events import Event
+from noetl.model.ids import IterationPath
+from noetl.model.outcome import ErrorInfo, Outcome
+from noetl.model.position import Position
+from noetl.model.reference import Reference
+
+
+class Item(Struct, frozen=True, omit_defaults=True):
+    """One level of a run's iteration: the element, inline or by its place in a stored collection."""
+
+    name: str
+    index: int
+    count: int
+    value: Any = None
+    collection: Reference | None = None
+
+
+class RunContext(Struct, frozen=True, omit_defaults=True):
+    """What all runs of one step run share; sent once, kept by its id."""
+
+    id: str
+    playbook: str  # digest
+    execution_id: str
+    step: str
+    step_run_id: str
+    workload: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)
+    input: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Outcome] = field(default_factory=dict)  # of the steps in Step.reads
+    depth: int = 0
+
+
+class RunOrder(Struct, frozen=True, omit_defaults=True):
+    """A run that a worker holds the lease of."""
+
+    run_id: str
+    epoch: int
+    context: RunContext
+    ctx: dict[str, Any] = field(default_factory=dict)
+    path: IterationPath = ()
+    items: tuple[Item, ...] = ()  # outermost first
+    step_scope: dict[str, Any] = field(default_factory=dict)
+    position: Position | None = None  # None: from the beginning
+    resume: Outcome | None = None  # the outcome a suspended task was waiting for (a child's output)
+    lost: int = 0  # workers lost on this run so far
+    timeout_s: float | None = None
+
+
+class Report(Struct, frozen=True, omit_defaults=True):
+    """Events of one run, in order. `number` counts this run's reports under this epoch."""
+
+    run_id: str
+    epoch: int
+    number: int
+    events: tuple[Event, ...]
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """The server's answer to a report, given after its events are on disk.
+
+    `accepted` False: the run is no longer this worker's (or never was): stop, kill the tool.
+    `error` is set when the server ended the run itself (ctx.conflict, cancelled, timeout).
+    """
+
+    run_id: str
+    accepted: bool
+    error: ErrorInfo | None = None
+
+
+class Claim(Struct, frozen=True, omit_defaults=True):
+    """A worker asking for work."""
+
+    worker: str
+    slots: int
+    pool: str = "default"
+    labels: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""What happens next inside a step: the worker's half."""

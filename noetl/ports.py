@@ -1,0 +1,218 @@
+"""The small Protocols the shell asks for: what keeps events, work, results, secrets, playbooks.
+
+Shell folders meet only through these. A back end is a class in `backends/<port>/<scheme>.py`;
+the contract suites in `noetl.testing` hold its tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from noetl.model.events import Recorded
+from noetl.model.reference import Reference
+from noetl.model.work import Claim, Report, RunOrder, Verdict
+
+
+class Clock(Protocol):
+    """Time as an argument: real in processes, virtual in simulation."""
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+# ── events ──────────────────────────────────────────────────────────────────────────────
+
+
+class ExecutionSummary(Struct, frozen=True, omit_defaults=True):
+    """One row of the list of executions: a projection, always derivable from the log."""
+
+    execution_id: str
+    path: str
+    status: str  # pending | running | paused | success | failed | cancelled
+    started_at: float
+    version: str | None = None
+    playbook: str = ""  # digest
+    ended_at: float | None = None
+    seq: int = 0
+    parent: str | None = None
+    key: str | None = None  # idempotency key, unique
+    error: str | None = None
+    steps_done: int = 0
+    steps_running: int = 0
+
+
+class Append(Struct, frozen=True):
+    """One atomic addition to one execution's log, with the projection it leads to."""
+
+    execution_id: str
+    expected_seq: int
+    events: tuple[Recorded, ...]
+    summary: ExecutionSummary
+
+
+class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
+    """What a list of executions is narrowed to."""
+
+    status: tuple[str, ...] = ()
+    path: str | None = None
+    parent: str | None = None
+    search: str | None = None
+    before: str | None = None  # execution id: page on from there
+    limit: int = 100
+
+
+class EventStore(Protocol):
+    """The truth. An append is acknowledged after its commit is flushed."""
+
+    async def append(self, append: Append) -> None:
+        """Add events at `expected_seq`; VersionConflict when somebody was first,
+        Conflict when a new execution's `key` is taken."""
+
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """Events with seq > after, in order."""
+
+    def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        """Events as they come, until the execution's last one."""
+
+    async def summary(self, execution_id: str) -> ExecutionSummary | None:
+        """The projection of one execution."""
+
+    async def by_key(self, key: str) -> ExecutionSummary | None:
+        """The execution that was started under this idempotency key."""
+
+    async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
+        """Newest first, one page."""
+
+    async def unfinished(self) -> list[str]:
+        """Ids of executions that have not reached playbook.processed."""
+
+    async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
+        """Keep a folded state; losing it costs only time."""
+
+    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
+        """The newest folded state, if any."""
+
+    async def close(self) -> None:
+        """Flush and let go."""
+
+
+# ── playbooks ───────────────────────────────────────────────────────────────────────────
+
+
+class StoredPlaybook(Struct, frozen=True, omit_defaults=True):
+    """A playbook's text as it was registered or run."""
+
+    path: str
+    version: int
+    digest: str
+    text: str
+    registered_at: float = 0.0
+    file: str = ""  # the folder relative files are found in, when it came from a file
+
+
+class PlaybookStore(Protocol):
+    """The catalogue, and the texts executions were started from (by digest)."""
+
+    async def keep(self, digest: str, text: str, file: str) -> None:
+        """Remember the text an execution runs; the same digest is kept once."""
+
+    async def text(self, digest: str) -> tuple[str, str] | None:
+        """Text and file of a digest."""
+
+    async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
+        """A new version of a path (the same text again is the same version)."""
+
+    async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
+        """A version, or the newest."""
+
+    async def list(
+        self, *, search: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[StoredPlaybook]:
+        """The newest version of each path."""
+
+
+# ── results ─────────────────────────────────────────────────────────────────────────────
+
+
+class ResultStore(Protocol):
+    """Payloads too large for the log, streamed both ways and verified by checksum."""
+
+    async def put(
+        self,
+        name: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        ttl: str | None = None,
+    ) -> Reference:
+        """Store; the reference is returned after the payload is durable."""
+
+    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
+
+    async def delete(self, reference: Reference) -> None:
+        """Forget it."""
+
+    async def collect(self, now: float) -> int:
+        """Delete what has outlived its ttl; how many."""
+
+    async def close(self) -> None:
+        """Let go."""
+
+
+# ── secrets ─────────────────────────────────────────────────────────────────────────────
+
+
+class CredentialStore(Protocol):
+    """This installation's encrypted credentials; values are write-only over the API."""
+
+    async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
+        """Keep (encrypted)."""
+
+    async def get(self, name: str) -> Mapping[str, Any] | None:
+        """Fields of a credential, decrypted, for the worker that needs it."""
+
+    async def list(self) -> list[tuple[str, str]]:
+        """Names and types."""
+
+    async def delete(self, name: str) -> bool:
+        """Forget it; False when there was none."""
+
+
+# ── work ────────────────────────────────────────────────────────────────────────────────
+
+
+class WorkLink(Protocol):
+    """A worker's line to the control plane: local, http or nats."""
+
+    async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
+        """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
+
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
+        """Prolong leases (run id, epoch); returns the runs that are no longer this worker's."""
+
+    async def report(
+        self, worker: str, reports: Sequence[Report], *, free: int = 0
+    ) -> tuple[list[Verdict], list[RunOrder]]:
+        """Hand over events; answered after they are on disk. With `free` slots the answer may
+        bring the next runs along, leased in the same append."""
+
+    async def playbook(self, digest: str) -> bytes:
+        """The compiled playbook (JSON of the IR)."""
+
+    async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
+        """Resolved keychain values, handed to the worker that needs them."""
+
+    async def close(self) -> None:
+        """Let go."""

@@ -1,0 +1,1 @@
+"""The control-plane process: settings, back ends, orchestrator, API, listen."""

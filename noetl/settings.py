@@ -1,0 +1,1 @@
+"""Environment, files and flags, read once into one frozen object."""

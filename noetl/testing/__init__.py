@@ -1,0 +1,1 @@
+"""Shipped to authors and developers: simulation, manual clock, contract suites."""

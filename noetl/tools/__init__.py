@@ -1,0 +1,1 @@
+"""What does work: one file per kind."""

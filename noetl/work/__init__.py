@@ -1,0 +1,1 @@
+"""Shell of the data plane; the only caller of pipeline and tools."""
