@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference
+
+# Kinds that come from plug-ins: without the plug-in they validate with a warning and fail when reached.
+PLUGIN_KINDS: dict[str, str] = {
+    "snowflake": "queries on Snowflake",
+    "container": "runs a container image",
+    "ducklake": "tables of a DuckLake",
+    "subscription": "waits for messages of a subscription",
+    "agent": "asks an AI agent",
+    "mcp": "calls a tool of an MCP server",
+}
 
 FieldType = Literal["any", "string", "number", "integer", "boolean", "mapping", "list", "code"]
 
@@ -47,6 +57,23 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True):
     suspends: bool = False
     extra: str | None = None  # the pip extra that brings its driver
     example: str = ""
+
+
+def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters under their fields' own names; a field's own name wins over its aliases."""
+    spelled = dict(given)
+    for name, declared in spec.fields.items():
+        for alias in declared.aliases:
+            if alias in spelled and alias not in spec.fields:
+                value = spelled.pop(alias)
+                spelled.setdefault(name, value)
+    return spelled
+
+
+def with_helpers(spec: ToolSpec, outcome: Outcome) -> Outcome:
+    """The outcome with every helper of its kind present, null where the tool said nothing."""
+    helpers = {name: {**nulls, **outcome.helpers.get(name, {})} for name, nulls in spec.helpers.items()}
+    return structs.replace(outcome, helpers={**outcome.helpers, **helpers}) if helpers else outcome
 
 
 class Timeout(Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,30 @@
+"""Call a block of the playbook's `workbook`; the pipeline carries it out as a nested frame."""
+
+from __future__ import annotations
+
+from noetl.errors import NoetlError
+from noetl.model.outcome import Outcome
+from noetl.model.tool import Field, ToolCall, ToolSpec
+
+SPEC = ToolSpec(
+    kind="workbook",
+    doc="Calls a block of the playbook's `workbook`: its own `input`, `output`, task names and `step` scope, "
+    "`ctx` shared. A call, not a macro.",
+    fields={
+        "block": Field("string", "Name of the workbook block.", required=True, aliases=("name",)),
+        "payload": Field(
+            "mapping",
+            "The block's `input`. What stands under `input:` and is no parameter of this kind joins it.",
+            aliases=("args",),
+            default={},
+        ),
+    },
+    open_fields=True,
+    pure=True,
+    example='- name: clean\n  kind: workbook\n  block: clean_row\n  input:\n    row: "{{ iter.row }}"\n',
+)
+
+
+async def run(call: ToolCall) -> Outcome:
+    """Never called: the pipeline enters the block itself."""
+    raise NoetlError(f"kind workbook is carried out by the pipeline, yet task {call.task_run_id} reached a tool")

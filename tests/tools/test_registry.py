@@ -1,0 +1,141 @@
+"""Kinds are found in the folder and among installed plug-ins; a broken one harms only itself."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from noetl import tools
+from noetl.model.outcome import ERROR_KINDS, error
+from noetl.model.tool import Field, ToolCall, ToolSpec, named_input, with_helpers
+
+
+def call(kind: str, **given) -> ToolCall:
+    return ToolCall(kind, given, {}, None, "1", "s", "t", "1:s:1:t:1:1", "key")
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """Write tiny packages with entry-point metadata, as pip would install them."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def install(module: str, source: str, entries: dict[str, str]) -> None:
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{module}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.2\n")
+        lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[noetl.tools]\n{lines}")
+        tools.refresh()
+
+        names.append(module)
+
+    names: list[str] = []
+    yield install
+    for name in names:
+        sys.modules.pop(name, None)
+    monkeypatch.undo()
+    tools.refresh()
+
+
+GREET = """
+from noetl.model.outcome import ok
+from noetl.model.tool import Field, ToolSpec
+
+SPEC = ToolSpec(kind="greet", doc="Says hello.", fields={"who": Field("string", "Whom.")}, aliases=("hello",))
+
+async def run(call):
+    return ok(f"hello {call.input['who']}")
+"""
+
+
+def test_every_module_of_the_folder_is_a_kind_of_its_own_name():
+    folder = Path(tools.__file__).parent
+    names = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    assert names == set(tools.kinds())
+    assert {"noop", "playbook", "workbook"} <= names
+
+
+def test_knowing_every_kind_imports_no_driver():
+    heavy = "{'aiohttp', 'psycopg', 'asyncpg', 'duckdb', 'pyarrow', 'nats', 'obstore', 'cryptography', 'asyncio'}"
+    probe = f"import sys, noetl.tools; noetl.tools.specs(); print(sorted({heavy} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_every_kind_documents_each_parameter_and_uses_known_shapes():
+    for kind, spec in tools.kinds().items():
+        assert spec.doc, kind
+        for name, field in spec.fields.items():
+            assert field.doc, f"{kind}.{name}"
+        for name, line in spec.spec_keys.items():
+            assert line, f"{kind}.spec.{name}"
+        spellings = [word for name, field in spec.fields.items() for word in (name, *field.aliases)]
+        assert len(spellings) == len(set(spellings)), f"{kind}: a spelling means two fields"
+
+
+def test_a_plug_in_from_a_separate_package_is_a_kind_like_any_other(plugins):
+    plugins("noetl_greet", GREET, {"greet": "noetl_greet"})
+    assert tools.specs()["greet"].fields["who"].type == "string"
+    assert tools.specs()["hello"].kind == "greet"
+    assert "hello" not in tools.kinds()
+    outcome = asyncio.run(tools.load("hello")(call("hello", who="Ada")))
+    assert outcome.data == "hello Ada"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import a_library_that_is_not_there", "a_library_that_is_not_there"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("x = = 1", "SyntaxError"),
+        ("SPEC = 1", "has no SPEC"),
+        ("from noetl.model.tool import ToolSpec\nSPEC = ToolSpec(kind='broken')", "has no `async def run"),
+        (
+            "from noetl.model.tool import ToolSpec\nSPEC = ToolSpec(kind='noop')\nasync def run(call): ...",
+            'declares the kind "noop"',
+        ),
+    ],
+)
+def test_a_broken_plug_in_is_named_and_the_others_go_on(plugins, source, said):
+    plugins("noetl_broken", source, {"broken": "noetl_broken"})
+    plugins("noetl_greet", GREET, {"greet": "noetl_greet"})
+    [problem] = tools.problems()
+    assert problem.kind == "broken"
+    assert "noetl_broken 1.2" in problem.message
+    assert said in problem.message
+    outcome = asyncio.run(tools.load("broken")(call("broken")))
+    assert outcome.error.message == problem.message
+    assert asyncio.run(tools.load("greet")(call("greet", who="Bo"))).status == "ok"
+    assert asyncio.run(tools.load("noop")(call("noop"))).status == "ok"
+
+
+def test_a_plug_in_kind_that_is_not_installed_says_how_to_get_it():
+    outcome = asyncio.run(tools.load("snowflake")(call("snowflake")))
+    assert outcome.status == "error"
+    assert outcome.error.kind in ERROR_KINDS
+    assert "noetl.tools" in outcome.error.message and "snowflake" in outcome.error.message
+
+
+def test_an_unknown_kind_lists_the_known_ones():
+    outcome = asyncio.run(tools.load("htpp")(call("htpp")))
+    assert 'no tool kind "htpp"' in outcome.error.message
+    assert "noop" in outcome.error.message
+
+
+def test_aliases_of_a_field_are_read_as_the_field_and_its_own_name_wins():
+    spec = ToolSpec(kind="k", fields={"url": Field(aliases=("endpoint", "uri")), "data": Field()})
+    assert named_input(spec, {"endpoint": "a", "data": 1}) == {"url": "a", "data": 1}
+    assert named_input(spec, {"endpoint": "a", "url": "b"}) == {"url": "b"}
+
+
+def test_helpers_of_a_kind_exist_on_every_outcome():
+    spec = ToolSpec(kind="k", helpers={"http": {"status": None, "url": None}})
+    outcome = with_helpers(spec, error("connection", "gone", http={"url": "x"}, other={"a": 1}))
+    assert outcome.helpers == {"http": {"status": None, "url": "x"}, "other": {"a": 1}}
