@@ -11,6 +11,7 @@ a new class with `version=2` beside the old one; `BODIES` knows both for ever.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -548,7 +549,7 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
         "event_id": event_id(recorded.execution_id, recorded.seq),
         "execution_id": recorded.execution_id,
         "seq": recorded.seq,
-        "timestamp": recorded.at,
+        "timestamp": instant(recorded.at),
         "source": body.SOURCE,
         "name": body.NAME,
         "version": body.VERSION,
@@ -565,6 +566,11 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
         "parent_event_id": event_id(recorded.execution_id, recorded.parent_seq) if recorded.parent_seq else None,
         "payload": payload,
     }
+
+
+def instant(at: float) -> str:
+    """Seconds since the epoch as ISO 8601 text in UTC, to the microsecond."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def status_of(body: Event) -> Status:
