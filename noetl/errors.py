@@ -4,6 +4,7 @@
     ├── InvalidPlaybook        the author's mistake, already collected as diagnostics
     ├── RequestRefused         a request that cannot be served: what, and what to do instead
     │   ├── NotFound           no such execution, playbook, credential, result
+    │   ├── SecretUnavailable  keychain entries that cannot be had, each with its reason
     │   └── Conflict           it exists already, or is in a state that forbids the request
     ├── VersionConflict        somebody appended first; reload and decide again
     ├── LeaseLost              a run was given to another worker; stop working on it
@@ -17,6 +18,7 @@ What a tool meets in the world is not here: that is an `Outcome` with `status: e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -38,6 +40,15 @@ class RequestRefused(NoetlError):
 
 class NotFound(RequestRefused):
     """What was named does not exist."""
+
+
+class SecretUnavailable(RequestRefused):
+    """Keychain entries that cannot be had; `reasons` says why for each name, never with a value."""
+
+    def __init__(self, reasons: Mapping[str, str], *, kind: str = "auth") -> None:
+        super().__init__("; ".join(f'keychain entry "{name}": {reason}' for name, reason in sorted(reasons.items())))
+        self.reasons = dict(reasons)
+        self.kind = kind
 
 
 class Conflict(RequestRefused):

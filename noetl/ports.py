@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from noetl.model.events import Recorded
+from noetl.model.playbook import KeychainEntry
 from noetl.model.reference import Reference
 from noetl.model.work import Claim, Report, RunOrder, Verdict
 
@@ -188,6 +189,26 @@ class CredentialStore(Protocol):
 
     async def delete(self, name: str) -> bool:
         """Forget it; False when there was none."""
+
+
+class Keychain(Protocol):
+    """Values of a playbook's keychain entries, from wherever each kind keeps them.
+
+    A value is text (one-value entries, tokens) or a mapping of fields. Tokens that expire are renewed
+    by this port when they are asked for, so ask when a value is needed and keep it no longer than a run."""
+
+    async def resolve(
+        self,
+        entries: Sequence[KeychainEntry],
+        names: Sequence[str],
+        *,
+        workload: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The values of these names: declared entries, else stored credentials.
+        SecretUnavailable names every one that cannot be had, and why."""
+
+    async def close(self) -> None:
+        """Let go."""
 
 
 # ── work ────────────────────────────────────────────────────────────────────────────────
