@@ -1,0 +1,52 @@
+"""What tests of several rooms share: the real servers.
+
+`postgres`, `nats_server` and `s3` start their server at first use, once for all pytest workers of
+a run; `database` and `bucket` are empty ones for a single test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from noetl.testing import services
+
+
+def _key() -> str:
+    return os.environ.get("PYTEST_XDIST_TESTRUNUID", f"alone-{os.getpid()}")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> dict[str, Any]:
+    """Host, port, user and password of a running Postgres."""
+    return services.shared("postgres", _key())
+
+
+@pytest.fixture
+def database(postgres: dict[str, Any]) -> Iterator[str]:
+    """The DSN of an empty Postgres database."""
+    with services.fresh_database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> str:
+    """The URL of a running NATS server with JetStream; use names of your own in it."""
+    url: str = services.shared("nats", _key())["url"]
+    return url
+
+
+@pytest.fixture(scope="session")
+def s3() -> dict[str, Any]:
+    """`endpoint`, `access_key_id`, `secret_access_key` and `region` of a running S3 API."""
+    return services.shared("s3", _key())
+
+
+@pytest.fixture
+def bucket(s3: dict[str, Any]) -> Iterator[str]:
+    """The name of an empty bucket."""
+    with services.fresh_bucket(s3) as name:
+        yield name
