@@ -1,0 +1,127 @@
+"""A small shop's API for the quickstart: three paged collections, and a 503 now and then.
+
+The data is the same on every run. Every seventh page is refused the first time it is asked for,
+so that the playbook's retry rule has something to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+LATENCY = 0.02
+MAX_PAGE_SIZE = 200
+COUNTRIES = ("Austria", "Brazil", "Canada", "Denmark", "Estonia", "France", "Ghana")
+GOODS = ("kettle", "lamp", "chair", "mug", "rug", "clock", "shelf", "plant")
+
+
+def collections() -> dict[str, list[dict[str, Any]]]:
+    """Customers, products and orders, drawn with a fixed seed."""
+    draw = random.Random(2026)
+    customers = [
+        {"id": number, "name": f"Customer {number}", "country": draw.choice(COUNTRIES)} for number in range(1, 121)
+    ]
+    products = [
+        {"id": number, "title": f"{draw.choice(GOODS)} no. {number}", "price": draw.randrange(300, 20_000) / 100}
+        for number in range(1, 61)
+    ]
+    orders = [
+        {
+            "id": number,
+            "customer_id": draw.choice(customers)["id"],
+            "product_id": draw.choice(products)["id"],
+            "quantity": draw.randint(1, 5),
+        }
+        for number in range(1, 601)
+    ]
+    return {"customers": customers, "products": products, "orders": orders}
+
+
+class ShopServer(ThreadingHTTPServer):
+    """The API with its data and its memory of which pages it has refused."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), ShopHandler)
+        self.data = collections()
+        self.refused: set[tuple[str, int]] = set()
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def is_busy(self, name: str, page: int) -> bool:
+        """Whether this request is one of those that must come again."""
+        with self.lock:
+            if (len(name) + page) % 7 or (name, page) in self.refused:
+                return False
+            self.refused.add((name, page))
+            return True
+
+
+class ShopHandler(BaseHTTPRequestHandler):
+    """GET /customers, /products or /orders with `page` (from 1) and `page_size`."""
+
+    protocol_version = "HTTP/1.1"
+    server: ShopServer
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        name = address.path.strip("/")
+        query = parse_qs(address.query)
+        try:
+            page = int(query.get("page", ["1"])[0])
+            size = int(query.get("page_size", ["20"])[0])
+        except ValueError:
+            return self.answer(400, {"error": "page and page_size are whole numbers"})
+        if name not in self.server.data:
+            return self.answer(404, {"error": f"no collection {name!r}", "collections": sorted(self.server.data)})
+        if page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
+            return self.answer(400, {"error": f"page starts at 1, page_size is at most {MAX_PAGE_SIZE}"})
+        time.sleep(LATENCY)
+        if self.server.is_busy(name, page):
+            return self.answer(503, {"error": "busy, try again"})
+        rows = self.server.data[name]
+        return self.answer(
+            200,
+            {
+                "items": rows[(page - 1) * size : page * size],
+                "page": page,
+                "pages": -(-len(rows) // size),
+                "total": len(rows),
+            },
+        )
+
+    def answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the terminal for the playbook."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The quickstart's API.")
+    parser.add_argument("--port", type=int, default=8765)
+    server = ShopServer(parser.parse_args().port)
+    print(f"serving {server.url}/customers, /products and /orders; Ctrl-C ends it", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()
