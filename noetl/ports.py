@@ -82,7 +82,7 @@ class EventStore(Protocol):
         """Events with seq > after, in order."""
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
-        """Events as they come, until the execution's last one."""
+        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
         """The projection of one execution."""
@@ -212,6 +212,32 @@ class Keychain(Protocol):
 
 
 # ── work ────────────────────────────────────────────────────────────────────────────────
+
+
+class QueuedRun(Struct, frozen=True, omit_defaults=True):
+    """A run that is owed and that nobody holds: enough to find a worker for it."""
+
+    execution_id: str
+    run_id: str
+    pool: str = "default"
+    affinity: str | None = None  # worker that ran its neighbours, when they should stay together
+
+
+class RunQueue(Protocol):
+    """Runs that wait for a worker. A wake-up, never the truth: what is lost here is found again in
+    the log, what is here twice is leased once."""
+
+    async def put(self, runs: Sequence[QueuedRun]) -> None:
+        """Let them wait (one that waits already waits once)."""
+
+    async def take(self, claim: Claim, *, wait: float) -> list[QueuedRun]:
+        """Up to `claim.slots` runs of the claim's pool, fair between executions; waits up to `wait` seconds."""
+
+    async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
+        """Forget these runs of an execution, or all of them."""
+
+    async def close(self) -> None:
+        """Let go; who waits gets nothing."""
 
 
 class WorkLink(Protocol):

@@ -1,0 +1,122 @@
+"""The event log in memory: for tests, simulation and `noetl run --store memory:`; gone with the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
+from noetl.model.events import PlaybookProcessed, Recorded
+from noetl.ports import Append, ExecutionFilter, ExecutionSummary
+
+FINAL = frozenset({"success", "failed", "cancelled"})
+
+
+class MemoryEventStore:
+    """`ports.EventStore` in this process's memory."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, list[Recorded]] = {}
+        self._summaries: dict[str, ExecutionSummary] = {}
+        self._keys: dict[str, str] = {}
+        self._snapshots: dict[str, tuple[int, bytes]] = {}
+        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._closed = False
+
+    async def append(self, append: Append) -> None:
+        """Add events at the expected seq."""
+        self._check_open()
+        execution_id, summary = append.execution_id, append.summary
+        log = self._logs.get(execution_id)
+        found = len(log) if log is not None else None
+        if append.expected_seq == 0:
+            if found is not None:
+                raise VersionConflict(execution_id, 0, found)
+            if summary.key is not None and summary.key in self._keys:
+                raise Conflict(f"an execution was already started under the key {summary.key!r}")
+            log = self._logs[execution_id] = []
+            if summary.key is not None:
+                self._keys[summary.key] = execution_id
+        elif log is None or found != append.expected_seq:
+            raise VersionConflict(execution_id, append.expected_seq, found)
+        log.extend(append.events)
+        self._summaries[execution_id] = msgspec.structs.replace(summary, seq=len(log))
+        for bell in self._bells.get(execution_id, ()):
+            bell.set()
+
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """Events with seq > after, in order."""
+        self._check_open()
+        log = self._logs.get(execution_id, [])
+        return log[after : None if limit is None else after + limit]
+
+    async def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        if execution_id not in self._logs:
+            raise NotFound(f"there is no execution {execution_id}")
+        bell = asyncio.Event()
+        self._bells.setdefault(execution_id, set()).add(bell)
+        try:
+            while True:
+                for recorded in await self.read(execution_id, after):
+                    yield recorded
+                    after = recorded.seq
+                    if isinstance(recorded.body, PlaybookProcessed):
+                        return
+                await bell.wait()
+                bell.clear()
+        finally:
+            self._bells[execution_id].discard(bell)
+
+    async def summary(self, execution_id: str) -> ExecutionSummary | None:
+        """The projection of one execution."""
+        return self._summaries.get(execution_id)
+
+    async def by_key(self, key: str) -> ExecutionSummary | None:
+        """The execution that was started under this idempotency key."""
+        return self._summaries.get(self._keys.get(key, ""))
+
+    async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
+        """Newest first, one page."""
+        newest = sorted(self._summaries.values(), key=lambda s: (len(s.execution_id), s.execution_id), reverse=True)
+        return [summary for summary in newest if _matches(summary, where)][: where.limit]
+
+    async def unfinished(self) -> list[str]:
+        """Ids of executions that have not reached playbook.processed, oldest first."""
+        return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
+
+    async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
+        """Keep a folded state; an older one never replaces a newer one."""
+        known = self._snapshots.get(execution_id)
+        if known is None or known[0] < seq:
+            self._snapshots[execution_id] = (seq, data)
+
+    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
+        """The newest folded state, if any."""
+        return self._snapshots.get(execution_id)
+
+    async def close(self) -> None:
+        """Wake who still follows a log."""
+        self._closed = True
+        for bells in self._bells.values():
+            for bell in bells:
+                bell.set()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store has been closed")
+
+
+def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
+    return (
+        (not where.status or summary.status in where.status)
+        and (where.path is None or summary.path == where.path)
+        and (where.parent is None or summary.parent == where.parent)
+        and (not where.search or where.search.lower() in summary.path.lower() or where.search in summary.execution_id)
+        and (
+            where.before is None
+            or (len(summary.execution_id), summary.execution_id) < (len(where.before), where.before)
+        )
+    )
