@@ -1,1 +1,33 @@
-"""The `noetl` command."""
+"""The `noetl` command: finds the verb that was named, and turns whatever goes wrong into one clear line.
+
+Starting is what a user waits for most often, so nothing is imported before it is needed: the
+version is answered without click, a verb's file is imported when the verb is named, and the
+engine, the compiler and rich are imported inside the verbs.
+
+Exit codes: 0 done, 1 the execution failed, 2 usage, 3 invalid playbook, 4 cannot connect,
+124 timed out, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from noetl import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words in (["--version"], ["-V"]):
+        print(f"noetl {__version__}")
+        sys.exit(0)
+    try:
+        from noetl.commands import program
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(program.run(words))
+
+
+if __name__ == "__main__":
+    main()

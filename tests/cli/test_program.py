@@ -1,0 +1,144 @@
+"""The command line as a whole: words in, words and exit codes out."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+
+import click
+import pytest
+
+import noetl
+from noetl.commands import program
+from noetl.commands.terminal import talk, terminal
+from noetl.errors import CorruptLog, NotFound, StoreUnavailable
+
+
+@pytest.fixture(autouse=True)
+def knobs():
+    yield
+    terminal.quiet, terminal.verbose = False, 0
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Run a command that raises what the test gives it."""
+
+    def run(problem: BaseException, *words: str) -> int:
+        @click.command()
+        @talk
+        def broken() -> None:
+            raise problem
+
+        monkeypatch.setattr(program.Verbs, "get_command", lambda self, ctx, name: broken)
+        return program.run(["broken", *words])
+
+    return run
+
+
+def test_the_version_is_answered_without_importing_anything_heavy():
+    code = (
+        "import sys\nfrom noetl.clictl import main\n"
+        "try: main(['--version'])\nexcept SystemExit as end: assert end.code == 0\n"
+        "heavy = {'click', 'rich', 'msgspec', 'asyncio', 'jinja2', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stderr == ""
+    assert ran.stdout == f"noetl {noetl.__version__}\n"
+
+
+def test_the_version_takes_less_than_150_ms_of_cpu():
+    spent = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "noetl.clictl", "--version"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.150
+
+
+def test_without_a_verb_the_help_is_shown_and_nothing_counts_as_done(capsys):
+    assert program.run([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_every_verb_can_be_imported_and_explains_itself(capsys):
+    for name in [*program.VERBS, *program.ALIASES]:
+        assert program.run([name, "--help"]) == 0
+        assert "Usage: noetl" in capsys.readouterr().out
+
+
+def test_a_misspelt_verb_is_a_usage_error_with_a_suggestion(capsys):
+    assert program.run(["confg"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert 'did you mean "config"?' in shown.err
+
+
+def test_an_unknown_option_is_a_usage_error(capsys):
+    assert program.run(["config", "show", "--colour"]) == 2
+    assert "--colour" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "words"),
+    [
+        (NotFound("no execution 7"), 2, "error: no execution 7\n"),
+        (StoreUnavailable("the store is out of reach"), 4, "error: the store is out of reach\n"),
+        (ConnectionRefusedError(111, "Connection refused"), 4, "Connection refused"),
+        (CorruptLog("seq 4 is missing"), 1, "error: seq 4 is missing\n"),
+        (PermissionError(13, "Permission denied", "/x/y"), 1, "error: /x/y: Permission denied\n"),
+        (ZeroDivisionError("division by zero"), 1, "internal error: ZeroDivisionError: division by zero"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_whatever_goes_wrong_is_one_line_and_an_exit_code(failing, capsys, problem, code, words):
+    assert failing(problem) == code
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.strip().count("\n") == 0
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+
+
+def test_verbose_shows_where_an_internal_error_came_from(failing, capsys):
+    assert failing(ZeroDivisionError("division by zero"), "-v") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    ran = subprocess.run(
+        f"{sys.executable} -m noetl.clictl config show --json | head -c 1", shell=True, capture_output=True, text=True
+    )
+    assert ran.stdout == "{"
+    assert ran.stderr == ""
+
+
+def test_config_show_prints_data_on_stdout_and_warnings_on_stderr(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOETL_TOKEN", "very-secret-token")
+    (tmp_path / "noetl.toml").write_text("slots = 3\nslotz = 4\n")
+    assert program.run(["config", "show", "--origin", "--json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["slots"] == {"value": 3, "origin": "noetl.toml (slots)"}
+    assert document["token"] == {"value": "(set)", "origin": "environment NOETL_TOKEN"}
+    assert "slotz is no setting" in shown.err
+    assert program.run(["config", "show", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "very-secret-token" not in shown.out
+
+
+def test_completion_knows_the_verbs():
+    ran = subprocess.run(
+        [sys.executable, "-m", "noetl.clictl"],
+        env={"_NOETL_COMPLETE": "bash_complete", "COMP_WORDS": "noetl con", "COMP_CWORD": "1", "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert "config" in ran.stdout
