@@ -98,4 +98,8 @@ class CorruptLog(NoetlError):
 
 
 class StoreUnavailable(NoetlError):
-    """A back end is out of reach."""
+    """A back end is out of reach; `kind` is `connection`, `auth`, `storage.quota` or `storage.access`."""
+
+    def __init__(self, message: str = "", *, kind: str = "connection") -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,1 +1,270 @@
-"""Environment, files and flags, read once into one frozen object."""
+"""Flags, environment and files, read once into one frozen object.
+
+A value comes from the first of these that has it:
+
+    flag            --store URL
+    environment     NOETL_STORE=...
+    .env            NOETL_STORE=... in the working folder
+    noetl.toml      store = "..." in the working folder
+    user config     store = "..." in the user's config folder (config.toml)
+    default
+
+`TABLE` below is the whole list: a line there is a setting in every one of these places, in
+`noetl config show` and in the reference page. A dotted name is a table in the files and an
+underscore elsewhere: `server.url` is `[server] url`, NOETL_SERVER_URL and `settings.server_url`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from noetl.errors import RequestRefused
+
+PREFIX = "NOETL_"
+PROJECT_FILE = "noetl.toml"
+ENV_FILE = ".env"
+USER_FILE = "config.toml"
+
+
+class Settings(Struct, frozen=True):
+    """What this installation was told; one attribute per line of `TABLE`."""
+
+    home: Path
+    store: str
+    results: str
+    slots: int
+    server_url: str | None
+    token: str | None
+
+
+class BadSetting(RequestRefused):
+    """A setting whose value cannot be used: which one, where it stands, what it may be."""
+
+
+class Setting(Struct, frozen=True):
+    """One line of the table."""
+
+    name: str
+    read: Callable[[Any], Any]  # a value out of text or TOML; ValueError says what is wrong with it
+    default: Callable[[Mapping[str, Any], Mapping[str, str]], Any]  # from the settings before it and the environment
+    doc: str
+    secret: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """Its name as an attribute of `Settings`."""
+        return self.name.replace(".", "_")
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return PREFIX + self.attribute.upper()
+
+
+class Loaded(Struct, frozen=True):
+    """The settings, where each one came from (`attribute -> words`), and what was odd about the files."""
+
+    settings: Settings
+    origins: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+# ── reading one value ───────────────────────────────────────────────────────────────────
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("it must be text")
+    return value.strip()
+
+
+def _path(value: Any) -> Path:
+    return Path(_text(value)).expanduser().absolute()
+
+
+def _url(value: Any) -> str:
+    url = _text(value)
+    if not url.startswith(("http://", "https://")) or url.endswith("://"):
+        raise ValueError("it must be a URL that begins with http:// or https://")
+    return url.rstrip("/")
+
+
+def _positive(value: Any) -> int:
+    try:
+        number = int(value) if isinstance(value, str | int) and not isinstance(value, bool) else 0
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError("it must be a whole number from 1 on")
+    return number
+
+
+# ── the folders of this platform ────────────────────────────────────────────────────────
+
+
+def _folder(kind: str, environ: Mapping[str, str]) -> Path:
+    """The user's data or config folder for this program.
+
+    platformdirs knows every platform; on Linux, where its answer is two lines of the XDG
+    specification, its import would be a tenth of the time `noetl run` may take to start."""
+    if sys.platform == "linux":
+        variable, usual = {"data": ("XDG_DATA_HOME", ".local/share"), "config": ("XDG_CONFIG_HOME", ".config")}[kind]
+        base = environ.get(variable, "").strip()
+        return (Path(base) if base else Path(environ.get("HOME") or Path.home()) / usual) / "noetl"
+    import platformdirs
+
+    return Path(
+        platformdirs.user_data_dir("noetl", appauthor=False)
+        if kind == "data"
+        else platformdirs.user_config_dir("noetl", appauthor=False)
+    )
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────
+
+TABLE: tuple[Setting, ...] = (
+    Setting(
+        "home", _path, lambda known, environ: _folder("data", environ), "folder that keeps this installation's data"
+    ),
+    Setting(
+        "store",
+        _text,
+        lambda known, environ: f"sqlite://{known['home']}/noetl.db",
+        "event store of the embedded engine",
+    ),
+    Setting("results", _text, lambda known, environ: f"file://{known['home']}/results", "where large results are kept"),
+    Setting("slots", _positive, lambda known, environ: 16, "how many runs the embedded engine works on at once"),
+    Setting(
+        "server.url", _url, lambda known, environ: None, "server that execution commands speak to; none: this machine"
+    ),
+    Setting("token", _text, lambda known, environ: None, "token for that server", secret=True),
+)
+
+
+# ── reading the places ──────────────────────────────────────────────────────────────────
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Loaded:
+    """Read every place once. `flags` are attributes by name; None is a flag that was not given."""
+    environ = os.environ if environ is None else environ
+    folder = Path.cwd() if folder is None else folder
+    warnings: list[str] = []
+    places: list[tuple[Callable[[Setting], str], Mapping[str, Any]]] = [
+        (lambda s: "flag --" + s.attribute.replace("_", "-"), flags or {}),
+        (lambda s: f"environment {s.variable}", _from_variables(environ)),
+        (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(read_env_file(folder / ENV_FILE))),
+    ]
+    files = (folder / PROJECT_FILE, _folder("config", environ) / USER_FILE)
+    places += [(_named(file, folder), _from_toml(file, warnings)) for file in files]
+    known: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for setting in TABLE:
+        attribute = setting.attribute
+        for origin, values in places:
+            if values.get(attribute) is None:
+                continue
+            try:
+                known[attribute] = setting.read(values[attribute])
+            except ValueError as problem:
+                shown = "" if setting.secret else f" is {values[attribute]!r}:"
+                raise BadSetting(f"setting {setting.name}{shown} {problem} (from {origin(setting)})") from None
+            origins[attribute] = origin(setting)
+            break
+        else:
+            known[attribute] = setting.default(known, environ)
+            origins[attribute] = "default"
+    return Loaded(settings=Settings(**known), origins=origins, warnings=tuple(warnings))
+
+
+def _named(file: Path, folder: Path) -> Callable[[Setting], str]:
+    name = file.name if file.parent == folder else str(file)
+    return lambda setting: f"{name} ({setting.name})"
+
+
+def _from_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Settings among environment variables; an empty one counts as not set."""
+    named = {setting.variable: setting.attribute for setting in TABLE}
+    return {named[key]: value for key, value in variables.items() if key in named and value.strip()}
+
+
+def read_env_file(file: Path) -> dict[str, str]:
+    """The `NOETL_*=value` lines of a .env file; `export`, quotes and comments are understood.
+
+    Other lines belong to other programs, so they are not judged."""
+    found: dict[str, str] = {}
+    for number, line in enumerate((_read(file) or "").splitlines(), start=1):
+        line = line.strip().removeprefix("export ").strip()
+        if not line.startswith(PREFIX):
+            continue
+        key, equals, value = line.partition("=")
+        value = value.strip()
+        if not equals:
+            raise BadSetting(f"{file.name}:{number}: expected {key}=value")
+        if value[:1] in ("'", '"'):
+            end = value.find(value[0], 1)
+            if end < 0:
+                raise BadSetting(f"{file.name}:{number}: a quote is opened and not closed")
+            value = value[1:end]
+        else:
+            value = value.partition(" #")[0].rstrip()
+        found[key.strip()] = value
+    return found
+
+
+def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
+    """Settings of a TOML file; a key that is no setting becomes a warning."""
+    text = _read(file)
+    if text is None:
+        return {}
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise BadSetting(f"{file}: this is not TOML: {problem}") from None
+    known = {setting.name: setting.attribute for setting in TABLE}
+    found: dict[str, Any] = {}
+    for name, value in _leaves(document):
+        if name in known:
+            found[known[name]] = value
+        else:
+            warnings.append(f"{file}: {name} is no setting{_suggestion(name, list(known))}")
+    return found
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; see `noetl config show`"
+
+
+def _read(file: Path) -> str | None:
+    """The text of a file that need not be there; one that is there and cannot be read is an error."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except UnicodeDecodeError:
+        raise BadSetting(f"{file}: this is not UTF-8 text") from None
+    except OSError as problem:
+        raise BadSetting(f"{file}: cannot be read: {problem.strerror}") from None

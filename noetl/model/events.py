@@ -192,6 +192,8 @@ class StepScheduled(Event, frozen=True, omit_defaults=True):
     tokens: tuple[str, ...] = ()  # the tokens consumed
     timeout_s: float | None = None
     deadline_at: float | None = None  # seconds since the epoch
+    # The step's `input` names payloads that are only there by reference: the worker evaluates it.
+    defer_input: bool = False
 
 
 class StepStarted(Event, frozen=True, omit_defaults=True):
@@ -218,7 +220,7 @@ class StepDone(Event, frozen=True, omit_defaults=True):
     step: str
     step_run_id: str
     output: Outcome
-    patch: dict[str, Any] = field(default_factory=dict)  # ctx writes of the step's own `set`
+    patch: dict[str, Any] = field(default_factory=dict)  # ctx writes of the step's own `set`: dotted path -> value
     draws: dict[str, Any] = field(default_factory=dict)  # now()/uuid()/random() used
     results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
 
@@ -236,6 +238,7 @@ class StepFailed(Event, frozen=True, omit_defaults=True):
     patch: dict[str, Any] = field(default_factory=dict)
     draws: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)
+    fatal: bool = False  # a limit was reached: no arc may take it, the execution ends
 
 
 class StepSkipped(Event, frozen=True, omit_defaults=True):
@@ -388,7 +391,7 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
     to: str | None = None
     delay: float = 0.0
     rule: int | None = None  # index of the rule that matched
-    patch: dict[str, dict[str, Any]] = field(default_factory=dict)  # scope -> key -> value
+    patch: dict[str, dict[str, Any]] = field(default_factory=dict)  # scope -> dotted path (`a.b`) -> value
     draws: dict[str, Any] = field(default_factory=dict)
     position: Position | None = None
     skipped: bool = False
@@ -461,7 +464,7 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
 
 
 class WorkerLost(Event, frozen=True, omit_defaults=True):
-    """A run's lease ran out and was taken back; it uses up an attempt."""
+    """A run's lease ran out and was taken back; it uses up an attempt (unless it was returned)."""
 
     NAME = "worker.lost"
     ENTITY = "step"
@@ -471,6 +474,8 @@ class WorkerLost(Event, frozen=True, omit_defaults=True):
     epoch: int
     path: IterationPath = ()
     worker: str = ""
+    returned: bool = False  # the worker gave it back in good order
+    resume: Outcome | None = None  # `ambiguous`: what became of an at_most_once task cannot be known
 
 
 class ReportRefused(Event, frozen=True, omit_defaults=True):

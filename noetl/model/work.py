@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from noetl.model.events import Event
 from noetl.model.ids import IterationPath
 from noetl.model.outcome import ErrorInfo, Outcome
+from noetl.model.playbook import Step
 from noetl.model.position import Position
 from noetl.model.reference import Reference
 
@@ -41,6 +42,8 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)  # of the steps in Step.reads
     depth: int = 0
+    defer_input: bool = False  # the worker evaluates the step's `input` (loop steps: always)
+    definition: Step | None = None  # the step itself, when it was synthesized and the playbook has it not
 
 
 class RunOrder(Struct, frozen=True, omit_defaults=True):
@@ -55,12 +58,14 @@ class RunOrder(Struct, frozen=True, omit_defaults=True):
     step_scope: dict[str, Any] = field(default_factory=dict)
     position: Position | None = None  # None: from the beginning
     resume: Outcome | None = None  # the outcome a suspended task was waiting for (a child's output)
-    lost: int = 0  # workers lost on this run so far
+    lost: int = 0  # workers lost on this run since its last accepted task: attempts used up
     timeout_s: float | None = None
 
 
 class Report(Struct, frozen=True, omit_defaults=True):
-    """Events of one run, in order. `number` counts this run's reports under this epoch."""
+    """Events of one run, in order. `number` counts this run's reports under this epoch.
+
+    The same report again gets the same verdict; the same events with another body are refused."""
 
     run_id: str
     epoch: int

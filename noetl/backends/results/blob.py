@@ -1,0 +1,192 @@
+"""Results as files on disk, below one folder: the embedded engine's store.
+
+A file appears under its name only when all of it is on disk (written aside, flushed, renamed,
+and the folder flushed). What has a ttl lies below `ttl/<hour it expires in>/`, so collecting
+looks at nothing that is still needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, ClassVar, TypeVar
+
+from noetl.drivers.payloads import Packing, read_payload, seconds, storage_name
+from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.model.reference import Reference, ReferenceType
+
+HOUR = 3600
+ABANDONED = 24 * HOUR  # a write that stopped this long ago will not go on
+READ = 1 << 20
+
+T = TypeVar("T")
+
+
+class BlobResults:
+    """Result store on a local (or shared) disk."""
+
+    type: ClassVar[ReferenceType] = "blob"
+
+    def __init__(self, root: str | Path, *, compression: str = "auto", clock: Callable[[], float] = time.time) -> None:
+        self.root = Path(root).absolute()
+        self.compression = compression
+        self._clock = clock
+
+    async def put(
+        self,
+        name: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        ttl: str | None = None,
+    ) -> Reference:
+        """Store; the reference is returned after the payload is on disk."""
+        lifetime = seconds(ttl)
+        path = storage_name(name)
+        if lifetime is not None:
+            expires = self._clock() + lifetime
+            path = f"ttl/{int(expires // HOUR)}/{path}.{int(expires)}"
+        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+        aside = self.root / "unfinished" / storage_name("payload")
+        try:
+            await self._write(packing, aside, self.root / path)
+        except BaseException:
+            with suppress(OSError):  # what went wrong first is what the caller must hear of
+                aside.unlink(missing_ok=True)
+            raise
+        return Reference(type="blob", locator={"path": path}, meta=packing.meta(ttl=ttl, rows=rows, columns=columns))
+
+    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
+        path = self._path(reference)
+
+        async def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
+            file = await _on_disk(_open_stored, path, reference.meta.ttl)
+            with file:
+                file.seek(start)
+                left = count
+                while left is None or left > 0:
+                    chunk = await _on_disk(file.read, READ if left is None else min(READ, left))
+                    if not chunk:
+                        return
+                    if left is not None:
+                        left -= len(chunk)
+                    yield chunk
+
+        return read_payload(reference.meta, stored, offset=offset, length=length, name=f"stored payload {path.name}")
+
+    async def delete(self, reference: Reference) -> None:
+        """Forget it; one that is gone already is no error."""
+        await _on_disk(self._path(reference).unlink, True)
+
+    async def collect(self, now: float) -> int:
+        """Delete what has outlived its ttl; how many."""
+        return await _on_disk(self._collect, now)
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    async def _write(self, packing: Packing, aside: Path, target: Path) -> None:
+        blocks = packing.blocks()
+        first = await anext(blocks, b"")
+        second = await anext(blocks, None)
+        if second is None:  # small: one trip to a thread does it all
+            await _on_disk(_store_whole, first, aside, target)
+            return
+        with await _on_disk(_create, aside) as file:
+            await _on_disk(file.write, first)
+            await _on_disk(file.write, second)
+            async for block in blocks:
+                await _on_disk(file.write, block)
+            await _on_disk(_flush, file)
+        await _on_disk(_publish, aside, target)
+
+    def _path(self, reference: Reference) -> Path:
+        """Where the payload lies; a locator cannot lead out of the store."""
+        named = reference.locator.get("path")
+        if reference.type != "blob" or not isinstance(named, str):
+            raise PayloadUnavailable(f"this is not a reference to a stored file: {reference.type} {reference.locator}")
+        path = Path(os.path.normpath(self.root / named))
+        if not path.is_relative_to(self.root) or path == self.root:
+            raise PayloadUnavailable(f"{named!r} is not a place in the result store")
+        return path
+
+    def _collect(self, now: float) -> int:
+        collected = 0
+        expiring = self.root / "ttl"
+        for hour in sorted(expiring.iterdir()) if expiring.is_dir() else ():
+            if not hour.name.isdigit() or int(hour.name) > now // HOUR:
+                continue
+            for folder, _, names in os.walk(hour, topdown=False):
+                for name in names:
+                    if int(name.rpartition(".")[2]) <= now:
+                        Path(folder, name).unlink(missing_ok=True)
+                        collected += 1
+                if not os.listdir(folder) and int(hour.name) < now // HOUR:
+                    Path(folder).rmdir()
+        unfinished = self.root / "unfinished"
+        for aside in unfinished.iterdir() if unfinished.is_dir() else ():
+            if aside.stat().st_mtime < now - ABANDONED:
+                aside.unlink(missing_ok=True)
+        return collected
+
+
+async def _on_disk(deed: Callable[..., T], *arguments: Any) -> T:
+    """Do something with the disk, in a thread; the disk's complaints become the store's."""
+    try:
+        return await asyncio.to_thread(deed, *arguments)
+    except OSError as problem:
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = f"the result store on disk: {problem.strerror} ({problem.filename or 'while writing or reading'})"
+        raise StoreUnavailable(what, kind="storage.quota" if full else "storage.access") from problem
+
+
+def _open_stored(path: Path, ttl: str | None) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        gone = " (its ttl may have passed)" if ttl else ""
+        raise PayloadUnavailable(f"there is no stored payload {path.name}{gone}") from None
+
+
+def _create(path: Path) -> IO[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("xb")
+
+
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _store_whole(data: bytes, aside: Path, target: Path) -> None:
+    with _create(aside) as file:
+        file.write(data)
+        _flush(file)
+    _publish(aside, target)
+
+
+def _publish(aside: Path, target: Path) -> None:
+    """Give a finished file its name, for good."""
+    made = target.parent
+    while not made.exists():
+        made = made.parent
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside.rename(target)
+    folder = target.parent
+    while True:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if folder == made:
+            return
+        folder = folder.parent

@@ -1,0 +1,192 @@
+"""Payloads on their way to a store and back: measured, checksummed, compressed, cut to a range.
+
+Every result store writes what `Packing` gives it and reads through `read_payload`, so all of
+them keep the same promises: `sha256` and `bytes` are of the payload itself, a damaged payload
+is noticed, and memory holds a block or two, never the whole.
+
+Compression. Text of more than one block is packed as zstd, one frame for each block; before
+each frame stands a skippable frame with both lengths. The whole is still a plain zstd file
+(`zstd -d` reads it), and a reader that wants the end of it steps over the blocks before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from noetl.errors import PayloadUnavailable
+from noetl.model.reference import ReferenceMeta
+
+BLOCK = 1 << 20
+COMPRESSIONS = ("auto", "zstd", "none")
+_HEADER = struct.Struct("<IIII")  # skippable frame: magic, its length (8), plain length, packed length
+_MAGIC = 0x184D2A5E
+_TEXT = re.compile(r"^text/|json|xml|csv|yaml|javascript")
+_TTL = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?\s*$")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, None: 1.0}
+
+Stored = Callable[[int, int | None], AsyncGenerator[bytes, None]]
+
+
+def seconds(ttl: str | int | float | None) -> float | None:
+    """A ttl (`30s`, `15m`, `24h`, `7d`, `2w`, or a number of seconds) as seconds; None is for ever."""
+    if ttl is None:
+        return None
+    match = _TTL.match(str(ttl))
+    if not match:
+        raise ValueError(f"ttl {ttl!r} is not a duration: write 30s, 15m, 24h or 7d")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def storage_name(name: str) -> str:
+    """A name that is safe as a relative path and as an object key, and never the same twice."""
+    parts = [re.sub(r"[^A-Za-z0-9=_.-]", "_", part)[:100].lstrip(".") or "_" for part in name.split("/") if part]
+    return "/".join(parts or ["_"]) + "-" + secrets.token_hex(6)
+
+
+class Packing:
+    """A payload on its way into a store; its measures are known when `blocks` has ended."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], *, content_type: str, compression: str = "auto") -> None:
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
+        self.content_type = content_type
+        self.compression: str | None = None
+        self.bytes = 0
+        self.stored_bytes = 0
+        self._wanted = compression
+        self._chunks = chunks
+        self._digest = hashlib.sha256()
+
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """What is to be stored, in blocks of about a megabyte."""
+        first: bytes | None = None
+        async for block in _blocks(self._chunks):
+            self.bytes += len(block)
+            self._digest.update(block)
+            if first is None and self._wanted == "auto":
+                first = block  # whether it pays to compress is known when there is a second one
+                continue
+            if first is not None:
+                if _TEXT.search(self.content_type):
+                    self.compression = "zstd"
+                self._wanted = self.compression or "none"
+                yield await self._packed(first)
+                first = None
+            yield await self._packed(block)
+        if first is not None:
+            yield await self._packed(first)
+
+    def meta(
+        self, *, ttl: str | None = None, rows: int | None = None, columns: Sequence[str] | None = None
+    ) -> ReferenceMeta:
+        """What is known of the payload now that all of it has gone by."""
+        return ReferenceMeta(
+            content_type=self.content_type,
+            bytes=self.bytes,
+            sha256=self._digest.hexdigest(),
+            ttl=ttl,
+            rows=rows,
+            columns=tuple(columns) if columns is not None else None,
+            compression=self.compression,
+        )
+
+    async def _packed(self, block: bytes) -> bytes:
+        if self._wanted == "zstd":
+            self.compression = "zstd"
+            block = await asyncio.to_thread(_pack, block)
+        self.stored_bytes += len(block)
+        return block
+
+
+async def read_payload(
+    meta: ReferenceMeta, stored: Stored, *, offset: int = 0, length: int | None = None, name: str = "the payload"
+) -> AsyncGenerator[bytes, None]:
+    """Stream a range of a stored payload; the whole of it is verified against its checksum.
+
+    `stored(start, count)` streams that range of the bytes as they lie in the store.
+    """
+    end = meta.bytes if length is None else min(meta.bytes, offset + max(length, 0))
+    offset = max(offset, 0)
+    if meta.bytes and offset >= end:
+        return
+    whole = offset == 0 and end == meta.bytes
+    digest = hashlib.sha256()
+    count = 0
+    source = _unpacked(stored(0, None), offset, end) if meta.compression else stored(offset, end - offset)
+    async with aclosing(source):
+        async for chunk in source:
+            count += len(chunk)
+            if whole:
+                digest.update(chunk)
+            yield chunk
+    if count != end - offset:
+        raise PayloadUnavailable(f"{name} is damaged: {count} of {end - offset} bytes are there", kind="ref.corrupt")
+    if whole and digest.hexdigest() != meta.sha256:
+        raise PayloadUnavailable(f"{name} is damaged: its sha256 is not {meta.sha256}", kind="ref.corrupt")
+
+
+async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in blocks of BLOCK bytes (the last one is shorter)."""
+    pending: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        view = memoryview(chunk)
+        while size + len(view) >= BLOCK:
+            cut = BLOCK - size
+            pending.append(bytes(view[:cut]))
+            yield b"".join(pending)
+            pending, size, view = [], 0, view[cut:]
+        if view:
+            pending.append(bytes(view))
+            size += len(view)
+    if pending:
+        yield b"".join(pending)
+
+
+def _codec() -> Any:
+    import pyarrow
+
+    return pyarrow.Codec("zstd", compression_level=1)
+
+
+def _pack(block: bytes) -> bytes:
+    packed: bytes = _codec().compress(block, asbytes=True)
+    return _HEADER.pack(_MAGIC, 8, len(block), len(packed)) + packed
+
+
+async def _unpacked(stored: AsyncGenerator[bytes, None], offset: int, end: int) -> AsyncGenerator[bytes, None]:
+    """Bytes `offset` to `end` of what was packed; blocks before them are stepped over unopened."""
+    codec = _codec()
+    buffer = bytearray()
+    position = 0
+    async with aclosing(stored):
+        async for data in stored:
+            buffer += data
+            while position < end and len(buffer) >= _HEADER.size:
+                magic, _, plain, packed = _HEADER.unpack_from(buffer)
+                if magic != _MAGIC:
+                    raise PayloadUnavailable("the payload is damaged: a block has no head", kind="ref.corrupt")
+                if len(buffer) < _HEADER.size + packed:
+                    break
+                if position + plain > offset:
+                    frame = bytes(memoryview(buffer)[_HEADER.size : _HEADER.size + packed])
+                    yield _unpack(codec, frame, plain)[max(offset - position, 0) : end - position]
+                position += plain
+                del buffer[: _HEADER.size + packed]
+            if position >= end:
+                return
+
+
+def _unpack(codec: Any, frame: bytes, plain: int) -> bytes:
+    try:
+        block: bytes = codec.decompress(frame, decompressed_size=plain, asbytes=True)
+    except OSError as damage:
+        raise PayloadUnavailable(f"the payload is damaged: {damage}", kind="ref.corrupt") from damage
+    return block

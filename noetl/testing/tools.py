@@ -1,0 +1,126 @@
+"""Run one tool by itself, as its author's tests do: `run_tool(kind, input)` gives its outcome.
+
+`ToolHost` is the worker's side in memory. What the tool logged, how far it said it was and
+what it stored can be read from it afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from noetl.drivers.lifetime import close_shared
+from noetl.errors import PayloadUnavailable, SecretUnavailable
+from noetl.model.ids import idempotency_key
+from noetl.model.outcome import Outcome
+from noetl.model.reference import Reference, ReferenceMeta
+from noetl.model.tool import Timeout, ToolCall
+from noetl.tools import load
+
+
+class ToolHost:
+    """A worker in memory: credentials given, logs and results kept."""
+
+    def __init__(
+        self,
+        *,
+        credentials: Mapping[str, Any] | None = None,
+        folder: str | Path = ".",
+        denied: tuple[str, ...] = (),
+    ) -> None:
+        self.credentials = dict(credentials or {})
+        self.folder = Path(folder)
+        self.denied = denied  # addresses that the policy forbids
+        self.lines: list[tuple[str, str]] = []
+        self.counts: list[dict[str, float]] = []
+        self.results: dict[str, bytes] = {}
+
+    def log(self, line: str, *, stream: str = "stdout") -> None:
+        """Keep the line."""
+        self.lines.append((stream, line))
+
+    def progress(self, **counts: float) -> None:
+        """Keep the counts."""
+        self.counts.append(counts)
+
+    async def credential(self, name: str) -> Mapping[str, Any]:
+        """A given credential; a one-value entry has the field `value`."""
+        if name not in self.credentials:
+            raise SecretUnavailable({name: "no such credential"})
+        value = self.credentials[name]
+        return value if isinstance(value, Mapping) else {"value": value}
+
+    async def put_result(
+        self, chunks: AsyncIterator[bytes], *, content_type: str, rows: int | None = None
+    ) -> Reference:
+        """Keep the payload in memory."""
+        payload = b"".join([chunk async for chunk in chunks])
+        digest = hashlib.sha256(payload).hexdigest()
+        self.results[digest] = payload
+        meta = ReferenceMeta(content_type=content_type, bytes=len(payload), sha256=digest, rows=rows)
+        return Reference(type="blob", locator={"name": digest}, meta=meta)
+
+    async def open_result(
+        self, reference: Reference, *, offset: int = 0, length: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """A kept payload."""
+        name = reference.locator["name"]
+        if name not in self.results:
+            raise PayloadUnavailable(f"no stored payload {name}")
+        end = None if length is None else offset + length
+        yield self.results[name][offset:end]
+
+    async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
+        """The bytes of a file of the folder."""
+        return (self.folder / uri.removeprefix("file://")).read_bytes()
+
+    def resolve_path(self, path: str) -> str:
+        """Below the folder."""
+        return str((self.folder / path).resolve())
+
+    def allows_address(self, address: str) -> bool:
+        """Whether the address is not among the denied."""
+        return address not in self.denied
+
+
+def tool_call(
+    kind: str,
+    input: Mapping[str, Any],
+    *,
+    spec: Mapping[str, Any] | None = None,
+    host: Any = None,
+    timeout: Timeout | float | None = None,
+    attempt: int = 1,
+    **others: Any,
+) -> ToolCall:
+    """The call a worker would make of a task `t` in step `s`."""
+    task_run = f"1:s:1:t:1:{attempt}"
+    return ToolCall(
+        kind=kind,
+        input=dict(input),
+        spec=dict(spec or {}),
+        host=host or ToolHost(),
+        execution_id="1",
+        step="s",
+        task="t",
+        task_run_id=task_run,
+        idempotency_key=idempotency_key(task_run),
+        attempt=attempt,
+        timeout=timeout if isinstance(timeout, Timeout) else Timeout(total=timeout),
+        **others,
+    )
+
+
+def run_tool(kind: str, input: Mapping[str, Any] | None = None, **others: Any) -> Outcome:
+    """Run a tool once in a loop of its own and close what it had opened."""
+
+    async def once() -> Outcome:
+        try:
+            return await load(kind)(tool_call(kind, input or {}, **others))
+        finally:
+            await close_shared()
+
+    return asyncio.run(once())

@@ -1,0 +1,151 @@
+"""Settings come from the first place that has them, and say where that was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from noetl.settings import TABLE, BadSetting, Loaded, load, read_env_file
+
+
+@pytest.fixture
+def places(tmp_path: Path):
+    """Load with an empty machine around: only what the test writes is there."""
+    folder = tmp_path / "work"
+    config = tmp_path / "config" / "noetl"
+    folder.mkdir()
+    config.mkdir(parents=True)
+
+    def load_here(*, flags=None, environ=None, env_file: str = "", project: str | bytes = "", user: str = "") -> Loaded:
+        if env_file:
+            (folder / ".env").write_text(env_file)
+        if project:
+            (folder / "noetl.toml").write_bytes(project.encode() if isinstance(project, str) else project)
+        if user:
+            (config / "config.toml").write_text(user)
+        around = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"), **(environ or {})}
+        return load(flags, environ=around, folder=folder)
+
+    return load_here
+
+
+def test_each_place_gives_way_to_the_one_before_it(places):
+    user = "slots = 1"
+    assert places(user=user).settings.slots == 1
+    assert places(user=user, project="slots = 2").settings.slots == 2
+    assert places(env_file="NOETL_SLOTS=3").settings.slots == 3
+    assert places(environ={"NOETL_SLOTS": "4"}).settings.slots == 4
+    assert places(environ={"NOETL_SLOTS": "4"}, flags={"slots": 5}).settings.slots == 5
+
+
+def test_the_origin_names_the_place(places, tmp_path):
+    assert places().origins["slots"] == "default"
+    assert str(tmp_path / "config" / "noetl" / "config.toml") in places(user="slots = 1").origins["slots"]
+    assert places(project="slots = 2").origins["slots"] == "noetl.toml (slots)"
+    assert places(env_file="NOETL_SLOTS=3").origins["slots"] == ".env (NOETL_SLOTS)"
+    assert places(environ={"NOETL_SLOTS": "4"}).origins["slots"] == "environment NOETL_SLOTS"
+    assert places(flags={"slots": 5}).origins["slots"] == "flag --slots"
+
+
+def test_a_flag_that_was_not_given_hides_nothing(places):
+    assert places(flags={"slots": None}, environ={"NOETL_SLOTS": "4"}).settings.slots == 4
+
+
+def test_an_empty_variable_counts_as_not_set(places):
+    assert places(environ={"NOETL_SLOTS": " "}).origins["slots"] == "default"
+
+
+def test_home_is_the_platforms_data_folder_and_the_store_lives_in_it(places, tmp_path):
+    settings = places().settings
+    assert settings.home == tmp_path / ".local" / "share" / "noetl"
+    assert settings.store == f"sqlite://{settings.home}/noetl.db"
+    moved = places(environ={"NOETL_HOME": str(tmp_path / "elsewhere")}).settings
+    assert moved.store == f"sqlite://{tmp_path}/elsewhere/noetl.db"
+
+
+def test_a_dotted_name_is_a_table_in_files_and_an_underscore_elsewhere(places):
+    assert places(project='[server]\nurl = "http://one:8080/"').settings.server_url == "http://one:8080"
+    assert places(environ={"NOETL_SERVER_URL": "https://two"}).settings.server_url == "https://two"
+
+
+def test_an_unknown_key_is_a_warning_with_a_suggestion(places):
+    loaded = places(project='slot = 3\n[server]\nurll = "http://x"\n[nonsense]\nanything = 1')
+    assert len(loaded.warnings) == 3
+    assert "slot is no setting; did you mean slots?" in loaded.warnings[0]
+    assert "server.urll is no setting; did you mean server.url?" in loaded.warnings[1]
+    assert "nonsense.anything is no setting" in loaded.warnings[2]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_bad_value_names_the_setting_the_value_and_the_place(places, value):
+    with pytest.raises(BadSetting) as refused:
+        places(environ={"NOETL_SLOTS": value})
+    message = str(refused.value)
+    assert "slots" in message
+    assert value in message
+    assert "whole number" in message
+    assert "environment NOETL_SLOTS" in message
+
+
+@pytest.mark.parametrize("text", ["slots = true", 'slots = "x"', "slots = [1]", "slots = 1.5"])
+def test_a_toml_value_of_the_wrong_kind_is_an_error(places, text):
+    with pytest.raises(BadSetting, match=r"noetl\.toml \(slots\)"):
+        places(project=text)
+
+
+def test_a_table_where_a_value_belongs_is_a_warning(places):
+    assert "slots.x is no setting" in places(project="[slots]\nx = 1").warnings[0]
+
+
+def test_a_bad_secret_is_not_shown(places):
+    with pytest.raises(BadSetting) as refused:
+        places(project="token = 123456789")
+    assert "123456789" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("slots = = 3", "not TOML"), (b"\xff\xfe\x00", "not UTF-8")], ids=["broken", "binary"]
+)
+def test_a_broken_file_is_one_clear_error(places, content, words):
+    with pytest.raises(BadSetting, match=words):
+        places(project=content)
+
+
+def test_the_env_file_is_read_as_shells_write_it(tmp_path):
+    file = tmp_path / ".env"
+    file.write_text(
+        "# comment\n\nexport NOETL_A=1\nNOETL_B='two words' # why\nNOETL_C=three # why\n"
+        'NOETL_D="x#y"\nNOETL_E=\nOTHER=1\nsomething else entirely\n'
+    )
+    assert read_env_file(file) == {
+        "NOETL_A": "1",
+        "NOETL_B": "two words",
+        "NOETL_C": "three",
+        "NOETL_D": "x#y",
+        "NOETL_E": "",
+    }
+
+
+@pytest.mark.parametrize("line", ["NOETL_SLOTS", "NOETL_SLOTS='4"])
+def test_a_broken_line_of_ours_in_the_env_file_is_named(places, line):
+    with pytest.raises(BadSetting, match=r"\.env:1"):
+        places(env_file=line)
+
+
+def test_a_folder_called_env_is_not_a_settings_file(places, tmp_path):
+    (tmp_path / "work" / ".env").mkdir()
+    assert places().origins["slots"] == "default"
+
+
+def test_settings_cannot_be_changed_after_they_were_read(places):
+    with pytest.raises(AttributeError):
+        places().settings.slots = 3
+
+
+def test_every_setting_is_documented_and_has_an_attribute(places):
+    loaded = places()
+    for setting in TABLE:
+        assert setting.doc
+        assert hasattr(loaded.settings, setting.attribute)
+    assert set(loaded.origins) == {setting.attribute for setting in TABLE}

@@ -1,0 +1,57 @@
+"""Every result store keeps the contract, against its real server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetl.backends.results import open_store
+from noetl.errors import PayloadUnavailable, RequestRefused
+from noetl.testing.result_store_suite import OpenStore, ResultStoreSuite, chunked, read
+
+
+class TestBlob(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore:
+        return lambda **options: open_store(f"blob://{tmp_path}/results", **options)
+
+    def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
+        async def deed() -> None:
+            store = open_store(f"blob://{tmp_path}")
+            reference = await store.put("1:a:1", chunked(b'{"n": 1}' * 300_000), content_type="application/json")
+            file = tmp_path / reference.locator["path"]
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+            with pytest.raises(PayloadUnavailable) as caught:
+                await read(store, reference)
+            assert caught.value.kind == "ref.corrupt"
+
+        asyncio.run(deed())
+
+    def test_a_write_that_was_abandoned_is_cleared_away(self, tmp_path: Path) -> None:
+        left = tmp_path / "unfinished" / "payload-1"
+        left.parent.mkdir()
+        left.write_bytes(b"half")
+        store: Any = open_store(f"blob://{tmp_path}")
+        asyncio.run(store.collect(left.stat().st_mtime + 3600))
+        assert left.exists()
+        asyncio.run(store.collect(left.stat().st_mtime + 90_000))
+        assert not left.exists()
+
+    def test_a_disk_that_refuses_is_a_storage_error(self, tmp_path: Path) -> None:
+        from noetl.errors import StoreUnavailable
+
+        (tmp_path / "results").write_text("in the way")
+        store = open_store(f"blob://{tmp_path}/results")
+        with pytest.raises(StoreUnavailable) as caught:
+            asyncio.run(store.put("1:a:1", chunked(b"hello"), content_type="text/plain"))
+        assert caught.value.kind == "storage.access"
+
+
+def test_an_unknown_scheme_names_the_known_ones() -> None:
+    with pytest.raises(RequestRefused, match="blob:, sqlite:, postgresql:"):
+        open_store("ftp://somewhere")
