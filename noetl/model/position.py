@@ -38,6 +38,13 @@ class CallFrame(Struct, frozen=True, omit_defaults=True):
     task: str  # the calling task
     position: Position
     input: dict[str, Any] = field(default_factory=dict)
-    items: tuple[Any, ...] | None = None  # a looping block's collection
+    loops: tuple[LoopFrame, ...] = ()  # of a looping block, outermost first
+
+
+class LoopFrame(Struct, frozen=True, omit_defaults=True):
+    """One level of a looping block that is under way inside the worker."""
+
+    items: tuple[Any, ...]
     index: int = 0
     outputs: tuple[Outcome, ...] = ()
+    skipped: int = 0

@@ -41,6 +41,7 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     args: dict[str, Any] = field(default_factory=dict)
     input: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)  # of the steps in Step.reads
+    task_results: dict[str, dict[str, Outcome]] = field(default_factory=dict)  # of those that are composite
     depth: int = 0
     defer_input: bool = False  # the worker evaluates the step's `input` (loop steps: always)
     definition: Step | None = None  # the step itself, when it was synthesized and the playbook has it not
