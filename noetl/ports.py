@@ -249,6 +249,13 @@ class WorkLink(Protocol):
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
         """Prolong leases (run id, epoch); returns the runs that are no longer this worker's."""
 
+    async def revoked(self, worker: str, *, wait: float) -> list[str]:
+        """Runs taken away from this worker (cancelled, timed out, given to another): stop them, kill
+        their tools, report nothing more. Waits up to `wait` seconds for one."""
+
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """A worker that shuts down lets go of runs (run id, epoch) it has not finished; no attempt is lost."""
+
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[Verdict], list[RunOrder]]:
