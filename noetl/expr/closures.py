@@ -1,0 +1,368 @@
+"""Expressions as Python closures: the common case without Jinja's machinery.
+
+Each node of Jinja's tree becomes a function of `(names, run)`. The operations are the ones the
+sandbox gives to Jinja's compiled code, so both ways answer the same; a property test holds them
+together. What is not an expression (`{% for %}`, macros) is `None` here and goes through Jinja.
+
+`run` is None when nothing in the expression can grow or be counted (`needs_run` False): a path, a
+comparison and a boolean operator cost no more than the text of the template allows.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jinja2 import nodes
+
+from noetl.expr import operations
+from noetl.expr.filters import apply
+from noetl.expr.functions import FUNCTIONS, invoke
+from noetl.expr.limits import Run
+from noetl.expr.lookup import Undefined, lookup
+from noetl.expr.predicates import check
+from noetl.expr.sandbox import undefined_name
+
+Closure = Callable[[Mapping[str, Any], Any], Any]
+
+_GLOBALS: dict[str, Any] = {name: function for name, (function, _) in FUNCTIONS.items()}
+# These live in Jinja's runtime and make sense with statements only.
+_JINJA_ONLY = frozenset(["namespace", "cycler", "joiner", "self", "super", "caller", "loop", "varargs", "kwargs"])
+
+
+class NotSimple(Exception):
+    """The tree has a node that only Jinja's compiled code evaluates."""
+
+
+class Builder:
+    """Builds the closure of one template and notes whether it needs a run."""
+
+    def __init__(self) -> None:
+        self.needs_run = False
+        self.makes_data = False  # the answer may hold tuples, views or ranges inside
+
+    def build(self, node: nodes.Node) -> Closure:
+        """The closure of an expression."""
+        make = _MAKERS.get(type(node))
+        if make is None:
+            raise NotSimple(type(node).__name__)
+        return make(self, node)
+
+
+def _const(builder: Builder, node: nodes.Const) -> Closure:
+    value = node.value
+    return lambda names, run: value
+
+
+def _name(builder: Builder, node: nodes.Name) -> Closure:
+    name = node.name
+    known = _GLOBALS.get(name)
+
+    def read(names: Mapping[str, Any], run: Any) -> Any:
+        try:
+            return names[name]
+        except KeyError:
+            return undefined_name(names, name) if known is None else known
+
+    return read
+
+
+def dotted(node: nodes.Node) -> str | None:
+    """`ctx.a.b` of a chain of names and constant keys."""
+    keys: list[str] = []
+    while True:
+        if isinstance(node, nodes.Getattr):
+            keys.append(node.attr)
+            node = node.node
+        elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const):
+            keys.append(str(node.arg.value))
+            node = node.node
+        elif isinstance(node, nodes.Name):
+            keys.append(node.name)
+            return ".".join(reversed(keys))
+        else:
+            return None
+
+
+def _field(builder: Builder, node: nodes.Getattr | nodes.Getitem) -> Closure:
+    if isinstance(node, nodes.Getattr):
+        return _constant_field(builder, node, node.attr)
+    if isinstance(node.arg, nodes.Slice):
+        return _slice(builder, node, node.arg)
+    if isinstance(node.arg, nodes.Const):
+        return _constant_field(builder, node, node.arg.value)
+    owner, key = builder.build(node.node), builder.build(node.arg)
+    return lambda names, run: lookup(owner(names, run), key(names, run))
+
+
+def _constant_field(builder: Builder, node: nodes.Getattr | nodes.Getitem, key: Any) -> Closure:
+    path = dotted(node)
+    if isinstance(node.node, nodes.Name) and isinstance(key, str) and node.node.name not in _GLOBALS:
+        return _field_of_name(node.node.name, key, path)
+    owner = builder.build(node.node)
+
+    def read(names: Mapping[str, Any], run: Any) -> Any:
+        obj = owner(names, run)
+        if type(obj) is dict:
+            try:
+                return obj[key]
+            except (KeyError, TypeError):
+                pass
+        found = lookup(obj, key)
+        if found.__class__ is Undefined and found.path is None:
+            found.path = path
+        return found
+
+    return read
+
+
+def _field_of_name(name: str, key: str, path: str | None) -> Closure:
+    """`ctx.total`, the most frequent expression of all, in one closure."""
+
+    def read(names: Mapping[str, Any], run: Any) -> Any:
+        try:
+            obj = names[name]
+        except KeyError:
+            return undefined_name(names, name)
+        if type(obj) is dict:
+            try:
+                return obj[key]
+            except KeyError:
+                pass
+        found = lookup(obj, key)
+        if found.__class__ is Undefined and found.path is None:
+            found.path = path
+        return found
+
+    return read
+
+
+def _slice(builder: Builder, node: nodes.Getitem, bounds: nodes.Slice) -> Closure:
+    builder.needs_run = True
+    value = builder.build(node.node)
+    start, stop, step = (
+        (lambda names, run: None) if part is None else builder.build(part)
+        for part in (bounds.start, bounds.stop, bounds.step)
+    )
+    return lambda names, run: operations.slice_of(
+        run, value(names, run), start(names, run), stop(names, run), step(names, run)
+    )
+
+
+def _compare(builder: Builder, node: nodes.Compare) -> Closure:
+    left = builder.build(node.expr)
+    if len(node.ops) == 1:
+        right = builder.build(node.ops[0].expr)
+        if node.ops[0].op == "eq":
+            return lambda names, run: left(names, run) == right(names, run)
+        if node.ops[0].op == "ne":
+            return lambda names, run: left(names, run) != right(names, run)
+        function = operations.COMPARE[node.ops[0].op]
+        return lambda names, run: function(left(names, run), right(names, run))
+    chain = [(operations.COMPARE[operand.op], builder.build(operand.expr)) for operand in node.ops]
+
+    def compare(names: Mapping[str, Any], run: Any) -> Any:
+        value = left(names, run)
+        answer: Any = True
+        for test, build in chain:
+            other = build(names, run)
+            answer = test(value, other)
+            if not answer:
+                break
+            value = other
+        return answer
+
+    return compare
+
+
+def _and(builder: Builder, node: nodes.And) -> Closure:
+    left, right = builder.build(node.left), builder.build(node.right)
+    return lambda names, run: left(names, run) and right(names, run)
+
+
+def _or(builder: Builder, node: nodes.Or) -> Closure:
+    left, right = builder.build(node.left), builder.build(node.right)
+    return lambda names, run: left(names, run) or right(names, run)
+
+
+def _not(builder: Builder, node: nodes.Not) -> Closure:
+    value = builder.build(node.node)
+    return lambda names, run: not value(names, run)
+
+
+def _condition(builder: Builder, node: nodes.CondExpr) -> Closure:
+    test, yes = builder.build(node.test), builder.build(node.expr1)
+    no: Closure = (lambda names, run: "") if node.expr2 is None else builder.build(node.expr2)
+    return lambda names, run: yes(names, run) if test(names, run) else no(names, run)
+
+
+def _binary(builder: Builder, node: nodes.BinExpr) -> Closure:
+    builder.needs_run = True
+    left, right = builder.build(node.left), builder.build(node.right)
+    function = operations.BINARY[node.operator]
+    quick = _QUICK.get(node.operator)
+    if quick is None:
+        return lambda names, run: function(run, left(names, run), right(names, run))
+
+    def calculate(names: Mapping[str, Any], run: Any) -> Any:
+        a, b = left(names, run), right(names, run)
+        if type(a) is float and type(b) is float:
+            return quick(a, b)
+        return function(run, a, b)
+
+    return calculate
+
+
+_QUICK: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub}
+
+
+def _negative(builder: Builder, node: nodes.Neg) -> Closure:
+    value = builder.build(node.node)
+    return lambda names, run: operations.negate(value(names, run))
+
+
+def _positive(builder: Builder, node: nodes.Pos) -> Closure:
+    value = builder.build(node.node)
+    return lambda names, run: operations.positive(value(names, run))
+
+
+def _concat(builder: Builder, node: nodes.Concat) -> Closure:
+    builder.needs_run = True
+    parts = [builder.build(part) for part in node.nodes]
+    return lambda names, run: operations.concat(run, [part(names, run) for part in parts])
+
+
+def _list(builder: Builder, node: nodes.List | nodes.Tuple) -> Closure:
+    builder.makes_data = True
+    items = [builder.build(item) for item in node.items]
+    if isinstance(node, nodes.Tuple):
+        return lambda names, run: tuple([item(names, run) for item in items])
+    return lambda names, run: [item(names, run) for item in items]
+
+
+def _mapping(builder: Builder, node: nodes.Dict) -> Closure:
+    builder.makes_data = True
+    pairs = [(builder.build(pair.key), builder.build(pair.value)) for pair in node.items]
+
+    def make(names: Mapping[str, Any], run: Any) -> Any:
+        return {operations.key_of(key(names, run)): value(names, run) for key, value in pairs}
+
+    return make
+
+
+def _arguments(
+    builder: Builder, node: nodes.Filter | nodes.Test | nodes.Call
+) -> tuple[list[Closure], dict[str, Closure]]:
+    if node.dyn_args is not None or node.dyn_kwargs is not None:
+        raise NotSimple("*args")
+    return [builder.build(arg) for arg in node.args], {str(arg.key): builder.build(arg.value) for arg in node.kwargs}
+
+
+def _filter(builder: Builder, node: nodes.Filter) -> Closure:
+    if node.node is None:
+        raise NotSimple("filter block")
+    builder.needs_run = builder.makes_data = True
+    value = builder.build(node.node)
+    args, kwargs = _arguments(builder, node)
+    name = node.name
+    if name in ("default", "d"):
+        quick = _default(value, args, kwargs)
+        if quick is not None:
+            return quick
+    if not args and not kwargs:
+        return lambda names, run: apply(run, name, value(names, run))
+    return lambda names, run: apply(
+        run,
+        name,
+        value(names, run),
+        [arg(names, run) for arg in args],
+        {key: arg(names, run) for key, arg in kwargs.items()},
+    )
+
+
+def _default(value: Closure, args: list[Closure], kwargs: dict[str, Closure]) -> Closure | None:
+    """`x | default(y)`; y is evaluated as well, so that an error in it does not hide."""
+    if kwargs or len(args) != 1:
+        return None
+    (other,) = args
+
+    def choose(names: Mapping[str, Any], run: Any) -> Any:
+        found = value(names, run)
+        instead = other(names, run)
+        return instead if isinstance(found, Undefined) else found
+
+    return choose
+
+
+def _test(builder: Builder, node: nodes.Test) -> Closure:
+    value = builder.build(node.node)
+    args, kwargs = _arguments(builder, node)
+    name = node.name
+    if name == "defined" and not args and not kwargs:
+        return lambda names, run: not isinstance(value(names, run), Undefined)
+    if name == "undefined" and not args and not kwargs:
+        return lambda names, run: isinstance(value(names, run), Undefined)
+    builder.needs_run = True
+    return lambda names, run: check(
+        run,
+        name,
+        value(names, run),
+        [arg(names, run) for arg in args],
+        {key: arg(names, run) for key, arg in kwargs.items()},
+    )
+
+
+def _call(builder: Builder, node: nodes.Call) -> Closure:
+    if isinstance(node.node, nodes.Name) and node.node.name in _JINJA_ONLY:
+        raise NotSimple(node.node.name)
+    builder.needs_run = builder.makes_data = True
+    function = builder.build(node.node)
+    args, kwargs = _arguments(builder, node)
+    return lambda names, run: invoke(
+        run,
+        function(names, run),
+        [arg(names, run) for arg in args],
+        {key: arg(names, run) for key, arg in kwargs.items()},
+    )
+
+
+_MAKERS: dict[type[nodes.Node], Callable[[Builder, Any], Closure]] = {
+    nodes.Const: _const,
+    nodes.Name: _name,
+    nodes.Getattr: _field,
+    nodes.Getitem: _field,
+    nodes.Compare: _compare,
+    nodes.And: _and,
+    nodes.Or: _or,
+    nodes.Not: _not,
+    nodes.CondExpr: _condition,
+    nodes.Neg: _negative,
+    nodes.Pos: _positive,
+    nodes.Concat: _concat,
+    nodes.List: _list,
+    nodes.Tuple: _list,
+    nodes.Dict: _mapping,
+    nodes.Filter: _filter,
+    nodes.Test: _test,
+    nodes.Call: _call,
+    **dict.fromkeys((nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow), _binary),
+}
+
+
+def text_of(builder: Builder, output: nodes.Output) -> Closure:
+    """The closure of text with expressions in it."""
+    builder.needs_run = True
+    parts: list[tuple[str, Closure | None]] = [
+        (part.data, None) if isinstance(part, nodes.TemplateData) else ("", builder.build(part))
+        for part in output.nodes
+    ]
+
+    def write(names: Mapping[str, Any], run: Run) -> str:
+        pieces = [data if build is None else operations.write(run, build(names, run)) for data, build in parts]
+        text = "".join(pieces)
+        if len(text) > run.max_text:
+            run.spend_text(len(text))
+        return text
+
+    return write

@@ -1,0 +1,306 @@
+"""How a template reads `a.b` and `a[b]`, and what it gets when nothing is there.
+
+An item comes before a method, so `workload.items` is the author's key. Python attributes are never
+read: a mapping has its keys, a list its indices, a view its fields, and text, lists and
+mappings have the few methods of `methods.METHODS`. That closes the door through which templates
+usually leave a sandbox.
+
+What is not there is an `Undefined`: reading further from it gives it back, so that
+`a.b.c | default(1)` works when `a.b` is missing; using it is an error that names the first
+missing part and what exists beside it. A `Missing` is its quiet relative (a step that has not
+run, `output.error` without an error): false, and equal to none, but no more a value than the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from jinja2 import StrictUndefined
+from jinja2.runtime import LoopContext
+from jinja2.utils import Cycler, Namespace
+
+from noetl.errors import TemplateError
+
+_LOOP_FIELDS = frozenset(
+    [
+        *("index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"),
+        *("depth", "depth0", "cycle", "changed"),
+    ]
+)
+_CYCLER_FIELDS = frozenset(["current", "next", "reset"])
+_REFERENCE_TYPES = frozenset(["relational", "nats", "object_store", "blob"])
+
+
+class Undefined(StrictUndefined):
+    """What a template gets for a name or field that does not exist; using it is an error."""
+
+    __slots__ = ("container", "hint", "path")
+
+    def __init__(
+        self,
+        hint: str | None = None,
+        obj: Any = None,
+        name: Any = None,
+        exc: Any = None,
+        *,
+        path: str | None = None,
+        container: Any = None,
+    ) -> None:
+        super().__init__(hint=hint, name=name, exc=TemplateError)  # type: ignore[arg-type]
+        self.hint = hint
+        self.path = path
+        self.container = container
+
+    @property
+    def key(self) -> Any:
+        """The last part of the name, which was not found."""
+        return self._undefined_name
+
+    def fail(self) -> NoReturn:
+        """Raise what using it means."""
+        raise TemplateError(self.message())
+
+    def message(self) -> str:
+        """Say what is missing and what exists there."""
+        if self.hint:
+            return self.hint
+        name = self.path or str(self.key)
+        return f'"{name}" is not defined here{_beside(self.container, self.key, name)}'
+
+    @property
+    def _undefined_message(self) -> str:  # what Jinja's own operators raise with
+        return self.message()
+
+
+class Missing(Undefined):
+    """The quiet undefined: false, equal to none only, its fields quiet too; no value of its own."""
+
+    __slots__ = ()
+
+    def __init__(self, path: str = "", why: str = "") -> None:
+        super().__init__(path=path, name=path)
+        self.hint = None
+        self.container = why
+
+    def message(self) -> str:
+        """Say why there is nothing yet, and how to ask."""
+        why = self.container or "there is nothing there yet"
+        return f'"{self.path}" has no value: {why}; ask with "is defined", or give a default(...)'
+
+    def field(self, key: Any) -> Missing:
+        """A field of what is not there: quiet as well."""
+        return Missing(f"{self.path}.{key}", self.container)
+
+    def __bool__(self) -> bool:  # type: ignore[override]
+        return False
+
+    def __eq__(self, other: object) -> bool:  # type: ignore[override]
+        if other is not None and not isinstance(other, Missing):
+            self.fail()
+        return True
+
+    def __ne__(self, other: object) -> bool:  # type: ignore[override]
+        return not self.__eq__(other)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(None)
+
+
+class View:
+    """Base of the objects that templates look at instead of data: fields, and a value as a whole."""
+
+    __slots__ = ()
+
+    def field(self, key: Any) -> Any:
+        """What `view.key` is: a value, or an Undefined."""
+        raise LookupError(key)
+
+    def fields(self) -> list[str]:
+        """Names of the fields, for error messages."""
+        return []
+
+    def value(self) -> Any:
+        """The view as plain data."""
+        raise LookupError("value")
+
+    # A view stands for its value wherever an operator or a loop meets it.
+    def __bool__(self) -> bool:
+        return bool(self.value())
+
+    def __str__(self) -> str:
+        return str(self.value())
+
+    def __len__(self) -> int:
+        return len(self.value())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value())
+
+    def __contains__(self, item: Any) -> bool:
+        return unwrap(item) in self.value()
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value() == unwrap(other))
+
+    def __ne__(self, other: object) -> bool:
+        return bool(self.value() != unwrap(other))
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.value() < unwrap(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.value() <= unwrap(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.value() > unwrap(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.value() >= unwrap(other))
+
+    def __hash__(self) -> int:
+        return hash(self.value())
+
+
+def unwrap(value: Any) -> Any:
+    """The data behind a view; using an undefined is an error."""
+    if isinstance(value, View):
+        return value.value()
+    if isinstance(value, Undefined):
+        value.fail()
+    return value
+
+
+def lookup(obj: Any, key: Any) -> Any:
+    """What `obj.key` and `obj[key]` mean in a template."""
+    if type(obj) is dict:
+        try:
+            return obj[key]
+        except KeyError:
+            return _no_such_key(obj, key)
+        except TypeError:
+            return _lookup(obj, key)
+    return _lookup(obj, key)
+
+
+def _lookup(obj: Any, key: Any) -> Any:
+    if isinstance(key, (View, Undefined)):
+        key = unwrap(key)
+    if isinstance(obj, View):
+        return obj.field(key)
+    if isinstance(obj, Missing):
+        return obj.field(key)
+    if isinstance(obj, Undefined):
+        return obj
+    if isinstance(obj, Mapping):
+        try:
+            return obj[key]
+        except KeyError:
+            return _no_such_key(obj, key)
+        except TypeError:
+            raise TemplateError(f"{kind_of(key)} cannot be a key of a mapping") from None
+    if isinstance(obj, (list, tuple, str, range)) and isinstance(key, int):
+        try:
+            return obj[key]
+        except IndexError:
+            hint = f"there is no element {key}: the {kind_of(obj, article=False)} has {len(obj)}"
+            return Undefined(hint, name=key, container=obj)
+    if isinstance(key, str):
+        if obj is None:
+            return Undefined(f'"{key}" cannot be read: what it is read from is none', name=key)
+        method = method_of(obj, key)
+        if method is not None:
+            return method
+        if _runtime_field(obj, key):
+            return getattr(obj, key)
+    if obj is None:
+        return Undefined(f"element {key} cannot be read: what it is read from is none", name=key)
+    return Undefined(f'{kind_of(obj)} has no "{key}"', name=key, container=obj)
+
+
+def _runtime_field(obj: Any, key: str) -> bool:
+    """Whether Jinja's own helper objects have that field for templates."""
+    if isinstance(obj, LoopContext):
+        return key in _LOOP_FIELDS
+    if isinstance(obj, Cycler):
+        return key in _CYCLER_FIELDS
+    if isinstance(obj, Namespace):
+        return not key.startswith("_") and key in namespace_fields(obj)
+    return False
+
+
+def namespace_fields(namespace: Namespace) -> dict[str, Any]:
+    """What a `namespace()` holds."""
+    held: dict[str, Any] = object.__getattribute__(namespace, "_Namespace__attrs")
+    return held
+
+
+def _no_such_key(obj: Mapping[Any, Any], key: Any) -> Any:
+    if isinstance(key, str):
+        method = method_of(obj, key)
+        if method is not None:
+            return method
+        if is_reference(obj):
+            raise TemplateError(
+                f'"{key}" cannot be read from a reference: it says where a payload is, it is not the payload; '
+                "fetch it with a task of `kind: resolve` and read that task's output"
+            )
+    return Undefined(name=key, container=obj)
+
+
+# Set by `methods`, which needs lookup itself: (object, name) -> bound method or None.
+method_of: Callable[[Any, str], Any] = lambda obj, name: None  # noqa: E731
+
+
+def is_reference(value: Any) -> bool:
+    """Whether plain data has the shape of a stored payload's reference."""
+    return (
+        isinstance(value, Mapping)
+        and value.get("type") in _REFERENCE_TYPES
+        and isinstance(value.get("locator"), Mapping)
+        and "meta" in value
+    )
+
+
+_KINDS: dict[type, str] = {
+    str: "text",
+    bool: "true/false",
+    int: "a whole number",
+    float: "a number",
+    dict: "a mapping",
+    list: "a list",
+    tuple: "a list",
+    range: "a range",
+    type(None): "none",
+    Namespace: "a namespace",
+    LoopContext: "loop",
+}
+
+
+def kind_of(value: Any, *, article: bool = True) -> str:
+    """The author's word for a value's type."""
+    if isinstance(value, View):
+        value = value.value()
+    word = _KINDS.get(type(value))
+    if word is None:
+        word = "a mapping" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+    return word if article else word.removeprefix("a ").removeprefix("whole ")
+
+
+def _beside(container: Any, key: Any, name: str) -> str:
+    """`; ctx has: total, ids; did you mean "total"?` for a missing field."""
+    names: list[str] = []
+    if isinstance(container, View):
+        names = container.fields()
+    elif isinstance(container, Mapping):
+        names = [str(each) for each in container]
+    elif container is not None:
+        return ""
+    owner = name.rpartition(".")[0]
+    close = get_close_matches(str(key), names, n=1, cutoff=0.7) if names else []
+    guess = f'; did you mean "{owner + "." if owner else ""}{close[0]}"?' if close else ""
+    if not names:
+        return f"; {owner} is empty" if owner else guess
+    listed = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
+    return f"; {owner or 'known names'} {'has' if owner else 'are'}: {listed}{guess}"

@@ -1,0 +1,298 @@
+"""Templates: compile a value once, evaluate it against names many times.
+
+Any string of a playbook may be a template. One that is exactly one `{{ ... }}` (white space around
+it does not count) yields the value with its type; anything else yields text. Keys of mappings
+are never templates. What comes out is plain JSON data: lists, mappings, text, numbers,
+booleans, none.
+
+Evaluation reads the names it is given and changes nothing; time and chance come from `draws`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import nodes
+
+from noetl.errors import NoetlError, TemplateError
+from noetl.expr.closures import Builder, Closure, NotSimple, text_of
+from noetl.expr.limits import Draws, Run
+from noetl.expr.lookup import View
+from noetl.expr.names import dotted_names
+from noetl.expr.operations import explain
+from noetl.expr.sandbox import SANDBOX, bounded, parse
+from noetl.expr.views import plain
+
+__all__ = ["Compiled", "Draws", "compile_value", "evaluate", "holds", "is_template"]
+
+_PLAIN_TYPES = frozenset([str, int, float, bool, type(None), dict, list])
+CACHED_TEMPLATES = 16_384
+
+
+class Compiled:
+    """A value ready to be evaluated; `static` when no template is in it."""
+
+    __slots__ = ()
+    static: bool = True
+    names: tuple[str, ...] = ()
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+        """The value as plain data."""
+        raise AssertionError("abstract")
+
+    def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+        """Whether it holds as a guard."""
+        return _holds(self.evaluate(names, draws))
+
+
+class _Static(Compiled):
+    """Data without templates: itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+        return self.value
+
+
+class _Text(Compiled):
+    """One template."""
+
+    __slots__ = ("_closure", "_makes_data", "_names", "_needs_run", "_whole", "text")
+    static = False
+
+    def __init__(self, text: str, closure: Closure, *, whole: bool, needs_run: bool, makes_data: bool) -> None:
+        self.text = text
+        self._closure = closure
+        self._whole = whole
+        self._needs_run = needs_run
+        self._makes_data = makes_data
+        self._names: tuple[str, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The dotted names it reads."""
+        if self._names is None:
+            self._names = dotted_names(self.text)
+        return self._names
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+        try:
+            value = self._closure(names, Run(draws) if self._needs_run else None)
+            if not self._makes_data and type(value) in _PLAIN_TYPES:
+                return value
+            return plain(value)
+        except Exception as problem:  # noqa: BLE001 - every problem becomes one in the author's words
+            raise self._in_words(problem, names) from None
+
+    def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+        try:
+            value = self._closure(names, Run(draws) if self._needs_run else None)
+            return _holds(value.value() if isinstance(value, View) else value)
+        except Exception as problem:  # noqa: BLE001
+            raise self._in_words(problem, names) from None
+
+    def _in_words(self, problem: Exception, names: Mapping[str, Any]) -> Exception:
+        """The problem as a TemplateError that knows its template; our other exceptions pass."""
+        if isinstance(problem, TemplateError):
+            if not problem.text:
+                problem.text = self.text
+            return problem
+        if isinstance(problem, NoetlError):
+            return problem
+        if isinstance(problem, (RecursionError, MemoryError)):
+            return TemplateError(explain(problem), text=self.text, kind="limit")
+        shown = " ".join(self.text.split())
+        shown = shown if len(shown) <= 120 else shown[:117] + "..."
+        return TemplateError(f"{explain(problem)}, in {shown}", text=self.text)
+
+
+class _List(Compiled):
+    """A list with templates in it."""
+
+    __slots__ = ("_items", "names")
+    static = False
+
+    def __init__(self, items: list[Compiled]) -> None:
+        self._items = items
+        self.names = _joined(items)
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+        made = []
+        for index, item in enumerate(self._items):
+            try:
+                made.append(item.evaluate(names, draws))
+            except TemplateError as problem:
+                problem.path = f"{index}/{problem.path}" if problem.path else str(index)
+                raise
+        return made
+
+
+class _Mapping(Compiled):
+    """A mapping with templates in its values."""
+
+    __slots__ = ("_items", "names")
+    static = False
+
+    def __init__(self, items: dict[str, Compiled]) -> None:
+        self._items = items
+        self.names = _joined(list(items.values()))
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+        made = {}
+        for key, item in self._items.items():
+            try:
+                made[key] = item.evaluate(names, draws)
+            except TemplateError as problem:
+                problem.path = f"{key}/{problem.path}" if problem.path else key
+                raise
+        return made
+
+
+def _joined(items: list[Compiled]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for item in items for name in item.names))
+
+
+# ── compiling ───────────────────────────────────────────────────────────────────────────
+
+
+def is_template(text: str) -> bool:
+    """Whether a string has anything to evaluate; `${#array[@]}` of a shell has not."""
+    if "{" not in text:
+        return False
+    if "{{" in text or "{%" in text:
+        return True
+    start = text.find("{#")
+    return start >= 0 and text.find("#}", start + 2) >= 0
+
+
+def compile_value(value: Any) -> Compiled:
+    """Any value of a playbook, ready to be evaluated; a TemplateError when a template cannot be read."""
+    if isinstance(value, str):
+        return _compile_text(value) if is_template(value) else _Static(value)
+    if isinstance(value, Compiled):
+        return value
+    if isinstance(value, Mapping):
+        fields: dict[str, Compiled] = {}
+        for key, each in value.items():
+            try:
+                fields[key] = compile_value(each)
+            except TemplateError as problem:
+                problem.path = f"{key}/{problem.path}" if problem.path else str(key)
+                raise
+        return _Static(value) if all(each.static for each in fields.values()) else _Mapping(fields)
+    if isinstance(value, (list, tuple)):
+        items: list[Compiled] = []
+        for index, each in enumerate(value):
+            try:
+                items.append(compile_value(each))
+            except TemplateError as problem:
+                problem.path = f"{index}/{problem.path}" if problem.path else str(index)
+                raise
+        return _Static(value) if all(item.static for item in items) else _List(items)
+    return _Static(value)
+
+
+@lru_cache(maxsize=CACHED_TEMPLATES)
+def _compile_text(text: str) -> Compiled:
+    tree = parse(text.strip() if _looks_whole(text) else text)
+    whole = _whole_expression(tree) if _looks_whole(text) else None
+    if whole is None and _looks_whole(text):
+        tree = parse(text)
+    builder = Builder()
+    try:
+        if whole is not None:
+            closure = builder.build(whole)
+        else:
+            closure = _text_closure(builder, tree)
+    except NotSimple:
+        return _through_jinja(text, tree, whole)
+    except RecursionError:
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+    return _Text(text, closure, whole=whole is not None, needs_run=builder.needs_run, makes_data=builder.makes_data)
+
+
+def _looks_whole(text: str) -> bool:
+    stripped = text.strip()
+    return stripped.startswith("{{") and stripped.endswith("}}")
+
+
+def _whole_expression(tree: nodes.Template) -> nodes.Expr | None:
+    """The expression of a template that is exactly one `{{ ... }}`."""
+    if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
+        return None
+    parts = tree.body[0].nodes
+    return parts[0] if len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData) else None
+
+
+def _text_closure(builder: Builder, tree: nodes.Template) -> Closure:
+    if not tree.body:
+        return lambda names, run: ""
+    if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
+        raise NotSimple("statements")
+    return text_of(builder, tree.body[0])
+
+
+def _through_jinja(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> Compiled:
+    """A template that Jinja's compiled code evaluates, under the same counting."""
+    return _Text(text, jinja_closure(text, tree, whole), whole=whole is not None, needs_run=True, makes_data=True)
+
+
+def jinja_closure(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> Closure:
+    """The closure that runs Jinja's compiled code; `whole` is taken out as a value."""
+    if whole is not None:
+        keep = nodes.ExprStmt(lineno=1)
+        keep.node = nodes.Call(nodes.Name("<keep>", "load", lineno=1), [whole], [], None, None, lineno=1)
+        tree = nodes.Template([keep], lineno=1)
+    try:
+        code = SANDBOX.compile(bounded(tree))
+        template = SANDBOX.template_class.from_code(SANDBOX, code, dict(SANDBOX.globals))
+    except (RecursionError, MemoryError, SyntaxError):
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+
+    def render(names: Mapping[str, Any], run: Run) -> Any:
+        context: Any = template.new_context({}, shared=False)
+        context.run = run
+        context.names = names
+        if whole is not None:
+            return _kept(template, context)
+        return "".join(template.root_render_func(context))
+
+    return render
+
+
+def _kept(template: Any, context: Any) -> Any:
+    from noetl.expr.functions import Function
+
+    held: list[Any] = []
+    context.vars["<keep>"] = Function("value", lambda run, value: held.append(value))
+    for _ in template.root_render_func(context):
+        pass
+    return held[0]
+
+
+# ── evaluating ──────────────────────────────────────────────────────────────────────────
+
+
+def evaluate(value: Any, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    """Compile and evaluate in one go."""
+    return compile_value(value).evaluate(names, draws)
+
+
+def holds(value: Any, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+    """The guard rule: text does not hold when it is empty or `false` (any case); other values as in Python."""
+    if isinstance(value, str):
+        return compile_value(value).holds(names, draws)
+    if isinstance(value, Compiled):
+        return value.holds(names, draws)
+    return bool(value)
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() not in ("", "false")
+    return bool(value)
