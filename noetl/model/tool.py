@@ -90,6 +90,9 @@ class Host(Protocol):
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Keep a line of the tool's own output (masked) for people to read."""
 
+    def mask(self, text: str) -> str:
+        """The text without secret values; before a tool cuts text it masks it, so that no half is left."""
+
     def progress(self, **counts: float) -> None:
         """Say how far the work is: rows, bytes, pages."""
 
@@ -134,7 +137,7 @@ class ToolCall(Struct, frozen=True):
     timeout: Timeout = Timeout()
     scopes: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""  # file:line:column of the task in the author's text
-    code_line: int | None = None  # line of the YAML at which `code:` begins, for tracebacks
+    code_line: int | None = None  # line of the YAML on which the first line of `code` stands, for tracebacks
 
 
 Run = Callable[[ToolCall], Awaitable[Outcome]]

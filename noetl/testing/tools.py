@@ -42,6 +42,13 @@ class ToolHost:
         """Keep the line."""
         self.lines.append((stream, line))
 
+    def mask(self, text: str) -> str:
+        """The text without the given credentials."""
+        for value in self.credentials.values():
+            for secret in value.values() if isinstance(value, Mapping) else (value,):
+                text = text.replace(secret, "***") if isinstance(secret, str) and secret else text
+        return text
+
     def progress(self, **counts: float) -> None:
         """Keep the counts."""
         self.counts.append(counts)

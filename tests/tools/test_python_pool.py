@@ -1,0 +1,190 @@
+"""The pool itself: growth, idleness, replacement, and no process left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from noetl.drivers.python_pool import ProcessEnded, PythonPool
+
+
+def request(code, **inputs):
+    return {"code": code, "inputs": inputs, "limits": {}}
+
+
+PID = request("import os\nresult = os.getpid()")
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+def test_it_starts_processes_only_when_they_are_needed():
+    async def check():
+        pool = PythonPool(cores=4)
+        for _ in range(5):
+            await pool.call(PID)
+        assert len(pool._all) == 1
+        await asyncio.gather(*(pool.call(PID) for _ in range(20)))
+        assert 1 < len(pool._all) <= 4
+        await pool.close()
+        assert not pool._all
+
+    run(check())
+
+
+def test_it_grows_beyond_the_cores_when_calls_only_sleep():
+    async def check():
+        pool = PythonPool(cores=1, most=6, patience_s=0.01)
+        started = time.monotonic()
+        await asyncio.gather(*(pool.call(request("import time\ntime.sleep(0.5)")) for _ in range(6)))
+        assert time.monotonic() - started < 2.5
+        assert len(pool._all) > 1
+        await pool.close()
+
+    run(check())
+
+
+def test_many_short_calls_do_not_make_it_grow():
+    async def check():
+        pool = PythonPool(cores=1, most=6, patience_s=0.2)
+        await asyncio.gather(*(pool.call(request("result = 1")) for _ in range(3000)))
+        assert len(pool._all) == 1
+        await pool.close()
+
+    run(check())
+
+
+def test_idle_processes_are_ended():
+    async def check():
+        pool = PythonPool(idle_s=0.05)
+        pid = int((await pool.call(PID)).body)
+        while pool._all:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not psutil.pid_exists(pid)
+        assert (await pool.call(PID)).ok
+        await pool.close()
+
+    run(check())
+
+
+def test_a_process_is_replaced_after_so_many_calls():
+    async def check():
+        pool = PythonPool(cores=1, calls_each=3)
+        pids = [(await pool.call(PID)).body for _ in range(7)]
+        assert len(set(pids)) == 3
+        await pool.close()
+
+    run(check())
+
+
+def test_a_process_that_dies_idle_is_noticed():
+    async def check():
+        pool = PythonPool(cores=1)
+        os.kill(int((await pool.call(PID)).body), signal.SIGKILL)
+        while any(process.alive for process in pool._all):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (await pool.call(PID)).ok
+        await pool.close()
+
+    run(check())
+
+
+def test_a_call_that_waits_can_be_cancelled_and_takes_no_process_along():
+    async def check():
+        pool = PythonPool(cores=1, most=1)
+        first = asyncio.ensure_future(pool.call(request("import time\ntime.sleep(0.3)\nresult = 1")))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(pool.call(PID))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        assert (await first).body == b"1"
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert (await pool.call(PID)).ok
+        await pool.close()
+
+    run(check())
+
+
+def test_after_a_timeout_those_who_wait_are_served():
+    async def check():
+        pool = PythonPool(cores=1, most=1)
+        stuck = asyncio.ensure_future(pool.call(request("while True: pass"), timeout=0.3))
+        await asyncio.sleep(0)
+        others = [asyncio.ensure_future(pool.call(request("result = n", n=n))) for n in range(3)]
+        with pytest.raises(TimeoutError):
+            await stuck
+        assert [(await other).body for other in others] == [b"0", b"1", b"2"]
+        await pool.close()
+
+    run(check())
+
+
+def test_a_dead_process_tells_its_status():
+    async def check():
+        pool = PythonPool()
+        with pytest.raises(ProcessEnded) as ended:
+            await pool.call(request("import os\nos._exit(5)"))
+        assert ended.value.status == 5
+        await pool.close()
+
+    run(check())
+
+
+def test_a_forgotten_pool_leaves_no_process():
+    pids = []
+
+    async def forget():
+        pids.append(int((await PythonPool().call(PID)).body))
+
+    run(forget())
+    gc.collect()
+    assert not psutil.pid_exists(pids[0])
+
+
+KEEPER = """
+import asyncio, os, sys
+from noetl.drivers.python_pool import PythonPool
+
+async def keep():
+    pool = PythonPool()
+    code = "import os\\nprint(os.getpid(), flush=True)\\nwhile True: pass"
+    await pool.call({"code": code, "inputs": {}}, on_line=lambda line, _: print(line, flush=True))
+
+asyncio.run(keep())
+"""
+
+
+def test_processes_die_with_a_parent_that_is_killed():
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, text=True)
+    try:
+        child = psutil.Process(int(keeper.stdout.readline()))
+        keeper.kill()
+        _, alive = psutil.wait_procs([child], timeout=10)
+        assert not alive
+    finally:
+        keeper.kill()
+        keeper.wait()
+        keeper.stdout.close()
+
+
+def test_calls_run_side_by_side():
+    async def check():
+        pool = PythonPool(cores=2)
+        both = request("import time\ntime.sleep(0.4)")
+        await asyncio.gather(pool.call(PID), pool.call(PID))
+        started = time.monotonic()
+        await asyncio.gather(pool.call(both), pool.call(both))
+        assert time.monotonic() - started < 0.75
+        await pool.close()
+
+    run(check())
