@@ -85,6 +85,8 @@ class Task(Struct, frozen=True, omit_defaults=True):
     executor, step, loop and task laid over each other, `policy` taken out.
     `raw` names the input fields that are never rendered (python's `code`).
     `effect` at_most_once: after a lost worker the task fails as `ambiguous`.
+    A `generated` task (a noop made by choose, while or until) is transparent: its rules read the `output` of the
+    author's task before it, and it leaves `output`, `_prev` and the pipeline's result as they are.
     """
 
     name: str

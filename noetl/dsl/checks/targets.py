@@ -1,0 +1,51 @@
+"""Names that lead somewhere: arcs to steps, jumps to tasks, calls to blocks, the entry and return steps."""
+
+from __future__ import annotations
+
+from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.reading import Reader, is_template
+from noetl.dsl.source import Scalar
+from noetl.dsl.syntax import BodySyntax, DocumentSyntax
+
+
+def check(document: DocumentSyntax, reader: Reader) -> None:
+    """Tell every name that leads nowhere."""
+    steps = document.step_names()
+    blocks = document.block_names()
+    if document.executor is not None:
+        for word in ("entry_step", "return_step"):
+            node = getattr(document.executor, word)
+            if node is not None and node.text not in steps:
+                message = f'`{word}` names the step "{node.text}", which this playbook does not have'
+                reader.add("unknown-step", node, message, did_you_mean(node.text, steps))
+    for step in document.steps:
+        for arc in step.router.arcs if step.router else ():
+            if arc.target is not None and arc.target_node is not None and arc.target not in steps:
+                message = f'this arc leads to "{arc.target}", a step this playbook does not have'
+                reader.add("unknown-step", arc.target_node, message, did_you_mean(arc.target, steps))
+    for body in document.bodies():
+        _check_jumps(body, reader)
+        _check_calls(body, blocks, reader)
+
+
+def _check_jumps(body: BodySyntax, reader: Reader) -> None:
+    labels = [task.name for task in body.tasks()] + [construct.name for construct in body.constructs()]
+    for task in body.tasks():
+        for rule in task.policy.rules if task.policy else ():
+            to = rule.fields.get("to")
+            if rule.do == "jump" and to is None:
+                where = rule.then or rule.node
+                reader.add("jump-without-target", where, "`do: jump` needs `to`", "name a task of this pipeline")
+            elif isinstance(to, Scalar) and rule.do == "jump" and to.text not in labels:
+                message = f'jump to "{to.text}", which this pipeline does not have'
+                reader.add("unknown-jump-target", to, message, did_you_mean(to.text, labels))
+
+
+def _check_calls(body: BodySyntax, blocks: list[str], reader: Reader) -> None:
+    for task in body.tasks():
+        called = task.parameters.get("block") if task.kind == "workbook" else None
+        if called is None or not isinstance(called.value, Scalar) or is_template(called.value):
+            continue
+        if called.value.text not in blocks:
+            message = f'the workbook has no block "{called.value.text}"'
+            reader.add("unknown-block", called.value, message, did_you_mean(called.value.text, blocks))

@@ -1,0 +1,89 @@
+"""The front end as one short function: text to diagnostics and a Playbook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from noetl.dsl.checks import CHECKS
+from noetl.dsl.detect import detect
+from noetl.dsl.diagnostics import Diagnostic, Findings
+from noetl.dsl.lower import Lowering
+from noetl.dsl.reading import Reader
+from noetl.dsl.source import node_from, read_source
+from noetl.dsl.surfaces import canonical, v10, v2025_11
+from noetl.dsl.syntax import DocumentSyntax
+from noetl.model.playbook import Playbook, Step
+from noetl.model.tool import ToolSpec
+
+
+class Compilation(NamedTuple):
+    """What came of a text: `playbook` is None exactly when a diagnostic is an error."""
+
+    playbook: Playbook | None
+    diagnostics: tuple[Diagnostic, ...]
+    document: DocumentSyntax | None = None
+
+
+def compile_playbook(
+    text: str | bytes,
+    *,
+    file: str,
+    specs: Mapping[str, ToolSpec],
+    strict: bool = False,
+    legacy: bool = False,
+) -> Compilation:
+    """Read, check and lower a playbook; whatever is wrong with it is in the diagnostics."""
+    source = read_source(text)
+    findings = Findings(file, source.text, strict=strict)
+    for problem in source.problems:
+        findings.add(*problem)
+    document = None
+    if source.root is not None:
+        reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+        document = canonical.read_document(reader, source.root)
+        if document is not None:
+            check_document(document, reader)
+            document.surface = detect(reader)
+    playbook = None
+    if document is not None and not findings.failed:
+        playbook = Lowering(specs).playbook(document, file=file, digest=digest_of(text))
+    return Compilation(playbook, findings.done(), document)
+
+
+def compile_steps(
+    data: Any, playbook: Playbook, specs: Mapping[str, ToolSpec]
+) -> tuple[tuple[Step, ...], tuple[Diagnostic, ...]]:
+    """Validate and lower a list of steps that a running playbook made as data (`synthesize`).
+
+    The new steps may lead to each other and to steps the playbook has; with an error none is returned.
+    """
+    findings = Findings(playbook.file or playbook.path, "")
+    reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+    document = canonical.document_around(playbook)
+    document.steps = canonical.read_steps(reader, node_from(data), "synthesized")
+    known = set(playbook.steps_by_name)
+    for step in document.steps:
+        if step.name in known:
+            reader.add(
+                "duplicate-step",
+                step.name_node,
+                f'the playbook has a step "{step.name}" already',
+                "choose another name",
+            )
+    check_document(document, reader)
+    if findings.failed:
+        return (), findings.done()
+    return Lowering(specs).synthesized(document, playbook), findings.done()
+
+
+def check_document(document: DocumentSyntax, reader: Reader) -> None:
+    """Run every check over a document that was read."""
+    for check in CHECKS:
+        check(document, reader)
+
+
+def digest_of(text: str | bytes) -> str:
+    """The name of a text."""
+    return sha256(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,532 @@
+"""The grammar of a playbook, said once.
+
+A `Shape` is a mapping with named keys. The reader checks documents against these shapes, tells unknown
+keys and offers the nearest known one; the JSON Schema, the reference pages and completion are written
+from the same tables (`schema.py`). What a word means is in `lower.py`; what may not be said at all and
+what to say instead is in the surfaces.
+
+States of a key: `canonical` is what formatter and docs write; `v10` runs with a warning that names the
+canonical word; `accepted` is another spelling playbooks rely on; `reserved` is read, kept and ignored
+with a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Type = Literal[
+    "any",  # any data, templates inside
+    "text",  # a scalar, read as text
+    "name",  # a name: an identifier, dashes with a warning
+    "template",  # a guard or expression: text, boolean or number
+    "boolean",
+    "count",  # a whole number from `least` on, or a template
+    "number",  # a number from `least` on, or a template
+    "mapping",
+    "list",
+    "shape",  # a mapping of `shape`
+    "shapes",  # a list of mappings of `shape`
+    "texts",  # a list of texts, or one text
+]
+State = Literal["canonical", "v10", "accepted", "reserved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a shape."""
+
+    type: Type = "any"
+    doc: str = ""
+    required: bool = False
+    shape: str = ""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    templated: bool = True  # a number may be given as a template
+    state: State = "canonical"
+    instead: str = ""  # the canonical word, for what is v10 or accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A mapping with named keys. `open` shapes take other keys too (a tool's parameters)."""
+
+    name: str
+    title: str
+    doc: str
+    keys: Mapping[str, Key]
+    open: bool = False
+    noun: str = field(default="")
+
+
+EVENTS = ("step.done", "step.failed", "loop.done")
+SCOPES = ("ctx", "step", "iter")
+READ_ONLY_SCOPES = ("workload", "input", "output", "keychain", "event", "args", "steps", "execution_id")
+DIRECTIVES = ("continue", "skip", "retry", "jump", "break", "fail")
+BACKOFFS = ("none", "linear", "exponential")
+REDUCERS = ("sum", "min", "max", "count", "append", "extend", "merge", "any", "all", "last")
+STORES = ("relational", "nats", "object_store", "blob")
+ITERATION_NAMES = ("index", "count", "first", "last", "parent")
+EXTENSIONS = ("legacy",)
+
+SHAPES: dict[str, Shape] = {}
+
+
+def _shape(name: str, title: str, doc: str, keys: dict[str, Key], *, open: bool = False, noun: str = "") -> None:
+    SHAPES[name] = Shape(name, title, doc, keys, open, noun or title.lower())
+
+
+_shape(
+    "playbook",
+    "Playbook",
+    "The document: one YAML mapping.",
+    {
+        "apiVersion": Key("text", "The version of the language.", required=True, choices=("noetl.io/v2",)),
+        "kind": Key("text", "What this document is.", required=True, choices=("Playbook",)),
+        "metadata": Key("shape", "Name, catalogue path and description.", required=True, shape="metadata"),
+        "keychain": Key("shapes", "Secrets the playbook needs; resolved before it starts.", shape="keychain"),
+        "executor": Key("shape", "Runtime wishes and defaults.", shape="executor"),
+        "workload": Key("mapping", "Input with its defaults; the request's payload is merged over it."),
+        "workflow": Key("shapes", "The steps.", required=True, shape="step"),
+        "workbook": Key("any", "Reusable blocks by name (a mapping, or a list of named blocks)."),
+    },
+    noun="playbook",
+)
+_shape(
+    "metadata",
+    "Metadata",
+    "What the playbook is called.",
+    {
+        "name": Key("text", "The playbook's name.", required=True),
+        "path": Key("text", "Its key in the catalogue; the name, if left out."),
+        "version": Key("text", "The author's version."),
+        "description": Key("text", "What it is for."),
+        "desc": Key("text", "Short for `description`.", state="accepted", instead="description"),
+        "labels": Key("mapping", "Free labels."),
+        "tags": Key("any", "Free tags."),
+        "owner": Key("text", "Whom to ask."),
+    },
+    open=True,
+)
+_shape(
+    "keychain",
+    "Keychain entry",
+    "One declared secret; templates read it as `keychain.<name>` on the worker.",
+    {
+        "name": Key("name", "How templates and `auth:` call it.", required=True),
+        "kind": Key("text", "Where it comes from.", required=True),
+    },
+    open=True,
+)
+_shape(
+    "executor",
+    "Executor",
+    "Where and how the playbook wishes to run.",
+    {
+        "profile": Key("text", "Placement.", choices=("local", "distributed", "auto")),
+        "version": Key("text", "The runtime this playbook was written for."),
+        "spec": Key("shape", "Defaults for every step and task.", shape="executor.spec"),
+    },
+)
+_shape(
+    "executor.spec",
+    "Executor spec",
+    "Defaults that steps, loops and tasks may override. A map named after a kind holds defaults for that kind.",
+    {
+        "entry_step": Key("text", "The step to begin with; else `start`, else the first."),
+        "return_step": Key("text", "The step whose output is the execution's."),
+        "extensions": Key("texts", "Language extensions.", choices=EXTENSIONS),
+        "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
+        "result": Key("mapping", "Where results go: `store: {kind, ...}`."),
+        "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
+    },
+    open=True,
+)
+_shape(
+    "executor.policy",
+    "Executor policy",
+    "Bounds of an execution, and defaults.",
+    {
+        "limits": Key("shape", "Bounds of an execution.", shape="limits"),
+        "defaults": Key("mapping", "Spec defaults for every task."),
+        "results": Key("mapping", "Hints about result storage.", state="reserved"),
+        "mode": Key("text", "", state="reserved"),
+    },
+    open=True,
+)
+_shape(
+    "limits",
+    "Limits",
+    "Bounds of an execution; the installation's own bound them in turn.",
+    {
+        "max_payload_bytes": Key("count", "Largest payload kept inline in events.", least=1, templated=False),
+        "max_hydrate_bytes": Key("count", "Largest stored payload a template may resolve.", least=1, templated=False),
+        "max_iterations": Key("count", "Most iterations of one loop.", least=1, templated=False),
+        "max_in_flight": Key("count", "Most iterations at the same time.", least=1, templated=False),
+        "max_step_runs": Key("count", "Most step runs of one execution.", least=1, templated=False),
+        "max_call_depth": Key("count", "Deepest nesting of playbook and workbook calls.", least=1, templated=False),
+    },
+)
+_shape(
+    "step",
+    "Step",
+    "A node of the workflow: an admission gate, a pipeline of tasks, a router of arcs.",
+    {
+        "step": Key("name", "The step's name.", required=True),
+        "desc": Key("text", "What it is for."),
+        "description": Key("text", "The same as `desc`.", state="accepted", instead="desc"),
+        "spec": Key("shape", "Modifiers and policies of the step.", shape="step.spec"),
+        "input": Key("any", "Values the step's tasks read as `input.*`."),
+        "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
+        "tool": Key("any", "The tasks: a list, or one mapping."),
+        "output": Key("shape", "Where the result goes, and what of it travels inline.", shape="output"),
+        "output_select": Key(
+            "texts", "Fields that travel inline.", state="accepted", instead="output: {select: [...]}"
+        ),
+        "set": Key("any", "Assignments after the step ended, well or not."),
+        "next": Key("shape", "Where tokens go.", shape="next"),
+        "args": Key("any", "", state="v10", instead="input"),
+    },
+)
+_shape(
+    "step.spec",
+    "Step spec",
+    "Modifiers of a step; other keys are defaults for its tasks.",
+    {
+        "policy": Key("shape", "Admission, lifecycle, failure.", shape="step.policy"),
+        "pool": Key("text", "The worker pool that shall run it."),
+        "timeout": Key("any", "Default timeout of its tasks."),
+        "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
+    },
+    open=True,
+)
+_shape(
+    "step.policy",
+    "Step policy",
+    "When a step may start, how long it may take, what a failure means.",
+    {
+        "admit": Key("shape", "The gate before the step.", shape="admit"),
+        "lifecycle": Key("shape", "Time limits.", shape="lifecycle"),
+        "failure": Key("shape", "What a failed iteration means.", shape="failure"),
+        "synthesize": Key("shape", "Steps that this step hands to the server as data.", shape="synthesize"),
+        "emit": Key("any", "", state="reserved"),
+        "mode": Key("text", "", state="reserved"),
+        "tracing": Key("any", "", state="reserved"),
+        "quotas": Key("any", "", state="reserved"),
+        "compensation": Key("any", "", state="reserved"),
+    },
+)
+_shape(
+    "admit",
+    "Admission",
+    "The gate before a step, evaluated on the server.",
+    {
+        "rules": Key("list", "First match wins; rules that all fail without an `else` deny."),
+        "on_deny": Key("text", "A denied token waits, or is dropped.", choices=("park", "discard")),
+        "join": Key("text", "Wait for all live branches, or run once per token.", choices=("all", "each")),
+        "once": Key("boolean", "Run at most once per execution."),
+        "mode": Key("text", "", state="reserved"),
+    },
+)
+_shape(
+    "admit.rule",
+    "Admission rule",
+    "A guard and its verdict.",
+    {
+        "when": Key("template", "The guard."),
+        "then": Key("shape", "The verdict.", shape="admit.then"),
+        "else": Key("any", "The verdict when no guard holds: `else: {then: {allow: false}}`."),
+    },
+)
+_shape(
+    "admit.then",
+    "Admission verdict",
+    "Whether the token may enter.",
+    {"allow": Key("template", "`true` or `false`.", required=True)},
+)
+_shape(
+    "lifecycle",
+    "Lifecycle",
+    "Time limits of a step; when one passes the step fails with kind `timeout`.",
+    {
+        "timeout_s": Key("number", "Seconds one run of the step may take.", least=0),
+        "deadline_s": Key("number", "Seconds from the execution's start by which it must have ended.", least=0),
+    },
+)
+_shape(
+    "failure",
+    "Failure",
+    "What a failed iteration means for its loop.",
+    {"mode": Key("text", "Stop at once, or go on and list failures.", choices=("fail_fast", "best_effort"))},
+)
+_shape(
+    "synthesize",
+    "Synthesis",
+    "Workflow steps made at run time: the step hands them to the server as data.",
+    {
+        "from": Key("template", "Where the list of steps is.", required=True),
+        "max_steps": Key("count", "Most steps that may be added.", least=1, templated=False),
+        "kinds": Key("texts", "Tool kinds they may use; all, if left out."),
+    },
+)
+_shape(
+    "loop",
+    "Loop",
+    "Run the step's tasks once per item of a collection.",
+    {
+        "in": Key("any", "The collection: a list, or a mapping (its items as `{key, value}`).", required=True),
+        "iterator": Key("name", "The item's name: `iter.<name>`.", required=True),
+        "spec": Key("shape", "How iterations are scheduled.", shape="loop.spec"),
+        "loop": Key("shape", "A loop inside this loop.", shape="loop"),
+    },
+)
+_shape(
+    "loop.spec",
+    "Loop spec",
+    "How iterations are scheduled; other keys are defaults for the tasks.",
+    {
+        "mode": Key("text", "One after the other, or side by side.", choices=("sequential", "parallel")),
+        "max_in_flight": Key("count", "Most iterations at the same time.", least=1),
+        "until": Key("template", "Stop after the iteration for which this holds (sequential)."),
+        "policy": Key("shape", "Placement and reducers.", shape="loop.policy"),
+        "timeout": Key("any", "Default timeout of its tasks."),
+    },
+    open=True,
+)
+_shape(
+    "loop.policy",
+    "Loop policy",
+    "Placement and reducers.",
+    {
+        "exec": Key("text", "Keep iterations on one worker, or spread them.", choices=("local", "distributed")),
+        "reduce": Key("mapping", "How values written by several iterations are joined: `ctx.total: sum`."),
+        "mode": Key("text", "", choices=("sequential", "parallel"), state="accepted", instead="loop.spec.mode"),
+        "max_in_flight": Key("count", "", least=1, state="accepted", instead="loop.spec.max_in_flight"),
+        "ordering": Key("any", "", state="reserved"),
+        "backpressure": Key("any", "", state="reserved"),
+        "partitioning": Key("any", "", state="reserved"),
+    },
+)
+_shape(
+    "task",
+    "Task",
+    "One tool invocation. The kind's parameters stand beside `kind` or under `input`.",
+    {
+        "name": Key("name", "The task's name: jump target, and how templates read its result."),
+        "kind": Key("text", "The tool.", required=True),
+        "desc": Key("text", "What it is for."),
+        "input": Key("any", "Parameters and values; templates and code read them as `input.*`."),
+        "output": Key("shape", "Where the result goes, and what of it travels inline.", shape="output"),
+        "output_select": Key(
+            "texts", "Fields that travel inline.", state="accepted", instead="output: {select: [...]}"
+        ),
+        "set": Key("any", "Assignments after the task, whatever its outcome."),
+        "spec": Key("shape", "Modifiers and policy of the task.", shape="task.spec"),
+        "args": Key("any", "", state="v10", instead="input"),
+        "retry": Key("any", "The tool's own retries; policy rules see only the last outcome.", shape="retry"),
+    },
+    open=True,
+)
+_shape(
+    "retry",
+    "Tool-internal retry",
+    "The tool's own retries: the task's policy sees only what came out last.",
+    {
+        "attempts": Key("count", "Executions in all.", least=1),
+        "max_attempts": Key("count", "", least=1, state="accepted", instead="attempts"),
+        "delay": Key("number", "Seconds before the next one.", least=0),
+        "backoff": Key("text", "How the delay grows.", choices=(*BACKOFFS, "fixed")),
+        "max_delay": Key("number", "Longest delay in seconds.", least=0),
+        "initial_delay": Key("number", "", least=0, state="accepted", instead="delay"),
+    },
+    open=True,
+)
+_shape(
+    "task.spec",
+    "Task spec",
+    "Modifiers of a task; which other keys exist depends on the kind.",
+    {
+        "policy": Key("any", "Rules that decide what happens after the task.", shape="task.policy"),
+        "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
+        "effect": Key(
+            "text", "After a lost worker: run again, or fail as `ambiguous`.", choices=("at_least_once", "at_most_once")
+        ),
+        "retry": Key("any", "The tool's own retries.", shape="retry"),
+        "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
+        "result": Key("mapping", "Where results go: `store: {kind, ...}`."),
+    },
+    open=True,
+)
+_shape(
+    "task.policy",
+    "Task policy",
+    "What happens after the task: the first rule that matches decides.",
+    {
+        "rules": Key("list", "The rules.", required=True),
+        "mode": Key("text", "", state="reserved"),
+        "on_unmatched": Key("text", "", state="reserved"),
+        "before": Key("any", "", state="reserved"),
+        "after": Key("any", "", state="reserved"),
+        "finally": Key("any", "", state="reserved"),
+    },
+)
+_shape(
+    "task.rule",
+    "Task rule",
+    "A guard over `output` and what to do when it holds.",
+    {
+        "when": Key("template", "The guard."),
+        "then": Key("shape", "The directive.", shape="directive"),
+        "else": Key("any", "The directive when no guard holds: `else: {then: {do: continue}}`."),
+    },
+)
+_shape(
+    "directive",
+    "Directive",
+    "What the pipeline does next.",
+    {
+        "do": Key("text", "The directive.", required=True, choices=DIRECTIVES),
+        "attempts": Key("count", "retry: executions in all, the first one included (3).", least=1),
+        "backoff": Key("text", "retry: how the delay grows.", choices=(*BACKOFFS, "fixed")),
+        "delay": Key("number", "retry: seconds before the next execution.", least=0),
+        "max_delay": Key("number", "retry: longest delay in seconds (300).", least=0),
+        "to": Key("text", "jump: the task to go on with."),
+        "set": Key("any", "Assignments."),
+        "set_ctx": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}"),
+        "set_iter": Key("mapping", "", state="v10", instead="set: {iter.<key>: ...}"),
+        "set_step": Key("mapping", "", state="v10", instead="set: {step.<key>: ...}"),
+    },
+)
+_shape(
+    "output",
+    "Output block",
+    "Where a large result goes, and which fields travel inline with the event.",
+    {
+        "store": Key("mapping", "`{kind, ...}` of the result store."),
+        "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
+    },
+)
+_shape(
+    "next",
+    "Router",
+    "The ways out of a step.",
+    {
+        "spec": Key("shape", "How arcs are chosen.", shape="next.spec"),
+        "arcs": Key("shapes", "The arcs, in order.", required=True, shape="arc"),
+    },
+)
+_shape(
+    "next.spec",
+    "Router spec",
+    "How arcs are chosen.",
+    {
+        "mode": Key("text", "The first arc that holds, or all that hold.", choices=("exclusive", "inclusive")),
+        "policy": Key("any", "", state="reserved"),
+    },
+)
+_shape(
+    "arc",
+    "Arc",
+    "A way out of a step. Without `when` it is the success path.",
+    {
+        "step": Key("text", "The target.", required=True),
+        "when": Key("template", "The guard."),
+        "set": Key("any", "Assignments to `ctx` when this arc is taken."),
+        "desc": Key("text", "What it is for."),
+        "args": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}, read by the target's `input`"),
+        "spec": Key("any", "", state="reserved"),
+    },
+)
+_shape(
+    "block",
+    "Workbook block",
+    "A reusable block: step-like, or a bare task. Called by `kind: workbook`.",
+    {
+        "name": Key("name", "The block's name, in a list of blocks."),
+        "desc": Key("text", "What it is for."),
+        "input": Key("any", "Defaults of its input; the call's own win."),
+        "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
+        "tool": Key("any", "The tasks."),
+        "set": Key("any", "Assignments after the block ended."),
+        "spec": Key("shape", "Modifiers and policies.", shape="step.spec"),
+        "args": Key("any", "", state="v10", instead="input"),
+    },
+)
+_shape(
+    "choose",
+    "Choose",
+    "Run the tasks of the first branch whose guard holds.",
+    {
+        "name": Key("name", "A name to jump to."),
+        "choose": Key("list", "Branches: `{when, then: [tasks]}`, last `{else: {then: [tasks]}}`.", required=True),
+        "desc": Key("text", "What it is for."),
+    },
+)
+_shape(
+    "choose.branch",
+    "Choose branch",
+    "A guard and its tasks.",
+    {
+        "when": Key("template", "The guard."),
+        "then": Key("any", "The tasks."),
+        "else": Key("any", "The tasks when no guard holds: `else: {then: [...]}`."),
+    },
+)
+_shape(
+    "while",
+    "While",
+    "Run tasks as long as a guard holds; it is looked at before each round.",
+    {
+        "name": Key("name", "A name to jump to."),
+        "while": Key("shape", "`{when, tool: [tasks]}`.", required=True, shape="while.body"),
+        "desc": Key("text", "What it is for."),
+    },
+)
+_shape(
+    "until",
+    "Until",
+    "Run tasks until a guard holds; it is looked at after each round.",
+    {
+        "name": Key("name", "A name to jump to."),
+        "until": Key("shape", "`{when, tool: [tasks]}`.", required=True, shape="while.body"),
+        "desc": Key("text", "What it is for."),
+    },
+)
+_shape(
+    "while.body",
+    "Body",
+    "A guard and tasks.",
+    {
+        "when": Key("template", "The guard.", required=True),
+        "tool": Key("any", "The tasks.", required=True),
+    },
+)
+
+# Keychain kinds and their fields; typed credentials (`postgres_credential`) are aliases of `credential`.
+KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
+    "credential": {"credential": Key("text", "The stored credential; the entry's name, if left out.")},
+    "env": {
+        "var": Key("text", "The environment variable."),
+        "vars": Key("mapping", "Several variables: field name -> variable."),
+    },
+    "file": {
+        "path": Key("text", "The file.", required=True),
+        "format": Key("text", "How to read it.", choices=("text", "json", "yaml")),
+    },
+    "static": {"value": Key("any", "The value itself; for tests only.", required=True)},
+    "secret_manager": {
+        "provider": Key("text", "Whose.", choices=("vault", "aws", "gcp", "azure", "file")),
+        "secret": Key("text", "The secret's name there; the entry's name, if left out."),
+        "version": Key("text", "Which version of it."),
+        "auth": Key("any", "How to sign in there."),
+    },
+    "oauth2": {
+        "token_url": Key("text", "Where tokens are handed out.", required=True),
+        "client_id": Key("any", "The client, or a keychain entry's name.", required=True),
+        "client_secret": Key("any", "Its secret, or a keychain entry's name.", required=True),
+        "scope": Key("any", "What to ask for."),
+    },
+    "bearer": {"token": Key("any", "The token, or a keychain entry's name.", required=True)},
+}
+KEYCHAIN_ALIASES = {"secrets": "secret_manager", "secret": "secret_manager"}
