@@ -60,6 +60,7 @@ class Packing:
         self.compression: str | None = None
         self.bytes = 0
         self.stored_bytes = 0
+        self.failure: BaseException | None = None  # the producer's own, which a driver may hide
         self._wanted = compression
         self._chunks = chunks
         self._digest = hashlib.sha256()
@@ -67,7 +68,7 @@ class Packing:
     async def blocks(self) -> AsyncIterator[bytes]:
         """What is to be stored, in blocks of about a megabyte."""
         first: bytes | None = None
-        async for block in _blocks(self._chunks):
+        async for block in _blocks(self._produced()):
             self.bytes += len(block)
             self._digest.update(block)
             if first is None and self._wanted == "auto":
@@ -82,6 +83,14 @@ class Packing:
             yield await self._packed(block)
         if first is not None:
             yield await self._packed(first)
+
+    async def _produced(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._chunks:
+                yield chunk
+        except Exception as failure:
+            self.failure = failure
+            raise
 
     def meta(
         self, *, ttl: str | None = None, rows: int | None = None, columns: Sequence[str] | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from noetl.backends.results import open_store
+from noetl.backends.results import ResultStores, open_results, open_store
 from noetl.errors import PayloadUnavailable, RequestRefused
 from noetl.testing.result_store_suite import OpenStore, ResultStoreSuite, chunked, read
 
@@ -52,6 +52,51 @@ class TestBlob(ResultStoreSuite):
         assert caught.value.kind == "storage.access"
 
 
+class TestSqlite(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore:
+        return lambda **options: open_store(f"sqlite://{tmp_path}/results.db", **options)
+
+
+class TestPostgres(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, database: str) -> OpenStore:
+        return lambda **options: open_store(database, **options)
+
+
+class TestObjectStore(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, s3: dict[str, Any], bucket: str) -> OpenStore:
+        return lambda **options: open_store(f"s3://{bucket}/results", fields=s3, **options)
+
+
+class TestNats(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, nats_server: str, tmp_path: Path) -> OpenStore:
+        return lambda **options: open_store(f"{nats_server}/{tmp_path.name}", **options)
+
+
 def test_an_unknown_scheme_names_the_known_ones() -> None:
-    with pytest.raises(RequestRefused, match="blob:, sqlite:, postgresql:"):
+    with pytest.raises(RequestRefused, match="file:, sqlite:, postgresql:"):
         open_store("ftp://somewhere")
+
+
+def test_a_store_is_asked_for_by_the_kind_playbooks_write(tmp_path: Path) -> None:
+    stores = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
+    assert stores.of(None) is stores.default is stores.of("disk")
+    assert stores.of("postgres") is stores.by_type["relational"]
+    with pytest.raises(RequestRefused, match="'nats': it has blob, relational"):
+        stores.of("nats")
+
+
+def test_references_are_read_from_the_store_of_their_type(tmp_path: Path) -> None:
+    async def deed() -> None:
+        both = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
+        reference = await both.of("db").put("1:a:1", chunked(b"hello"), content_type="text/plain")
+        assert await read(both, reference) == b"hello"
+        only = ResultStores([both.default])
+        with pytest.raises(PayloadUnavailable, match="relational"):
+            await read(only, reference)
+        await both.close()
+
+    asyncio.run(deed())

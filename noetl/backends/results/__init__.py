@@ -17,19 +17,31 @@ from noetl.errors import PayloadUnavailable, RequestRefused
 from noetl.model.reference import Reference, ReferenceType
 from noetl.ports import ResultStore
 
-OBJECT_SCHEMES = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss", "file", "memory")
+OBJECT_SCHEMES = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss")
 
 
 def open_store(url: str, **options: Any) -> ResultStore:
     """The result store a URL names; `options` are the back end's own (compression, clock, ...)."""
     scheme = url.partition(":")[0].lower()
-    if scheme == "blob":
+    if scheme in ("blob", "file"):
         from noetl.backends.results.blob import BlobResults
 
         parts = urlsplit(url)
         return BlobResults(unquote(parts.netloc + parts.path), **options)
+    if scheme in ("sqlite", "postgres", "postgresql"):
+        from noetl.backends.results.relational import open_relational
+
+        return open_relational(url, **options)
+    if scheme in OBJECT_SCHEMES:
+        from noetl.backends.results.object_store import ObjectResults
+
+        return ObjectResults(url, **options)
+    if scheme == "nats":
+        from noetl.backends.results.nats import NatsResults
+
+        return NatsResults(url, **options)
     raise RequestRefused(
-        f"no result store is called {scheme!r}: use blob:, sqlite:, postgresql:, s3:, gs:, az:, file: or nats:"
+        f"no result store is called {scheme!r}: use file:, sqlite:, postgresql:, s3:, gs:, az: or nats:"
     )
 
 

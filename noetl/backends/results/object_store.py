@@ -1,0 +1,154 @@
+"""Results as objects of S3, Google Cloud Storage or Azure (and S3-like stores): the cluster's store.
+
+An object appears whole or not at all. What has a ttl lies below `ttl/<hour it expires in>/`, so
+collecting lists nothing that is still needed. The URL may have options: `endpoint`, `region`, keys
+(`s3://results/noetl?endpoint=http://127.0.0.1:9000&region=us-east-1`); better is a credential's fields.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
+
+from noetl.drivers import objects
+from noetl.drivers.auth import plain_fields
+from noetl.drivers.payloads import Packing, read_payload, seconds, storage_name
+from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.model.reference import Reference, ReferenceType
+
+HOUR = 3600
+
+
+class ObjectResults:
+    """Result store in a bucket, below a prefix."""
+
+    type: ClassVar[ReferenceType] = "object_store"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        compression: str = "auto",
+        clock: Callable[[], float] = time.time,
+        auth_reference: str | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        place = objects.place_of(parts._replace(query="").geturl().rstrip("/") + "/")
+        given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
+        self.place = place
+        self.prefix = place.key.strip("/")
+        self.compression = compression
+        self.auth_reference = auth_reference
+        self._clock = clock
+        self._store = objects.new_store(place, objects.config_of(place, given))
+
+    async def put(
+        self,
+        name: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        ttl: str | None = None,
+    ) -> Reference:
+        """Store; the reference is returned after the store has confirmed it."""
+        lifetime = seconds(ttl)
+        key = storage_name(name)
+        if lifetime is not None:
+            expires = self._clock() + lifetime
+            key = f"ttl/{int(expires // HOUR)}/{key}.{int(expires)}"
+        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+        try:
+            await objects.upload(self._store, self._path(key), packing.blocks(), content_type=content_type)
+        except Exception as problem:
+            if packing.failure is not None:  # it was not the store that failed
+                raise packing.failure from problem
+            raise self._unavailable(problem, key) from problem
+        return Reference(
+            type="object_store",
+            locator={"url": f"{self.place.scheme}://{self.place.bucket}", "key": self._path(key)},
+            meta=packing.meta(ttl=ttl, rows=rows, columns=columns),
+            auth_reference=self.auth_reference,
+        )
+
+    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
+        key = self._key(reference)
+
+        async def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
+            if reference.meta.bytes == 0 and count == 0:
+                if not await objects.exists(self._store, key):
+                    raise PayloadUnavailable(f"there is no stored payload {key}")
+                return
+            try:
+                async for chunk in objects.download(self._store, key, start=start, count=count):
+                    yield chunk
+            except FileNotFoundError:
+                gone = " (its ttl may have passed)" if reference.meta.ttl else ""
+                raise PayloadUnavailable(f"there is no stored payload {key}{gone}") from None
+            except (GeneratorExit, PayloadUnavailable):
+                raise
+            except Exception as problem:
+                if "416" in str(problem) or "range" in str(problem).lower():
+                    raise PayloadUnavailable(
+                        f"stored payload {key} is damaged: too short", kind="ref.corrupt"
+                    ) from None
+                raise self._unavailable(problem, key) from problem
+
+        return read_payload(reference.meta, stored, offset=offset, length=length, name=f"stored payload {key}")
+
+    async def delete(self, reference: Reference) -> None:
+        """Forget it; one that is gone already is no error."""
+        await self._delete([self._key(reference)])
+
+    async def collect(self, now: float) -> int:
+        """Delete what has outlived its ttl; how many."""
+        import obstore
+
+        expired: list[str] = []
+        try:
+            async for page in obstore.list(self._store, prefix=self._path("ttl")):
+                for entry in page:
+                    expires = entry["path"].rpartition(".")[2]
+                    if expires.isdigit() and int(expires) <= now:
+                        expired.append(entry["path"])
+        except Exception as problem:
+            raise self._unavailable(problem, "ttl") from problem
+        for start in range(0, len(expired), 1000):
+            await self._delete(expired[start : start + 1000])
+        return len(expired)
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    async def _delete(self, keys: list[str]) -> None:
+        import obstore
+
+        try:
+            await obstore.delete_async(self._store, keys)
+        except FileNotFoundError:
+            return
+        except Exception as problem:
+            raise self._unavailable(problem, keys[0]) from problem
+
+    def _path(self, key: str) -> str:
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+    def _key(self, reference: Reference) -> str:
+        """The object's key; a locator cannot lead out of the store's own bucket and prefix."""
+        key, url = reference.locator.get("key"), reference.locator.get("url")
+        if reference.type != "object_store" or not isinstance(key, str):
+            raise PayloadUnavailable(f"this is not a reference to an object: {reference.type} {reference.locator}")
+        inside = not self.prefix or key.startswith(self.prefix + "/")
+        if url != f"{self.place.scheme}://{self.place.bucket}" or not inside or ".." in key.split("/"):
+            raise PayloadUnavailable(f"{url}/{key} is not a place in this installation's result store")
+        return key
+
+    def _unavailable(self, problem: Exception, key: str) -> StoreUnavailable:
+        info = objects.explain(problem, f"the result store {self.place.scheme}://{self.place.bucket} ({key})")
+        known = info.kind in ("auth", "storage.quota", "storage.access")
+        return StoreUnavailable(info.message, kind=info.kind if known else "connection")

@@ -1,0 +1,140 @@
+"""A bounded pool of connections to one server, for one event loop.
+
+Unlike the pools that drivers bring, this one hands a failed connect to the caller who waited for
+it, with the server's own words (a wrong password is not a timeout), and runs nothing in the
+background: idle connections are closed by a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+C = TypeVar("C")
+
+
+class PoolExhausted(Exception):
+    """All connections are in use and none came back in time."""
+
+
+class Pool(Generic[C]):
+    """Connections made by `connect`, at most `size` at a time, kept for `idle` seconds."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[C]],
+        *,
+        close: Callable[[C], Awaitable[None]],
+        usable: Callable[[C], bool],
+        renew: Callable[[C], Awaitable[bool]] | None = None,
+        size: int = 10,
+        idle: float = 60.0,
+    ) -> None:
+        self._connect = connect
+        self._close = close
+        self._usable = usable
+        self._renew = renew
+        self._idle: deque[tuple[float, C]] = deque()  # the one used last is at the right, and is used next
+        self._keep = idle
+        self._free = asyncio.Semaphore(size)
+        self._deeds: set[asyncio.Task[None]] = set()
+        self._timer = False
+        self._closed = False
+        self.size = size
+
+    @asynccontextmanager
+    async def connection(self, *, wait: float | None = None) -> AsyncIterator[C]:
+        """A connection for the length of the block; a broken one is not used again."""
+        connection = await self.acquire(wait=wait)
+        try:
+            yield connection
+        except BaseException:
+            await self.release(connection)
+            raise
+        else:
+            await self.release(connection)
+
+    async def acquire(self, *, wait: float | None = None) -> C:
+        """A connection of one's own until it is released."""
+        try:
+            async with asyncio.timeout(wait):
+                await self._free.acquire()
+        except TimeoutError:
+            raise PoolExhausted(f"all {self.size} connections were in use for {wait:g} s") from None
+        try:
+            while self._idle:
+                _, connection = self._idle.pop()
+                if self._usable(connection):
+                    return connection
+                await self._close(connection)
+            return await self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    async def release(self, connection: C, *, used: bool = False) -> None:
+        """Give a connection back; `used` asks for it to be made like new first, which nobody waits for."""
+        if used and self._renew is not None and self._usable(connection):
+            self._do(self._made_new(connection))
+            return
+        await self._put_back(connection)
+
+    async def close(self) -> None:
+        """Close what is idle, and what comes back from now on."""
+        self._closed = True
+        if self._deeds:
+            await asyncio.wait(self._deeds)
+        while self._idle:
+            await self._close(self._idle.pop()[1])
+
+    async def _made_new(self, connection: C) -> None:
+        assert self._renew is not None
+        if await self._renew(connection):
+            await self._put_back(connection)
+        else:
+            self._free.release()
+            await self._close(connection)
+
+    async def _put_back(self, connection: C) -> None:
+        self._free.release()
+        if self._closed or not self._usable(connection):
+            await self._close(connection)
+            return
+        self._idle.append((time.monotonic(), connection))
+        self._wake_later()
+
+    def _wake_later(self) -> None:
+        if self._timer or not self._idle:
+            return
+        self._timer = True
+        # The loop's timers must not keep the pool alive, nor the pool its loop.
+        pool = weakref.ref(self)
+        when = self._idle[0][0] + self._keep - time.monotonic()
+
+        def expire() -> None:
+            found = pool()
+            if found is not None:
+                found._expire()
+
+        asyncio.get_running_loop().call_later(max(when, 0.01), expire)
+
+    def _expire(self) -> None:
+        self._timer = False
+        now = time.monotonic()
+        while self._idle and self._idle[0][0] + self._keep <= now:
+            self._do(self._close_one(self._idle.popleft()[1]))
+        if not self._closed:
+            self._wake_later()
+
+    async def _close_one(self, connection: C) -> None:
+        await self._close(connection)
+
+    def _do(self, deed: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(deed)
+        self._deeds.add(task)
+        task.add_done_callback(self._deeds.discard)

@@ -1,0 +1,360 @@
+"""Postgres: how to reach it, how to run one statement in bounded memory, what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import select
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from noetl.drivers.lifetime import shared
+from noetl.drivers.pool import Pool, PoolExhausted
+from noetl.drivers.sql import Bound
+from noetl.model.outcome import ErrorInfo, error_info
+
+if TYPE_CHECKING:
+    import psycopg
+
+PREFIXES = ("db_", "pg_", "postgres_")
+CONNECT_TIMEOUT = 10.0
+POOL_SIZE = 10
+CHUNK = 1000
+
+_KEYWORDS = {
+    "host": ("host", "hostname", "server"),
+    "hostaddr": ("hostaddr",),
+    "port": ("port",),
+    "user": ("user", "username"),
+    "password": ("password", "pass"),
+    "dbname": ("database", "dbname", "db", "name"),
+    "sslmode": ("sslmode", "ssl_mode"),
+    "sslrootcert": ("sslrootcert",),
+    "sslcert": ("sslcert",),
+    "sslkey": ("sslkey",),
+    "options": ("options",),
+    "application_name": ("application_name",),
+    "target_session_attrs": ("target_session_attrs",),
+}
+# Everything of DISCARD ALL but the prepared statements, which the driver keeps account of.
+_LIKE_NEW = (
+    "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); "
+    "DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
+)
+NO_PG: dict[str, Any] = dict.fromkeys(
+    ("code", "sqlstate", "severity", "message", "detail", "hint", "schema", "table", "column", "constraint", "position")
+)
+
+
+class Column(NamedTuple):
+    """A column of a result: its name, its type's number and modifier."""
+
+    name: str
+    oid: int
+    modifier: int = -1
+
+
+class Part(NamedTuple):
+    """A piece of a statement's result; the last one has the command's tag (`INSERT 0 3`)."""
+
+    columns: tuple[Column, ...]
+    rows: list[tuple[Any, ...]]
+    tag: str | None = None
+    affected: int | None = None
+    copying: str | None = None  # "in" or "out": the statement is a COPY that waits for its stream
+
+
+class BadAddress(ValueError):
+    """The connection's fields do not say where the server is."""
+
+
+def conninfo(fields: Mapping[str, Any]) -> str:
+    """The libpq connection string of a connection's fields; they win over those of a `dsn` among them."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    dsn = str(fields.get("dsn", ""))
+    scheme = re.match(r"([\w+]+)://", dsn)
+    if scheme and not re.fullmatch(r"postgres(ql)?(\+\w+)?", scheme[1]):
+        raise BadAddress(f"{scheme[1]}:// is not the address of a Postgres server; write postgresql://...")
+    dsn = re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", dsn)
+    given: dict[str, Any] = {}
+    for keyword, spellings in _KEYWORDS.items():
+        value = next((fields[name] for name in spellings if fields.get(name) not in (None, "")), None)
+        if value is not None:
+            given[keyword] = str(value)
+    try:
+        whole = {**conninfo_to_dict(dsn), **given}
+    except ProgrammingError:
+        # The driver's own words repeat the text, and with it the password.
+        raise BadAddress("the DSN cannot be read: write postgresql://user:password@host:port/database") from None
+    if not whole.get("host") and not whole.get("service") and not whole.get("hostaddr"):
+        raise BadAddress("the connection has no host: give `auth` a credential, a DSN, or host, user and database")
+    whole.setdefault("application_name", "noetl")
+    return make_conninfo("", **whole)
+
+
+def pool(info: str, *, size: int | None = None) -> Pool[psycopg.AsyncConnection[Any]]:
+    """This loop's pool for a server; the first caller decides how many connections it may hold."""
+    return shared(("postgres", info), lambda: own_pool(info, size=size or POOL_SIZE))
+
+
+def own_pool(info: str, *, size: int) -> Pool[psycopg.AsyncConnection[Any]]:
+    """A pool that the caller closes."""
+
+    async def connect() -> psycopg.AsyncConnection[Any]:
+        return await open_connection(info)
+
+    async def close(connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.close()
+
+    return Pool(connect, close=close, usable=_usable, renew=_renew, size=size)
+
+
+async def open_connection(info: str, *, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
+    """A connection that commits each statement by itself, unless a transaction is begun."""
+    import psycopg
+
+    seconds = max(2, round(timeout or CONNECT_TIMEOUT))  # libpq rounds less than two up to two
+    return await psycopg.AsyncConnection.connect(info, autocommit=True, connect_timeout=seconds)
+
+
+async def run_statement(
+    connection: psycopg.AsyncConnection[Any], bound: Bound, *, chunk: int = CHUNK
+) -> AsyncGenerator[Part, None]:
+    """Run one statement and give its rows in chunks, as the server sends them.
+
+    The client never holds more than a chunk. Leaving early, or being cancelled, cancels the
+    statement on the server and leaves the connection usable."""
+    from psycopg import generators, pq
+    from psycopg.adapt import PyFormat, Transformer
+    from psycopg.errors import error_from_result
+
+    pgconn = connection.pgconn
+    transformer = Transformer(connection)
+    values = [adapted(value, json=number in bound.json) for number, value in enumerate(bound.values)]
+    data = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+    pgconn.send_query_params(
+        bound.text.encode(), data, param_types=transformer.types, param_formats=transformer.formats
+    )
+    pgconn.set_chunked_rows_mode(chunk)
+    columns: tuple[Column, ...] = ()
+    try:
+        await connection.wait(generators.send(pgconn))
+        while (result := await connection.wait(generators.fetch(pgconn))) is not None:
+            status = result.status
+            if status in (pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+                if not columns and result.nfields:
+                    columns = _columns(result)
+                transformer.set_pgresult(result)
+                rows = _load(transformer, result)
+                if status == pq.ExecStatus.TUPLES_CHUNK:
+                    yield Part(columns, rows)
+                    await asyncio.sleep(0)  # data may come without a pause; others want to run too
+                else:
+                    tag = (result.command_status or b"").decode()
+                    yield Part(columns, rows, tag, result.command_tuples)
+            elif status == pq.ExecStatus.COPY_IN:
+                yield Part((), [], copying="in")
+                return
+            elif status == pq.ExecStatus.COPY_OUT:
+                yield Part((), [], copying="out")
+                return
+            else:
+                failure = error_from_result(result)
+                while await connection.wait(generators.fetch(pgconn)) is not None:
+                    continue
+                raise failure
+    finally:
+        if pgconn.transaction_status == pq.TransactionStatus.ACTIVE and pgconn.status == pq.ConnStatus.OK:
+            await _stop(connection)
+
+
+async def _stop(connection: psycopg.AsyncConnection[Any]) -> None:
+    """End the statement that is still running; a connection that cannot be saved is closed."""
+    import psycopg
+    from psycopg import generators
+
+    try:
+        async with asyncio.timeout(5):
+            await connection.cancel_safe(timeout=5)
+            while await connection.wait(generators.fetch(connection.pgconn)) is not None:
+                continue
+    except (psycopg.Error, TimeoutError):
+        await connection.close()
+
+
+def adapted(value: Any, *, json: bool = False) -> Any:
+    """A parameter as the driver can bind it: structures as JSON, lists of plain values as arrays."""
+    from psycopg.types.json import Jsonb
+
+    if json and not isinstance(value, str):
+        return Jsonb(value) if value is not None else None
+    if isinstance(value, Mapping):
+        return Jsonb(dict(value))
+    if isinstance(value, list | tuple):
+        if (
+            any(isinstance(item, Mapping) for item in value)
+            or len({type(item) for item in value if item is not None}) > 1
+        ):
+            return Jsonb(list(value))
+        return list(value)
+    return value
+
+
+def _columns(result: Any) -> tuple[Column, ...]:
+    return tuple(
+        Column((result.fname(number) or b"").decode(), result.ftype(number), result.fmod(number))
+        for number in range(result.nfields)
+    )
+
+
+def _load(transformer: Any, result: Any) -> list[tuple[Any, ...]]:
+    from psycopg import DataError
+
+    if not result.ntuples:
+        return []
+    try:
+        rows: list[tuple[Any, ...]] = transformer.load_rows(0, result.ntuples, tuple)
+    except DataError:  # a value Python has no form for, `infinity` among dates: its text then
+        rows = [
+            tuple(_load_one(transformer, result, row, column) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+    return rows
+
+
+def _load_one(transformer: Any, result: Any, row: int, column: int) -> Any:
+    from psycopg import DataError
+
+    raw = result.get_value(row, column)
+    if raw is None:
+        return None
+    try:
+        return transformer.get_loader(result.ftype(column), result.fformat(column)).load(raw)
+    except DataError:
+        return bytes(raw).decode()
+
+
+def _usable(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether an idle connection is still one: a server that went away has hung up by now."""
+    import psycopg
+    from psycopg import pq
+
+    pgconn = connection.pgconn
+    if connection.closed or pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        return False
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    if poll.poll(0):
+        with suppress(psycopg.Error):
+            pgconn.consume_input()
+        return bool(pgconn.status == pq.ConnStatus.OK and not poll.poll(0))
+    return True
+
+
+async def _renew(connection: psycopg.AsyncConnection[Any]) -> bool:
+    import psycopg
+
+    try:
+        await connection.execute(_LIKE_NEW)
+    except psycopg.Error:
+        return False
+    return True
+
+
+# ── what errors mean ────────────────────────────────────────────────────────────────────
+
+_KINDS: tuple[tuple[str, str], ...] = (  # the longest prefix that fits decides
+    ("08", "db.connection"),
+    ("0A", "db.syntax"),
+    ("22", "schema"),
+    ("23", "db.constraint"),
+    ("25P03", "db.timeout"),
+    ("26", "db.syntax"),
+    ("28", "auth"),
+    ("3D", "not_found"),
+    ("3F", "db.syntax"),
+    ("40", "db.deadlock"),
+    ("40002", "db.constraint"),
+    ("42", "db.syntax"),
+    ("42501", "auth"),
+    ("44", "db.constraint"),
+    ("53", "server_error"),
+    ("53100", "storage.quota"),
+    ("53300", "db.connection"),
+    ("54", "limit"),
+    ("55P03", "db.timeout"),
+    ("57014", "db.timeout"),
+    ("57P", "db.connection"),
+    ("57P05", "db.timeout"),
+    ("58", "server_error"),
+    ("P0001", "db.constraint"),
+    ("XX", "server_error"),
+)
+_REFUSED = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba.conf entry|role \".*\" does not exist|"
+    r"authentication failed|permission denied for database",
+)
+
+
+def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+    """An exception of the driver as an error of the closed list, and as the helper `pg`."""
+    import psycopg
+
+    if isinstance(failure, PoolExhausted):
+        return error_info("db.connection", f"{failure}; raise spec.pool_size or lower the parallelism"), dict(NO_PG)
+    sqlstate = getattr(failure, "sqlstate", None)
+    diag = getattr(failure, "diag", None)
+    message = (diag.message_primary if diag is not None else None) or _first_line(str(failure))
+    pg = dict(NO_PG)
+    if diag is not None and sqlstate:
+        pg |= {
+            "code": sqlstate,
+            "sqlstate": sqlstate,
+            "severity": diag.severity_nonlocalized or diag.severity,
+            "message": diag.message_primary,
+            "detail": diag.message_detail,
+            "hint": diag.message_hint,
+            "schema": diag.schema_name,
+            "table": diag.table_name,
+            "column": diag.column_name,
+            "constraint": diag.constraint_name,
+            "position": int(diag.statement_position) if diag.statement_position else None,
+        }
+    if sqlstate:
+        kind = max(((prefix, kind) for prefix, kind in _KINDS if sqlstate.startswith(prefix)), default=("", "unknown"))[
+            1
+        ]
+    elif isinstance(failure, psycopg.errors.ConnectionTimeout):
+        kind = "timeout"
+    elif isinstance(failure, psycopg.OperationalError):
+        text = str(failure)
+        kind = "auth" if _REFUSED.search(text) else "db.connection"
+        if re.search(r'database ".*" does not exist', text):
+            kind = "not_found"
+    elif isinstance(failure, psycopg.DataError | psycopg.NotSupportedError):
+        kind = "schema"
+    elif isinstance(failure, psycopg.ProgrammingError):
+        kind = "db.syntax"
+    else:
+        kind = "unknown"
+    said = ". ".join(filter(None, [message, pg["detail"], pg["hint"]]))
+    details = {key: value for key, value in pg.items() if value is not None and key not in ("code", "message")}
+    return error_info(kind, said, details=details), pg
+
+
+def _first_line(text: str) -> str:
+    return " ".join(line.strip() for line in text.strip().splitlines()) or "the driver gave no reason"
+
+
+def names(columns: Sequence[Column]) -> list[str]:
+    """The columns' names, with a number where one comes twice."""
+    seen: dict[str, int] = {}
+    result = []
+    for column in columns:
+        count = seen.get(column.name, 0)
+        seen[column.name] = count + 1
+        result.append(f"{column.name}_{count + 1}" if count else column.name)
+    return result

@@ -1,0 +1,238 @@
+"""SQL text: where statements end, and where parameters stand.
+
+Strings, quoted names, dollar quotes and comments are read as the database would read them, so a
+semicolon or a colon inside one is just text. Bodies of `BEGIN ATOMIC ... END` functions and of
+triggers stay one statement.
+
+Parameters may be written `%(name)s`, `:name`, `%s`, `$1`, and for the embedded databases `$name` and
+`?`; all are turned into the database's own numbered ones and bound by it, never pasted into text.
+`:name` is a parameter only where `params` has that name. A lone `%` is just a percent sign; where
+`%`-style parameters are used, `%%` is one too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+Dialect = Literal["postgres", "duckdb", "sqlite"]
+
+_TOKEN = re.compile(
+    r"""
+      (?P<comment>--[^\n]*)
+    | (?P<block>/\*)
+    | (?P<string>(?<!\w)[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | (?P<dollar>(?<![\w$])\$(?:[A-Za-z_]\w*)?\$)
+    | (?P<named>%\((?P<percent>[^)]+)\)s)
+    | (?P<positional>%s)
+    | (?P<doubled>%%)
+    | (?P<numbered>(?<!\w)\$\d+)
+    | (?P<dollared>(?<![\w$])\$[A-Za-z_]\w*)
+    | (?P<colon>(?<![:\w\]]):[A-Za-z_]\w*)
+    | (?P<question>\?)
+    | (?P<semicolon>;)
+    | (?P<word>[A-Za-z_][\w$]*)
+    | (?P<other>[^'"$%:;?\w/-]+|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_EDGE = re.compile(r"/\*|\*/")
+_JSON_CAST = re.compile(r"\s*(?:::|\bAS\b)\s*jsonb?\b", re.IGNORECASE)
+_TRANSACTION_WORDS = {"begin", "start", "commit", "end", "rollback", "abort"}
+# What leaves nothing behind in the session, so that the connection can be used again as it is.
+_PLAIN_WORDS = {"select", "insert", "update", "delete", "with", "merge", "values", "copy", "table", "truncate"}
+_LASTING = re.compile(r"set_config|advisory|\btemp\b|\btemporary\b|\blisten\b", re.IGNORECASE)
+
+
+class Token(NamedTuple):
+    """A piece of SQL text and where it ends; `name` is a named parameter's."""
+
+    kind: str
+    text: str
+    end: int
+    name: str = ""
+
+
+class Bound(NamedTuple):
+    """A statement with numbered parameters and their values, in order.
+
+    `json` are the positions (from 0) that the statement itself casts to json or jsonb."""
+
+    text: str
+    values: list[Any]
+    json: frozenset[int]
+
+
+class ParameterError(ValueError):
+    """The statement and `params` do not fit together."""
+
+
+def tokens(text: str, dialect: Dialect = "postgres") -> Iterator[Token]:
+    """The text in pieces; together they are the text."""
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        assert match is not None  # `other` takes any character
+        kind, end = str(match.lastgroup), match.end()
+        name = ""
+        if kind == "block":
+            end = _end_of_comment(text, position, nested=dialect == "postgres")
+            kind = "comment"
+        elif kind == "dollar" and dialect != "sqlite":
+            closing = text.find(match[0], end)
+            end = len(text) if closing < 0 else closing + len(match[0])
+            kind = "string"
+        elif kind == "named":
+            name = match["percent"].strip()
+        elif kind in ("colon", "dollared"):
+            name = match[0][1:]
+        if kind == "dollared" and dialect == "postgres":
+            kind = "other"
+        if kind == "question" and dialect == "postgres":
+            kind = "other"  # an operator of jsonb
+        yield Token(kind, text[position:end], end, name)
+        position = end
+
+
+def split(text: str, dialect: Dialect = "postgres") -> list[str]:
+    """The statements of the text, without their semicolons; what is only comment is none."""
+    statements: list[str] = []
+    pieces: list[str] = []
+    words: list[str] = []
+    depth = 0
+    says_something = False
+
+    def ends() -> None:
+        nonlocal depth, says_something
+        if says_something:
+            statements.append("".join(pieces).strip())
+        pieces.clear()
+        words.clear()
+        depth, says_something = 0, False
+
+    for token in tokens(text, dialect):
+        if token.kind == "semicolon" and depth == 0:
+            ends()
+            continue
+        pieces.append(token.text)
+        if token.kind == "comment" or not token.text.strip():
+            continue
+        says_something = True
+        if token.kind == "word":
+            depth = _depth_after(token.text.lower(), words, depth)
+            words.append(token.text.lower())
+    ends()
+    return statements
+
+
+def bind(statement: str, params: Any, dialect: Dialect = "postgres", *, used: int = 0) -> Bound:
+    """The statement with the database's own placeholders, and the values for them.
+
+    `params` is a mapping, or a list for positional ones, of which `used` were taken by statements
+    before this one."""
+    pieces: list[str] = []
+    values: list[Any] = []
+    numbers: dict[str, int] = {}  # parameter -> its number from 1
+    json: set[int] = set()
+    found = list(tokens(statement, dialect))
+    percent = any(token.kind in ("named", "positional") for token in found)
+    for token in found:
+        key = _parameter(token, params, used + len(values))
+        if key is None:
+            undoubled = percent and params and token.kind != "comment"
+            pieces.append(token.text.replace("%%", "%") if undoubled else token.text)
+            continue
+        if str(key) not in numbers:
+            values.append(params[key])
+            numbers[str(key)] = len(values)
+        number = numbers[str(key)]
+        if _JSON_CAST.match(statement, token.end):
+            json.add(number - 1)
+        pieces.append(f"?{number}" if dialect == "sqlite" else f"${number}")
+    return Bound("".join(pieces), values, frozenset(json))
+
+
+def _parameter(token: Token, params: Any, position: int) -> str | int | None:
+    """The key in `params` that this piece of text stands for; None if it is just text."""
+    if token.kind in ("colon", "dollared"):
+        return token.name if isinstance(params, Mapping) and token.name in params else None
+    if token.kind not in ("named", "positional", "question", "numbered"):
+        return None
+    if params is None or params == {} or params == []:
+        if token.kind == "named":
+            raise ParameterError(f"the statement has the parameter {token.text}, and there are no `params`")
+        return None
+    if isinstance(params, Mapping):
+        if token.kind == "numbered":
+            return None
+        if token.kind != "named":
+            raise ParameterError(f"the statement has the positional parameter {token.text}; `params` is a mapping")
+        if token.name not in params:
+            raise ParameterError(f"the statement has the parameter {token.text}; `params` has {', '.join(params)}")
+        return token.name
+    if isinstance(params, str | bytes) or not isinstance(params, Sequence):
+        raise ParameterError(f"`params` is a mapping or a list, not {type(params).__name__}")
+    if token.kind == "named":
+        raise ParameterError(f"the statement has the named parameter {token.text}; `params` is a list")
+    if token.kind == "numbered":
+        position = int(token.text[1:]) - 1
+    if not 0 <= position < len(params):
+        raise ParameterError(f"the statement has the parameter {token.text}; `params` has {len(params)} values")
+    return position
+
+
+def first_word(statement: str) -> str:
+    """The statement's first word in lower case, comments and brackets aside."""
+    return next((token.text.lower() for token in tokens(statement) if token.kind == "word"), "")
+
+
+def steers_transaction(statement: str) -> bool:
+    """Whether the author begins or ends a transaction by this statement."""
+    return first_word(statement) in _TRANSACTION_WORDS
+
+
+def leaves_traces(statement: str) -> bool:
+    """Whether the statement may leave something in the session (settings, temporary tables, locks)."""
+    return first_word(statement) not in _PLAIN_WORDS or _LASTING.search(statement) is not None
+
+
+def quote_name(name: str) -> str:
+    """A table's or column's name, quoted; dots separate schema and table."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in split_name(name))
+
+
+def quote_column(name: str) -> str:
+    """A column's name, quoted; a dot is just a character of it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def split_name(name: str) -> list[str]:
+    """The parts of `schema.table`; parts may already be quoted."""
+    parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', name)
+    return [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in parts]
+
+
+def _end_of_comment(text: str, start: int, *, nested: bool) -> int:
+    depth, position = 1, start + 2
+    while depth:
+        edge = _EDGE.search(text, position)
+        if edge is None:
+            return len(text)
+        if edge[0] == "*/":
+            depth -= 1
+        elif nested:
+            depth += 1
+        position = edge.end()
+    return position
+
+
+def _depth_after(word: str, words: list[str], depth: int) -> int:
+    """How deep in a body of statements the next word stands."""
+    if not words or words[0] != "create":
+        return depth
+    atomic = word == "atomic" and words[-1] == "begin"
+    trigger = word == "begin" and "trigger" in words[:8] and "execute" not in words
+    if atomic or trigger or (word == "case" and depth):
+        return depth + 1
+    return depth - 1 if word == "end" and depth else depth
