@@ -1,0 +1,277 @@
+"""Workbook calls: a block on top of its caller, with scopes of its own, looping if it says so.
+
+A call is not a macro: the block has its own `input`, `output`, task names and `step`; `ctx` is
+shared, and so is `iter` unless the block loops (then `iter.parent` is the caller's). A looping
+block runs its iterations here, one after another: the worker that holds the run's lease holds
+all of it. Values given by the call stand for those the block declares; a declared value whose
+template reads `input` transforms what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from noetl.errors import TemplateError
+from noetl.expr.template import holds
+from noetl.expr.views import plain
+from noetl.model.outcome import Outcome, error, ok
+from noetl.model.playbook import MAX_CALL_DEPTH, Block
+from noetl.pipeline.assignments import assign, restore, snapshot
+from noetl.pipeline.frame import BlockLoop, Frame, Held, Level, block_iteration, enter, show
+from noetl.pipeline.places import NEEDS, info_of, located
+from noetl.pipeline.scopes import show_output
+
+MAX_BLOCK_ITERATIONS = 10_000
+
+_PARAMETERS = frozenset({"block", "payload"})
+
+
+def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
+    """Push the called block; an outcome instead when there is nothing to run."""
+    caller = frame.top
+    name = rendered.get("block") or rendered.get("name")
+    program = frame.programs.block(str(name)) if name else None
+    if program is None:
+        known = ", ".join(frame.playbook.blocks) or "none"
+        return error("not_found", f'the workbook has no block "{name}"; its blocks are: {known}')
+    if len(frame.levels) > MAX_CALL_DEPTH:
+        return error("limit", f'block "{name}" was called {MAX_CALL_DEPTH} calls deep')
+    given = _given(rendered)
+    level = Level(program, prefix=f"{caller.prefix}{caller.task.name}/", call_task=caller.task.name)
+    level.input = {**program.static_input, **given}
+    level.iter = level.iter_base = caller.iter
+    frame.levels.append(level)
+    try:
+        show(frame, level)
+        for compiled in program.input:
+            transforms = any(read == "input" or read.startswith("input.") for read in compiled.value.names)
+            if compiled.name in given and not transforms:
+                continue
+            try:
+                value = compiled.value.evaluate(level.names, frame.draws)
+            except NEEDS:
+                raise
+            except TemplateError as problem:
+                raise located(frame.playbook, problem, *compiled.paths) from None
+            level.input = {**level.input, compiled.name: value}
+            level.names["input"] = level.names["args"] = level.input
+        level.prepared = True
+        if program.loops:
+            return _descend_or_end(frame, level)
+    except NEEDS:
+        frame.levels.pop()
+        raise
+    except TemplateError as problem:
+        frame.levels.pop()
+        return Outcome(status="error", error=info_of(problem))
+    enter(frame, level, 0)
+    return None
+
+
+def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
+    """The block's pipeline has ended: its outcome, or None when its loop goes on."""
+    outcome = outcome_of(level)
+    if level.loops:
+        before = _loop_marks(level)
+        try:
+            collected = _ascend(frame, level, _slim(level, outcome))
+        except NEEDS:
+            _loop_restore(frame, level, before)
+            raise
+        except TemplateError as problem:
+            collected = Outcome(status="error", error=info_of(problem))
+        if collected is None:
+            return None
+        outcome = collected
+    return _close(frame, level, outcome)
+
+
+def outcome_of(level: Level) -> Outcome:
+    """The outcome of a pipeline that has ended: that of the last task which ran to its end."""
+    last = level.last.outcome if level.last else ok(None)
+    if level.ended == "failed":
+        return Outcome(
+            status="error", data=last.data, ref=last.ref, error=level.error, meta=last.meta, helpers=last.helpers
+        )
+    return last
+
+
+def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
+    """Apply the block's own `set`, then take the level off the stack."""
+    if level.program.assignments:
+        level.names.pop("iter", None)
+        show_output(frame.shared, level, outcome)
+        before = snapshot(frame, level)
+        patch: dict[str, dict[str, Any]] = {}
+        try:
+            assign(frame, level, level.program.assignments, patch)
+        except NEEDS:
+            restore(frame, level, before)
+            raise
+        except TemplateError as problem:
+            restore(frame, level, before)
+            patch = {}
+            outcome = Outcome(status="error", data=outcome.data, error=info_of(problem), helpers=outcome.helpers)
+        if "ctx" in patch:
+            frame.call_patch = {**frame.call_patch, **patch["ctx"]}
+    frame.levels.remove(level)
+    return outcome
+
+
+def _given(rendered: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's own input: `payload`, and whatever is no parameter of the kind."""
+    given = {name: value for name, value in rendered.items() if name not in _PARAMETERS}
+    if "block" not in rendered:
+        given.pop("name", None)
+    payload = rendered.get("payload")
+    return {**given, **payload} if isinstance(payload, Mapping) else given
+
+
+# ── a block's loop ──────────────────────────────────────────────────────────────────────
+
+
+def _descend_or_end(frame: Frame, level: Level) -> Outcome | None:
+    """Start the loops; an empty collection ends the call at once."""
+    ended = _descend(frame, level)
+    if ended is None:
+        return None
+    collected = _ascend(frame, level, ended) if level.loops else ended
+    return None if collected is None else _close(frame, level, collected)
+
+
+def _descend(frame: Frame, level: Level) -> Outcome | None:
+    """Evaluate inner collections until the pipeline can start; an empty one is an outcome."""
+    loops = level.program.loops
+    while len(level.loops) < len(loops):
+        described = loops[len(level.loops)]
+        try:
+            items = _items(described.collection.evaluate(level.names, frame.draws))
+        except NEEDS:
+            raise
+        except TemplateError as problem:
+            raise located(frame.playbook, problem, f"{described.path}/in", described.path) from None
+        if not items:
+            return _collected(BlockLoop(()))
+        level.loops.append(BlockLoop(items))
+        block_iteration(frame, level)
+        show(frame, level)
+    _restart(frame, level)
+    return None
+
+
+def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
+    """An iteration ended: go to the next one (None), or give the whole loop's outcome."""
+    best_effort = isinstance(level.program.owner, Block) and level.program.owner.failure == "best_effort"
+    while level.loops:
+        loop = level.loops[-1]
+        loop.outputs.append(outcome)
+        if outcome.status == "error" and level.ended == "failed" and not best_effort:
+            level.loops.clear()
+            break
+        stop = _until_holds(frame, level, outcome)
+        loop.index += 1
+        if loop.index < len(loop.items) and not stop:
+            block_iteration(frame, level)
+            show(frame, level)
+            inner = _descend(frame, level)
+            if inner is None:
+                return None
+            outcome = inner
+            continue
+        level.loops.pop()
+        outcome = _collected(loop)
+        level.ended = "done"
+        if level.loops:
+            block_iteration(frame, level)
+            show(frame, level)
+    level.iter = level.iter_base = frame.levels[frame.levels.index(level) - 1].iter
+    return outcome
+
+
+def _restart(frame: Frame, level: Level) -> None:
+    """Begin the pipeline for the next iteration."""
+    level.results = {}
+    level.previous = None
+    level.last = None
+    level.ended = None
+    level.error = None
+    level.visits = {}
+    show(frame, level)
+    enter(frame, level, 0)
+
+
+def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
+    described = level.program.loops[len(level.loops) - 1]
+    if described.until is None:
+        return False
+    show_output(frame.shared, level, outcome)
+    try:
+        return holds(described.until, level.names, frame.draws)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        raise located(frame.playbook, problem, f"{described.path}/spec/until", described.path) from None
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        value = [{"key": key, "value": each} for key, each in value.items()]
+    if not isinstance(value, list):
+        raise TemplateError(f"`in` must give a list or a mapping, not {type(value).__name__}", kind="schema")
+    if len(value) > MAX_BLOCK_ITERATIONS:
+        raise TemplateError(
+            f"a block's loop takes {MAX_BLOCK_ITERATIONS:,} elements and this one has {len(value):,}; "
+            "loop over the step instead",
+            kind="limit",
+        )
+    return value
+
+
+def _collected(loop: BlockLoop) -> Outcome:
+    """A loop's outcome: the iterations' data in order, and its counts."""
+    failed = sum(1 for each in loop.outputs if each.status == "error")
+    counts = {
+        "total": len(loop.outputs),
+        "succeeded": len(loop.outputs) - failed - loop.skipped,
+        "failed": failed,
+        "skipped": loop.skipped,
+    }
+    return ok([_element(each) for each in loop.outputs], loop=counts)
+
+
+def _element(outcome: Outcome) -> Any:
+    if outcome.status == "error":
+        return None
+    return plain(outcome.ref) if outcome.ref is not None and outcome.data is None else outcome.data
+
+
+def _slim(level: Level, outcome: Outcome) -> Outcome:
+    """The outcome as the log has it: large data by reference."""
+    held: Held | None = level.last
+    if held is None or held.outcome is not outcome:
+        return outcome if held is None or held.recorded.ref is None else _without_data(outcome, held)
+    return held.recorded
+
+
+def _without_data(outcome: Outcome, held: Held) -> Outcome:
+    return Outcome(status=outcome.status, ref=held.recorded.ref, error=outcome.error, helpers=outcome.helpers)
+
+
+Marks = tuple[Literal["done", "failed"] | None, list[tuple[BlockLoop, int, int]]]
+
+
+def _loop_marks(level: Level) -> Marks:
+    return level.ended, [(loop, loop.index, len(loop.outputs)) for loop in level.loops]
+
+
+def _loop_restore(frame: Frame, level: Level, marks: Marks) -> None:
+    """An evaluation must be repeated: the loops stand where they stood."""
+    level.ended, loops = marks
+    level.loops = []
+    for loop, index, outputs in loops:
+        loop.index = index
+        del loop.outputs[outputs:]
+        level.loops.append(loop)
+    block_iteration(frame, level)
+    show(frame, level)
