@@ -17,13 +17,16 @@ from typing import Any
 from jinja2 import nodes
 
 from noetl.expr import operations
-from noetl.expr.filters import apply
+from noetl.expr.filters import FILTERS, apply_filter
 from noetl.expr.functions import FUNCTIONS, invoke
 from noetl.expr.limits import Run
 from noetl.expr.lookup import Undefined, lookup
 from noetl.expr.predicates import check
 from noetl.expr.sandbox import undefined_name
+from noetl.expr.views import plain
 
+_SCALARS = frozenset([str, int, float, bool, type(None)])
+_PLAIN_TYPES = _SCALARS | {dict, list}
 Closure = Callable[[Mapping[str, Any], Any], Any]
 
 _GLOBALS: dict[str, Any] = {name: function for name, (function, _) in FUNCTIONS.items()}
@@ -40,7 +43,7 @@ class Builder:
 
     def __init__(self) -> None:
         self.needs_run = False
-        self.makes_data = False  # the answer may hold tuples, views or ranges inside
+        self.makes_data = False  # the answer may hold tuples, views or undefined inside
 
     def build(self, node: nodes.Node) -> Closure:
         """The closure of an expression."""
@@ -48,6 +51,35 @@ class Builder:
         if make is None:
             raise NotSimple(type(node).__name__)
         return make(self, node)
+
+    def build_plain(self, node: nodes.Node) -> Closure:
+        """The closure of an expression whose answer is wanted as plain data.
+
+        Data that came in plain is passed on as it is; only what the template itself made is converted.
+        """
+        if isinstance(node, nodes.List):
+            items = [self.build_plain(item) for item in node.items]
+            return lambda names, run: [item(names, run) for item in items]
+        if isinstance(node, nodes.Dict) and all(
+            isinstance(pair.key, nodes.Const) and isinstance(pair.key.value, str) for pair in node.items
+        ):
+            pairs = [(_constant_key(pair.key), self.build_plain(pair.value)) for pair in node.items]
+            return lambda names, run: {key: value(names, run) for key, value in pairs}
+        self.makes_data = False
+        closure = self.build(node)
+        if self.makes_data:
+            return lambda names, run: plain(closure(names, run))
+
+        def convert(names: Mapping[str, Any], run: Any) -> Any:
+            value = closure(names, run)
+            return value if type(value) in _PLAIN_TYPES else plain(value)
+
+        return convert
+
+
+def _constant_key(node: nodes.Node) -> str:
+    assert isinstance(node, nodes.Const)
+    return str(node.value)
 
 
 def _const(builder: Builder, node: nodes.Const) -> Closure:
@@ -153,6 +185,9 @@ def _slice(builder: Builder, node: nodes.Getitem, bounds: nodes.Slice) -> Closur
 def _compare(builder: Builder, node: nodes.Compare) -> Closure:
     left = builder.build(node.expr)
     if len(node.ops) == 1:
+        constants = _constants(node.ops[0].expr) if node.ops[0].op in ("in", "notin") else None
+        if constants is not None:
+            return _member(left, constants, wanted=node.ops[0].op == "in")
         right = builder.build(node.ops[0].expr)
         if node.ops[0].op == "eq":
             return lambda names, run: left(names, run) == right(names, run)
@@ -174,6 +209,26 @@ def _compare(builder: Builder, node: nodes.Compare) -> Closure:
         return answer
 
     return compare
+
+
+def _constants(node: nodes.Node) -> tuple[Any, ...] | None:
+    """The elements of a list of constants."""
+    if not isinstance(node, (nodes.List, nodes.Tuple)):
+        return None
+    values = [item.value for item in node.items if isinstance(item, nodes.Const)]
+    return tuple(values) if len(values) == len(node.items) else None
+
+
+def _member(left: Closure, constants: tuple[Any, ...], *, wanted: bool) -> Closure:
+    """`x in [200, 201]`, without making the list each time."""
+
+    def test(names: Mapping[str, Any], run: Any) -> bool:
+        value = left(names, run)
+        if type(value) in _SCALARS:
+            return (value in constants) is wanted
+        return operations.contains(value, constants) is wanted
+
+    return test
 
 
 def _and(builder: Builder, node: nodes.And) -> Closure:
@@ -262,23 +317,40 @@ def _arguments(
 def _filter(builder: Builder, node: nodes.Filter) -> Closure:
     if node.node is None:
         raise NotSimple("filter block")
-    builder.needs_run = builder.makes_data = True
+    builder.needs_run = True
     value = builder.build(node.node)
     args, kwargs = _arguments(builder, node)
     name = node.name
+    found = FILTERS[name]
+    builder.makes_data |= not found.plain
     if name in ("default", "d"):
         quick = _default(value, args, kwargs)
         if quick is not None:
             return quick
     if not args and not kwargs:
-        return lambda names, run: apply(run, name, value(names, run))
-    return lambda names, run: apply(
+        types = _SAME.get(name)
+        if types is None:
+            return lambda names, run: apply_filter(run, name, found, value(names, run))
+
+        def unchanged(names: Mapping[str, Any], run: Any) -> Any:
+            got = value(names, run)
+            return got if type(got) is types else apply_filter(run, name, found, got)
+
+        return unchanged
+    if not kwargs:
+        return lambda names, run: apply_filter(run, name, found, value(names, run), [arg(names, run) for arg in args])
+    return lambda names, run: apply_filter(
         run,
         name,
+        found,
         value(names, run),
         [arg(names, run) for arg in args],
         {key: arg(names, run) for key, arg in kwargs.items()},
     )
+
+
+# What a filter leaves as it is.
+_SAME: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool}
 
 
 def _default(value: Closure, args: list[Closure], kwargs: dict[str, Closure]) -> Closure | None:

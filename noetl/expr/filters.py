@@ -24,27 +24,33 @@ from jinja2.filters import do_filesizeformat
 from noetl.errors import TemplateError
 from noetl.expr import dates, regex
 from noetl.expr.functions import call_problem, format_text, join_texts, replace_text
-from noetl.expr.limits import MAX_ITEMS, MAX_WIDTH, Run, too_much
+from noetl.expr.limits import MAX_WIDTH, Run, too_much
 from noetl.expr.lookup import Missing, Undefined, View, kind_of, lookup, unwrap
-from noetl.expr.operations import add, each, format_percent, to_text
+from noetl.expr.operations import add, format_percent, to_text
 from noetl.model.merge import deep_merge
 
 
 class Filter(NamedTuple):
-    """A filter, its documentation, and whether it takes undefined and views as they are."""
+    """A filter and its documentation.
+
+    `raw`: it takes undefined and views as they are. `plain`: given plain data it answers plain data.
+    """
 
     function: Callable[..., Any]
     doc: str
     raw: bool = False
+    plain: bool = True
 
 
 FILTERS: dict[str, Filter] = {}
 
 
-def _filter(doc: str, *names: str, raw: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _filter(
+    doc: str, *names: str, raw: bool = False, plain: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names or (function.__name__.strip("_"),):
-            FILTERS[name] = Filter(function, doc, raw)
+            FILTERS[name] = Filter(function, doc, raw, plain)
         return function
 
     return register
@@ -55,13 +61,28 @@ def apply(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Map
     found = FILTERS.get(name)
     if found is None:
         raise TemplateError(f'there is no filter "{name}"')
+    return apply_filter(run, name, found, value, args, kwargs)
+
+
+def apply_filter(
+    run: Run,
+    name: str,
+    found: Filter,
+    value: Any,
+    args: Iterable[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Apply a filter that is at hand."""
     run.operations -= 1
     if run.operations < 0:
         run.spend(0)
     if not found.raw:
-        value = unwrap(value)
-        args = [unwrap(arg) for arg in args]
-        kwargs = {key: unwrap(arg) for key, arg in kwargs.items()} if kwargs else None
+        if isinstance(value, (View, Undefined)):
+            value = unwrap(value)
+        if args:
+            args = [unwrap(arg) for arg in args]
+        if kwargs:
+            kwargs = {key: unwrap(arg) for key, arg in kwargs.items()}
     try:
         return found.function(run, value, *args, **kwargs) if kwargs else found.function(run, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, AttributeError, ArithmeticError) as problem:
@@ -73,13 +94,7 @@ def _elements(run: Run, value: Any) -> list[Any]:
     if isinstance(value, (list, tuple, range, Mapping, str)):
         run.spend(1 + (len(value) >> 2))
         return list(value)
-    try:
-        made = list(each(run, value))
-    except TemplateError:
-        raise
-    if len(made) > MAX_ITEMS:
-        run.spend_items(len(made))
-    return made
+    raise TemplateError(f"a list is needed, not {kind_of(value)}")
 
 
 def _text(run: Run, value: Any) -> str:
@@ -559,7 +574,7 @@ def _sort(
     return sorted(elements, key=lambda element: [get(element) for get in getters], reverse=reverse)
 
 
-@_filter("the pairs of a mapping, sorted: `dictsort(case_sensitive=false, by='key', reverse=false)`")
+@_filter("the pairs of a mapping, sorted: `dictsort(case_sensitive=false, by='key', reverse=false)`", plain=False)
 def _dictsort(run: Run, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False) -> list[Any]:
     if by not in ("key", "value"):
         raise TemplateError('dictsort: by is "key" or "value"')
@@ -575,7 +590,7 @@ def _pairs(run: Run, value: Any) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-@_filter("the pairs of a mapping", raw=True)
+@_filter("the pairs of a mapping", raw=True, plain=False)
 def _items(run: Run, value: Any) -> list[Any]:
     return [] if isinstance(value, Missing) else list(_pairs(run, unwrap(value)))
 
@@ -585,7 +600,7 @@ def _dict2items(run: Run, value: Any, key_name: str = "key", value_name: str = "
     return [{key_name: key, value_name: each_value} for key, each_value in _pairs(run, value)]
 
 
-@_filter("a mapping out of a list of `{key, value}`; `items2dict(key_name, value_name)`")
+@_filter("a mapping out of a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
 def _items2dict(run: Run, value: Any, key_name: str = "key", value_name: str = "value") -> dict[Any, Any]:
     return {unwrap(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in _elements(run, value)}
 
@@ -664,7 +679,10 @@ def _slice(run: Run, value: Any, slices: int, fill_with: Any = None) -> list[Any
     return made
 
 
-@_filter("`groupby('city')`: a list of `(value, elements)`, sorted; `groupby(attribute, default, case_sensitive)`")
+@_filter(
+    "`groupby('city')`: a list of `(value, elements)`, sorted; `groupby(attribute, default, case_sensitive)`",
+    plain=False,
+)
 def _groupby(run: Run, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False) -> list[Any]:
     get = _getter(run, attribute, default)
     fold = _getter(run, None, lower=not case_sensitive)
@@ -702,7 +720,7 @@ class _Group(View):
         return list(self._group.values())
 
 
-@_filter("each element changed: `map('upper')`, `map(attribute='name', default='')`", "map")
+@_filter("each element changed: `map('upper')`, `map(attribute='name', default='')`", "map", plain=False)
 def _map(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     elements = _elements(run, value)
     run.spend(len(elements))

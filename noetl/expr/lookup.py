@@ -8,7 +8,8 @@ usually leave a sandbox.
 What is not there is an `Undefined`: reading further from it gives it back, so that
 `a.b.c | default(1)` works when `a.b` is missing; using it is an error that names the first
 missing part and what exists beside it. A `Missing` is its quiet relative (a step that has not
-run, `output.error` without an error): false, and equal to none, but no more a value than the other.
+run, `output.error` without an error): false, equal to none and to nothing else, but no more a value
+than the other.
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ _CYCLER_FIELDS = frozenset(["current", "next", "reset"])
 _REFERENCE_TYPES = frozenset(["relational", "nats", "object_store", "blob"])
 
 
+_UNKNOWN: Any = object()
+
+
 class Undefined(StrictUndefined):
-    """What a template gets for a name or field that does not exist; using it is an error."""
+    """What a template gets for a name or field that does not exist; using it is an error.
+
+    `path` is the dotted name as far as it is known, `container` what the last part was looked for
+    in, `hint` the message when it is not about a missing key.
+    """
 
     __slots__ = ("container", "hint", "path")
 
@@ -46,9 +54,9 @@ class Undefined(StrictUndefined):
         exc: Any = None,
         *,
         path: str | None = None,
-        container: Any = None,
+        container: Any = _UNKNOWN,
     ) -> None:
-        super().__init__(hint=hint, name=name, exc=TemplateError)  # type: ignore[arg-type]
+        self._undefined_name = name  # the base's own fields are for its messages, which are not used
         self.hint = hint
         self.path = path
         self.container = container
@@ -58,20 +66,51 @@ class Undefined(StrictUndefined):
         """The last part of the name, which was not found."""
         return self._undefined_name
 
-    def fail(self) -> NoReturn:
+    def fail(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise what using it means."""
-        raise TemplateError(self.message())
+        raise UndefinedUse(self)
 
     def message(self) -> str:
         """Say what is missing and what exists there."""
         if self.hint:
             return self.hint
         name = self.path or str(self.key)
-        return f'"{name}" is not defined here{_beside(self.container, self.key, name)}'
+        owner = name.rpartition(".")[0]
+        where = f'"{owner}"' if owner else "what it is read from"
+        container = self.container
+        if container is None:
+            return f'"{name}" cannot be read: {where} is none'
+        if isinstance(self.key, int) and isinstance(container, (list, tuple, str, range)):
+            return f'"{name}" is not there: {where} has {len(container)} elements, counted from 0'
+        if isinstance(container, (View, Mapping)):
+            return f'"{name}" is not defined here{_beside(container, self.key, self.path, owner)}'
+        if container is _UNKNOWN:
+            return f'"{name}" is not defined here'
+        return f'"{name}" cannot be read: {where} is {kind_of(container)}, which has no "{self.key}"'
 
-    @property
-    def _undefined_message(self) -> str:  # what Jinja's own operators raise with
-        return self.message()
+
+class UndefinedUse(TemplateError):
+    """An undefined was used as a value."""
+
+    def __init__(self, undefined: Undefined) -> None:
+        super().__init__(undefined.message())
+        self.undefined = undefined
+
+    def named(self, path: str) -> UndefinedUse:
+        """The same problem, its name given in full."""
+        self.undefined.path = path
+        self.message = self.undefined.message()
+        self.args = (self.message,)
+        return self
+
+
+# Whatever an operator, a loop or a call does with an undefined, it is a use of it.
+for _operator in (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
+    *("pow", "rpow", "pos", "neg", "int", "float", "complex", "index", "lt", "le", "gt", "ge", "eq", "ne", "hash"),
+    *("bool", "str", "len", "iter", "contains", "getitem", "call"),
+):
+    setattr(Undefined, f"__{_operator}__", Undefined.fail)
 
 
 class Missing(Undefined):
@@ -80,9 +119,7 @@ class Missing(Undefined):
     __slots__ = ()
 
     def __init__(self, path: str = "", why: str = "") -> None:
-        super().__init__(path=path, name=path)
-        self.hint = None
-        self.container = why
+        super().__init__(path=path, name=path, container=why)
 
     def message(self) -> str:
         """Say why there is nothing yet, and how to ask."""
@@ -96,10 +133,9 @@ class Missing(Undefined):
     def __bool__(self) -> bool:  # type: ignore[override]
         return False
 
+    # Playbooks ask `output.error.kind == 'rate_limit'` without asking for an error first.
     def __eq__(self, other: object) -> bool:  # type: ignore[override]
-        if other is not None and not isinstance(other, Missing):
-            self.fail()
-        return True
+        return other is None or isinstance(other, Missing)
 
     def __ne__(self, other: object) -> bool:  # type: ignore[override]
         return not self.__eq__(other)
@@ -204,19 +240,14 @@ def _lookup(obj: Any, key: Any) -> Any:
         try:
             return obj[key]
         except IndexError:
-            hint = f"there is no element {key}: the {kind_of(obj, article=False)} has {len(obj)}"
-            return Undefined(hint, name=key, container=obj)
+            return Undefined(name=key, container=obj)
     if isinstance(key, str):
-        if obj is None:
-            return Undefined(f'"{key}" cannot be read: what it is read from is none', name=key)
         method = method_of(obj, key)
         if method is not None:
             return method
         if _runtime_field(obj, key):
             return getattr(obj, key)
-    if obj is None:
-        return Undefined(f"element {key} cannot be read: what it is read from is none", name=key)
-    return Undefined(f'{kind_of(obj)} has no "{key}"', name=key, container=obj)
+    return Undefined(name=key, container=obj)
 
 
 def _runtime_field(obj: Any, key: str) -> bool:
@@ -288,19 +319,14 @@ def kind_of(value: Any, *, article: bool = True) -> str:
     return word if article else word.removeprefix("a ").removeprefix("whole ")
 
 
-def _beside(container: Any, key: Any, name: str) -> str:
-    """`; ctx has: total, ids; did you mean "total"?` for a missing field."""
-    names: list[str] = []
-    if isinstance(container, View):
-        names = container.fields()
-    elif isinstance(container, Mapping):
-        names = [str(each) for each in container]
-    elif container is not None:
-        return ""
-    owner = name.rpartition(".")[0]
-    close = get_close_matches(str(key), names, n=1, cutoff=0.7) if names else []
+def _beside(container: Any, key: Any, path: str | None, owner: str) -> str:
+    """`; ctx has: total, ids; did you mean "ctx.total"?` for a missing field."""
+    names = container.fields() if isinstance(container, View) else [str(each) for each in container]
+    close = get_close_matches(str(key), names, n=1, cutoff=0.7)
     guess = f'; did you mean "{owner + "." if owner else ""}{close[0]}"?' if close else ""
-    if not names:
-        return f"; {owner} is empty" if owner else guess
     listed = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
-    return f"; {owner or 'known names'} {'has' if owner else 'are'}: {listed}{guess}"
+    if owner:
+        return f"; {owner} has: {listed}{guess}" if names else f"; {owner} is empty"
+    if path is None:
+        return f"; what it is read from has: {listed}{guess}" if names else "; what it is read from is empty"
+    return f"; known names are: {listed}{guess}" if names else "; no names are known here"

@@ -13,7 +13,7 @@ from typing import Any
 
 from noetl.errors import TemplateError
 from noetl.expr.limits import MAX_BITS, MAX_WIDTH, Run, too_much
-from noetl.expr.lookup import Undefined, View, kind_of, unwrap
+from noetl.expr.lookup import Missing, Undefined, View, kind_of, unwrap
 
 Binary = Callable[[Run, Any, Any], Any]
 
@@ -175,7 +175,7 @@ def _contains(item: Any, container: Any) -> bool:
 
 def contains(item: Any, container: Any) -> bool:
     """`item in container`."""
-    if isinstance(item, (View, Undefined)):
+    if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
         item = unwrap(item)
     return _contains(item, container)
 

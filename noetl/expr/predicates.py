@@ -88,12 +88,13 @@ TESTS: dict[str, Test] = {
 }
 
 for _function, _names, _doc in [
-    (operator.eq, ("==", "eq", "equalto"), "it is equal"),
-    (operator.ne, ("!=", "ne"), "it is not equal"),
+    (lambda value, other: bool(value == other), ("==", "eq", "equalto"), "it is equal"),
+    (lambda value, other: bool(value != other), ("!=", "ne"), "it is not equal"),
     (operator.lt, ("<", "lt", "lessthan"), "it is less"),
     (operator.le, ("<=", "le"), "it is less or equal"),
     (operator.gt, (">", "gt", "greaterthan"), "it is greater"),
     (operator.ge, (">=", "ge"), "it is greater or equal"),
 ]:
     for _name in _names:
-        TESTS[_name] = Test(_function, _doc)
+        # Equality takes a quiet undefined as it is: it is equal to none.
+        TESTS[_name] = Test(_function, _doc, raw=_name in ("==", "eq", "equalto", "!=", "ne"))

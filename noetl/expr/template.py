@@ -19,15 +19,14 @@ from jinja2 import nodes
 from noetl.errors import NoetlError, TemplateError
 from noetl.expr.closures import Builder, Closure, NotSimple, text_of
 from noetl.expr.limits import Draws, Run
-from noetl.expr.lookup import View
-from noetl.expr.names import dotted_names
+from noetl.expr.lookup import Undefined, UndefinedUse, View, lookup
+from noetl.expr.names import dotted_names, free_names
 from noetl.expr.operations import explain
 from noetl.expr.sandbox import SANDBOX, bounded, parse
 from noetl.expr.views import plain
 
 __all__ = ["Compiled", "Draws", "compile_value", "evaluate", "holds", "is_template"]
 
-_PLAIN_TYPES = frozenset([str, int, float, bool, type(None), dict, list])
 CACHED_TEMPLATES = 16_384
 
 
@@ -60,17 +59,16 @@ class _Static(Compiled):
 
 
 class _Text(Compiled):
-    """One template."""
+    """One template: `_plain` gives its value as plain data, `_raw` as a guard looks at it."""
 
-    __slots__ = ("_closure", "_makes_data", "_names", "_needs_run", "_whole", "text")
+    __slots__ = ("_names", "_needs_run", "_plain", "_raw", "text")
     static = False
 
-    def __init__(self, text: str, closure: Closure, *, whole: bool, needs_run: bool, makes_data: bool) -> None:
+    def __init__(self, text: str, raw: Closure, plain: Closure, *, needs_run: bool) -> None:
         self.text = text
-        self._closure = closure
-        self._whole = whole
+        self._raw = raw
+        self._plain = plain
         self._needs_run = needs_run
-        self._makes_data = makes_data
         self._names: tuple[str, ...] | None = None
 
     @property
@@ -82,25 +80,27 @@ class _Text(Compiled):
 
     def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
         try:
-            value = self._closure(names, Run(draws) if self._needs_run else None)
-            if not self._makes_data and type(value) in _PLAIN_TYPES:
-                return value
-            return plain(value)
+            return self._plain(names, Run(draws) if self._needs_run else None)
         except Exception as problem:  # noqa: BLE001 - every problem becomes one in the author's words
             raise self._in_words(problem, names) from None
 
     def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
         try:
-            value = self._closure(names, Run(draws) if self._needs_run else None)
+            value = self._raw(names, Run(draws) if self._needs_run else None)
+            if value is True or value is False:
+                return value
             return _holds(value.value() if isinstance(value, View) else value)
         except Exception as problem:  # noqa: BLE001
             raise self._in_words(problem, names) from None
 
     def _in_words(self, problem: Exception, names: Mapping[str, Any]) -> Exception:
         """The problem as a TemplateError that knows its template; our other exceptions pass."""
+        if isinstance(problem, UndefinedUse) and problem.undefined.path is None:
+            path = _path_of(problem.undefined, self.text, names)
+            if path is not None:
+                problem = problem.named(path)
         if isinstance(problem, TemplateError):
-            if not problem.text:
-                problem.text = self.text
+            problem.text = problem.text or self.text
             return problem
         if isinstance(problem, NoetlError):
             return problem
@@ -109,6 +109,19 @@ class _Text(Compiled):
         shown = " ".join(self.text.split())
         shown = shown if len(shown) <= 120 else shown[:117] + "..."
         return TemplateError(f"{explain(problem)}, in {shown}", text=self.text)
+
+
+def _path_of(undefined: Undefined, text: str, names: Mapping[str, Any]) -> str | None:
+    """The dotted name under which a template reads what is undefined (Jinja's code knows the last part only)."""
+    for use in free_names(text):
+        value: Any = names.get(use.path[0])
+        for depth, key in enumerate(use.path[1:], start=2):
+            if isinstance(value, Undefined):
+                break
+            if value is undefined.container and key == str(undefined.key):
+                return ".".join(use.path[:depth])
+            value = lookup(value, int(key) if key.isdigit() and not isinstance(value, Mapping) else key)
+    return None
 
 
 class _List(Compiled):
@@ -206,14 +219,14 @@ def _compile_text(text: str) -> Compiled:
     builder = Builder()
     try:
         if whole is not None:
-            closure = builder.build(whole)
-        else:
-            closure = _text_closure(builder, tree)
+            return _Text(text, builder.build(whole), builder.build_plain(whole), needs_run=builder.needs_run)
+        closure = _text_closure(builder, tree)
     except NotSimple:
-        return _through_jinja(text, tree, whole)
+        closure = jinja_closure(text, tree, whole)
+        return _Text(text, closure, lambda names, run: plain(closure(names, run)), needs_run=True)
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
-    return _Text(text, closure, whole=whole is not None, needs_run=builder.needs_run, makes_data=builder.makes_data)
+    return _Text(text, closure, closure, needs_run=builder.needs_run)
 
 
 def _looks_whole(text: str) -> bool:
@@ -235,11 +248,6 @@ def _text_closure(builder: Builder, tree: nodes.Template) -> Closure:
     if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
         raise NotSimple("statements")
     return text_of(builder, tree.body[0])
-
-
-def _through_jinja(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> Compiled:
-    """A template that Jinja's compiled code evaluates, under the same counting."""
-    return _Text(text, jinja_closure(text, tree, whole), whole=whole is not None, needs_run=True, makes_data=True)
 
 
 def jinja_closure(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> Closure:

@@ -2,8 +2,8 @@
 
 `output.x` looks at the envelope and then at the payload's keys; `fetch.x` (a result by name)
 looks at the payload's keys and then at the envelope, so `fetch.x` and `fetch.data.x` agree. As a whole
-an output is its payload, and a result by name is the payload too, but for two habits: an http
-result is `{data, body, status_code, headers, url}` and a loop `{results, stats}`.
+both are the payload, but for two habits: an http result is `{data, body, status_code, headers, url}`
+and a loop `{results, stats}`.
 
 A payload that was stored by reference is read when a template first needs it, through `resolve`.
 Where nobody can read it (the server), the parts that travelled along (`Outcome.extracts`) are
@@ -12,7 +12,7 @@ there and the rest raises `NeedsPayload`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -26,6 +26,7 @@ from noetl.model.outcome import ErrorInfo, Outcome
 from noetl.model.reference import Reference
 
 __all__ = [
+    "Forbidden",
     "Missing",
     "NeedsPayload",
     "OutputView",
@@ -42,7 +43,12 @@ __all__ = [
 Resolve = Callable[[Reference], Any]
 
 _ABSENT: Any = object()
+# The extract that holds the names of a stored mapping's own keys.
+KEYS = ""
+_MOST_KEYS = 256
+_WITHOUT_PAYLOAD = frozenset(["status", "_ref", "meta", "error"])
 _ENVELOPE = ("status", "data", "ref", "error", "meta")
+_HTTP_HABITS = {"status_code": "status", "headers": "headers", "url": "url"}
 
 
 class NeedsPayload(TemplateError):
@@ -75,6 +81,23 @@ class ReferenceView(View):
         return self._plain
 
 
+class Forbidden(View):
+    """A name that exists but must not be read here; every use is an error in the given words."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def field(self, key: Any) -> Any:
+        """Refused."""
+        raise TemplateError(self._why)
+
+    def value(self) -> Any:
+        """Refused."""
+        raise TemplateError(self._why)
+
+
 class PayloadView(View):
     """A stored payload, or a part of it: extracts first, the payload itself when it must be."""
 
@@ -103,28 +126,32 @@ class PayloadView(View):
 
 
 class _DataOf(View):
-    """`fetch.data` of a payload that has a `data` key itself: that key, then the payload's other keys."""
+    """`fetch.data` where `.data` alone does not say all: the data's own keys, then those beside it.
 
-    __slots__ = ("_own", "_payload")
+    A payload may have a `data` key itself, and an http result has `status_code` and friends;
+    `fetch.data.x` and `fetch.x` agree in both cases.
+    """
 
-    def __init__(self, own: Any, payload: Mapping[str, Any]) -> None:
+    __slots__ = ("_beside", "_own")
+
+    def __init__(self, own: Any, beside: Mapping[str, Any]) -> None:
         self._own = own
-        self._payload = payload
+        self._beside = beside
 
     def field(self, key: Any) -> Any:
-        """A field of the payload's own `data`; else one of the payload."""
+        """A field of the data; else one beside it."""
         found = lookup(self._own, key)
-        if isinstance(found, Undefined) and isinstance(key, str) and key in self._payload:
-            return self._payload[key]
+        if isinstance(found, Undefined) and isinstance(key, str) and key in self._beside:
+            return self._beside[key]
         return found
 
     def fields(self) -> list[str]:
         """Keys of both."""
         own = [str(key) for key in self._own] if isinstance(self._own, Mapping) else []
-        return own + [key for key in self._payload if key not in own]
+        return own + [key for key in self._beside if key not in own]
 
     def value(self) -> Any:
-        """The payload's own `data`."""
+        """The data."""
         return self._own
 
 
@@ -166,7 +193,7 @@ class _Envelope(View):
     def extracted(self, at: tuple[Any, ...]) -> Any:
         """What travelled along of that part of the payload, or `_ABSENT`."""
         extracts = self.outcome.extracts
-        if not extracts or not self.stored():
+        if not extracts or not self.stored() or self.resolve is not None:
             return _ABSENT
         path = ".".join(str(key) for key in at)
         for dotted in (path, f"data.{path}"):
@@ -181,9 +208,13 @@ class _Envelope(View):
 
     def payload_field(self, key: Any) -> Any:
         """A key of the payload, or `_ABSENT`."""
-        found = self.extracted((key,))
-        if found is not _ABSENT:
-            return found
+        if self.stored() and self.resolve is None:
+            found = self.extracted((key,))
+            if found is not _ABSENT:
+                return found
+            keys = self.outcome.extracts.get(KEYS)
+            if keys is not None and key not in keys:
+                return _ABSENT
         payload = self.payload()
         if isinstance(payload, Mapping):
             return payload.get(key, _ABSENT)
@@ -219,21 +250,19 @@ class _Envelope(View):
         return error_fields(self.outcome.error)
 
     def _habit(self, key: Any) -> Any:
-        """What playbooks read under other names: `.body`, `.status_code`, `.results`, `.stats`."""
+        """What playbooks read under other names: `.body`, `.status_code`, `.results`, `.stats`, `.context`."""
         helpers = self.outcome.helpers
         if "http" in helpers:
             if key == "body":
                 return self.data()
-            if key == "status_code":
-                return helpers["http"].get("status")
-            if key in ("headers", "url"):
-                return helpers["http"].get(key)
+            if key in _HTTP_HABITS:
+                return helpers["http"].get(_HTTP_HABITS[key])
         if "loop" in helpers:
             if key == "results":
                 return self.data()
             if key == "stats":
                 return helpers["loop"]
-        return _ABSENT
+        return self.data() if key == "context" else _ABSENT
 
     def fields(self) -> list[str]:
         """Envelope and payload keys, for error messages."""
@@ -252,26 +281,24 @@ class _Envelope(View):
                 return found
         return Undefined(name=key, path=f"{self.name}.{key}", container=self)
 
-    def whole(self) -> Any:
+    def http_fields(self) -> dict[str, Any]:
+        """What an http result as a whole has beside its body."""
+        http = self.outcome.helpers["http"]
+        return {name: http.get(field) for name, field in _HTTP_HABITS.items()}
+
+    def value(self) -> Any:
         """The result as playbooks pass it on as a whole."""
         helpers = self.outcome.helpers
         if "http" in helpers:
-            http = helpers["http"]
             body = self.payload()
-            return {
-                "data": body,
-                "body": body,
-                "status_code": http.get("status"),
-                "headers": http.get("headers"),
-                "url": http.get("url"),
-            }
+            return {"data": body, "body": body, **self.http_fields()}
         if "loop" in helpers:
             return {"results": self.payload(), "stats": helpers["loop"]}
         return self.payload()
 
 
 class OutputView(_Envelope):
-    """`output`: the envelope first, then the payload's keys; as a whole the payload."""
+    """`output`: the envelope first, then the payload's keys."""
 
     __slots__ = ()
 
@@ -283,10 +310,6 @@ class OutputView(_Envelope):
         if found is _ABSENT:
             found = self.payload_field(key)
         return self.absent(key) if found is _ABSENT else found
-
-    def value(self) -> Any:
-        """The payload."""
-        return self.payload()
 
     def _resolver(self) -> Resolve | None:
         """Let a derived view share what this one has hydrated."""
@@ -300,7 +323,7 @@ class ResultView(_Envelope):
 
     def field(self, key: Any) -> Any:
         """`fetch.key`."""
-        if key in ("status", "_ref", "meta", "error") and self.stored() and not self.outcome.extracts:
+        if key in _WITHOUT_PAYLOAD and self.stored() and KEYS not in self.outcome.extracts:
             # The envelope answers without fetching a payload only to see whether it has such a key.
             return self.envelope_field(key)
         found = self._own(key)
@@ -309,16 +332,16 @@ class ResultView(_Envelope):
         return self.absent(key) if found is _ABSENT else found
 
     def _own(self, key: Any) -> Any:
-        if key == "data" and self.stored():
-            return self.data()
-        found = self.payload_field(key)
-        if key == "data" and found is not _ABSENT:
-            return _DataOf(found, self.payload())
-        return found
+        if key != "data":
+            return self.payload_field(key)
+        return self.data() if self.stored() and self.resolve is None else self._data()
 
-    def value(self) -> Any:
-        """The result as a whole."""
-        return self.whole()
+    def _data(self) -> Any:
+        payload = self.payload()
+        beside: dict[str, Any] = self.http_fields() if "http" in self.outcome.helpers else {}
+        if isinstance(payload, Mapping) and "data" in payload:
+            return _DataOf(payload["data"], {**beside, **payload})
+        return _DataOf(payload, beside) if beside else payload
 
 
 class _Results(View):
@@ -351,25 +374,39 @@ def error_fields(error: ErrorInfo) -> dict[str, Any]:
     return {"kind": error.kind, "message": error.message, "retryable": error.retryable, "details": error.details}
 
 
-def extract(outcome: Outcome, paths: tuple[str, ...]) -> dict[str, Any]:
-    """The parts of an outcome that `Step.exports` names, as `Outcome.extracts` keeps them beside a `ref`.
+def extract(outcome: Outcome, paths: Iterable[str]) -> dict[str, Any]:
+    """The parts of a payload that `Step.exports` names, as `Outcome.extracts` keeps them beside a `ref`.
 
-    A path that the output does not have is left out.
+    A path is below the output (`data.count`, or `count` for short). What the payload does not have is
+    left out, and so is what `output.data.x` and `step.data.x` would read differently. The names of the
+    payload's own keys go along under `KEYS`, so that a reader knows what is not there.
     """
-    view = OutputView(outcome)
+    payload = outcome.data
     found: dict[str, Any] = {}
+    if not isinstance(payload, Mapping):
+        return found
+    if len(payload) <= _MOST_KEYS:
+        found[KEYS] = [str(key) for key in payload]
     for path in paths:
-        value: Any = view
-        for key in path.split("."):
-            value = lookup(value, int(key) if key.isdigit() and isinstance(unwrap_quietly(value), list) else key)
-        if not isinstance(value, Undefined) and value is not view:
+        below = path.removeprefix("data.")
+        if below == "data" or (below != path and "data" in payload):
+            continue
+        value = _part(payload, below)
+        if value is not _ABSENT:
             found[path] = plain(value)
     return found
 
 
-def unwrap_quietly(value: Any) -> Any:
-    """The data behind a view; an undefined stays one."""
-    return value.value() if isinstance(value, View) else value
+def _part(value: Any, path: str) -> Any:
+    """What lies at a dotted path of plain data, or `_ABSENT`."""
+    for key in path.split("."):
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif isinstance(value, (list, tuple)) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return _ABSENT
+    return value
 
 
 # ── plain data ──────────────────────────────────────────────────────────────────────────
