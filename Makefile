@@ -19,11 +19,13 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 # uv installs in seconds what pip installs in minutes; where it cannot be had, pip does the same work.
+# Bytecode is written now, so that the first run is as fast as the second.
 $(RUN_ENV): $(PY) requirements.lock pyproject.toml
 	@echo "setting up $(VENV) ..." >&2
 	@$(PY) -m pip install -q --disable-pip-version-check uv 2>/dev/null || true
-	@if [ -x $(UV) ]; then $(UV) pip install -q --python $(PY) --require-hashes -r requirements.lock && $(UV) pip install -q --python $(PY) --no-deps -e . ; \
+	@if [ -x $(UV) ]; then $(UV) pip install -q --python $(PY) --compile-bytecode --require-hashes -r requirements.lock && $(UV) pip install -q --python $(PY) --no-deps -e . ; \
 	 else $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(PY) -m pip install -q --disable-pip-version-check --no-deps -e . ; fi
+	@$(PY) -m compileall -q noetl
 	@touch $@
 
 $(DEV_ENV): $(RUN_ENV) requirements-dev.lock
@@ -51,7 +53,7 @@ bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench
 
 docs: $(DEV_ENV) ## write the generated reference pages
-	@$(PY) -m noetl.testing.reference docs/reference
+	@$(PY) -m noetl.commands.reference docs/reference
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m noetl.testing.simulate --seeds 10000

@@ -46,3 +46,20 @@ def show(origin: bool, as_json: bool) -> None:
         for setting, value in values.items()
     ]
     terminal.table(("setting", "value", *(["origin"] if origin else []), "what it is"), rows)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and options in SHELL.
+
+    In ~/.bashrc: eval "$(noetl completion bash)". In ~/.zshrc: eval "$(noetl completion zsh)".
+    For fish: noetl completion fish > ~/.config/fish/completions/noetl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from noetl.commands.program import noetl
+
+    writer = get_completion_class(shell)
+    assert writer is not None
+    terminal.data(writer(noetl, {}, "noetl", "_NOETL_COMPLETE").source())

@@ -20,10 +20,12 @@ FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 1
 
 # Verb -> file of this folder and the name in it. In the order of the help page.
 VERBS: dict[str, str] = {
+    "validate": "playbooks:validate",
     "config": "installation:config",
+    "completion": "installation:completion",
 }
 # Other names of verbs; they work and are not listed.
-ALIASES: dict[str, str] = {}
+ALIASES = {"lint": "validate"}
 
 
 class Verbs(click.Group):

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import click
 
+SHOWN_TEXT = 8 * 1024 * 1024  # a text larger than any playbook is not quoted from
 STYLES = {"good": "32", "bad": "31", "odd": "33", "quiet": "2", "strong": "1", "busy": "36"}
 
 
@@ -84,14 +85,25 @@ class Terminal:
         """Why the command did not do what it was asked."""
         self._say(f"{self.styled('error:', 'bad')} {text}")
 
-    def diagnostics(self, found: Iterable[Any]) -> None:
-        """Problems of a playbook, each with its place and its way out."""
-        for one in found:
-            self._say(str(one))
+    def diagnostics(self, found: Iterable[Any], text: bytes = b"") -> None:
+        """Problems of a playbook, each with its place in the text and its way out."""
+        from noetl.dsl.diagnostics import as_text
+
+        found = list(found)
+        try:
+            source = text.decode() if len(text) <= SHOWN_TEXT else ""
+        except UnicodeDecodeError:
+            source = ""  # bytes that are no text are not quoted
+        self._say(as_text(found, {one.file: source for one in found}, color=self.colours(sys.stderr)).rstrip("\n"))
 
     def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
         """The text in a style, where the stream (stderr) can show one."""
         return _wear(text, style) if self.colours(stream or sys.stderr) else text
+
+    def painted(self, text: str, styles: dict[str, str], width: int = 0) -> str:
+        """A word for stdout, padded, in the style that `styles` has for it."""
+        padded = text.ljust(width)
+        return _wear(padded, styles.get(text)) if self.colours(sys.stdout) else padded
 
     def colours(self, stream: TextIO) -> bool:
         """Whether this stream shows colours and the user wants them."""

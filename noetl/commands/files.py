@@ -1,0 +1,63 @@
+"""Get the text of a playbook, or say in one line why it cannot be had.
+
+A file that cannot be read is a usage error (exit 2). A file that can be read and is no playbook
+(empty, binary, far too large) is an invalid playbook (exit 3), told by the compiler's diagnostics.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from noetl.errors import RequestRefused
+
+STDIN = "-"
+
+
+class CannotRead(RequestRefused):
+    """A file that was named and cannot be read."""
+
+
+def read_bounded(name: str, limit: int) -> bytes:
+    """The bytes of a file (`-` is stdin), and never much more than `limit` of them.
+
+    One byte more than the limit is kept, so that the reader sees that there was too much."""
+    try:
+        if name == STDIN:
+            return sys.stdin.buffer.read(limit + 1)
+        with open(name, "rb") as file:
+            return file.read(limit + 1)
+    except OSError as problem:
+        raise CannotRead(f"{name}: {_reason(problem, name)}") from None
+    except ValueError as problem:  # a NUL in the name
+        raise CannotRead(f"{name!r}: {problem}") from None
+
+
+def _reason(problem: OSError, name: str) -> str:
+    if isinstance(problem, FileNotFoundError):
+        return "there is no such file" + _nearby(name)
+    if isinstance(problem, IsADirectoryError):
+        return "this is a folder; name a playbook file in it" + _inside(name)
+    if isinstance(problem, PermissionError):
+        return "this file may not be read (permission denied)"
+    return f"cannot be read: {problem.strerror or problem}"
+
+
+def _nearby(name: str) -> str:
+    """A file beside the missing one that was probably meant."""
+    from difflib import get_close_matches
+
+    folder = Path(name).parent
+    try:
+        names = [entry for entry in os.listdir(folder) if entry.endswith((".yaml", ".yml"))]
+    except OSError:
+        return ""
+    close = get_close_matches(Path(name).name, names, n=1, cutoff=0.8)
+    return f"; did you mean {folder / close[0]}?" if close else ""
+
+
+def _inside(name: str) -> str:
+    """The playbooks of a folder, when they are few."""
+    found = sorted(entry for entry in os.listdir(name) if entry.endswith((".yaml", ".yml")))
+    return f" ({', '.join(found)})" if 0 < len(found) <= 5 else ""

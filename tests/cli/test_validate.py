@@ -1,0 +1,78 @@
+"""`noetl validate`: all problems of all files, in four notations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+GOOD = "workflow:\n  - step: start\n    tool: {kind: noop}\n"
+BAD = "workflow:\n  - step: start\n    tool: {kind: noop}\n    next: {arcs: [{step: nowhere}]}\n"
+
+
+def test_a_good_playbook_has_no_problems(noetl, playbook):
+    answer = noetl("validate", playbook(GOOD))
+    assert (answer.code, answer.out) == (0, "")
+    assert "no problems" in answer.err
+    assert noetl("validate", playbook(GOOD), "--quiet").err == ""
+
+
+def test_a_bad_playbook_exits_with_3_and_has_a_place_a_reason_and_a_code(noetl, playbook):
+    answer = noetl("validate", playbook(BAD))
+    assert answer.code == 3
+    assert answer.out.startswith("sample.yaml:7:26: error: ")
+    assert "[unknown-step]" in answer.out
+
+
+def test_lint_is_another_name_for_it(noetl, playbook):
+    assert noetl("lint", playbook(BAD)).out == noetl("validate", playbook(BAD)).out
+
+
+def test_json_is_a_list_of_findings_of_all_files(noetl, playbook):
+    files = playbook(BAD, "one"), playbook(GOOD, "two"), playbook(BAD, "three")
+    answer = noetl("validate", "--format", "json", *files)
+    assert answer.code == 3
+    assert [finding["file"] for finding in answer.json] == ["one.yaml", "three.yaml"]
+    for finding in answer.json:
+        assert {"file", "line", "column", "code", "severity", "message", "hint"} <= set(finding)
+        assert (finding["line"], finding["column"], finding["severity"]) == (7, 26, "error")
+    assert noetl("validate", "--format", "json", files[1]).json == []
+
+
+def test_github_and_sarif_are_spoken(noetl, playbook):
+    answer = noetl("validate", "--format", "github", playbook(BAD))
+    assert answer.code == 3
+    assert answer.out.startswith("::error file=sample.yaml,line=7,")
+    log = noetl("validate", "--format", "sarif", playbook(BAD)).json
+    assert log["version"] == "2.1.0"
+    assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] == 7
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(noetl, playbook):
+    answer = noetl("validate", "--format", "json", "missing.yaml", playbook(BAD))
+    assert answer.code == 2
+    assert [finding["file"] for finding in answer.json] == ["sample.yaml"]
+    assert answer.err.splitlines()[0].startswith("error: missing.yaml: there is no such file")
+
+
+def test_a_misspelt_name_is_suggested(noetl, playbook):
+    playbook(GOOD, "report")
+    assert "did you mean report.yaml?" in noetl("validate", "reprot.yaml").err
+
+
+def test_strict_makes_spellings_of_v10_errors(noetl, playbook):
+    old = GOOD + "    next: {arcs: [{step: end, args: {a: 1}}]}\n  - step: end\n    tool: {kind: noop}\n"
+    assert noetl("validate", playbook(old)).code == 0
+    assert "warning" in noetl("validate", playbook(old)).out
+    assert noetl("validate", "--strict", playbook(old)).code == 3
+
+
+def test_a_playbook_can_come_from_stdin(start, playbook, folder):
+    process = start("validate", "-", "--format", "json", stdin=subprocess.PIPE)
+    out, _ = process.communicate((folder / playbook(BAD)).read_text(), timeout=30)
+    assert process.returncode == 3
+    assert json.loads(out)[0]["file"] == "<stdin>"
+
+
+def test_no_file_is_a_usage_error(noetl):
+    assert noetl("validate").code == 2
+    assert noetl("validate", "--format", "xml", "x.yaml").code == 2
