@@ -10,6 +10,11 @@ from typing import Any
 
 from noetl.model.tool import Host
 
+
+class BadAuth(ValueError):
+    """`auth` is nothing that could name a credential."""
+
+
 _NAMES = ("credential", "key", "name")
 _WHOLE = ("dsn", "url", "uri", "connection_string", "value")
 
@@ -30,7 +35,7 @@ async def fields_of(auth: Any, host: Host, *, prefixes: tuple[str, ...] = ()) ->
             return plain_fields(given, prefixes)
         rest = {key: value for key, value in given.items() if key not in (*_NAMES, "source", "type", "kind")}
         return {**await fields_of(name, host, prefixes=prefixes), **plain_fields(rest, prefixes)}
-    raise TypeError(f"auth is a credential's name, a DSN, or a map; this is {type(auth).__name__}")
+    raise BadAuth(f"auth is a credential's name, a DSN, or a map; this is {type(auth).__name__}")
 
 
 def is_dsn(text: str) -> bool:

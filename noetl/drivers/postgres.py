@@ -358,3 +358,58 @@ def names(columns: Sequence[Column]) -> list[str]:
         seen[column.name] = count + 1
         result.append(f"{column.name}_{count + 1}" if count else column.name)
     return result
+
+
+# ── rows and types ──────────────────────────────────────────────────────────────────────
+
+# bool, char, name, int8, int2, int4, text, oid, bpchar, varchar: JSON says them as they are.
+_PLAIN = frozenset({16, 18, 19, 20, 21, 23, 25, 26, 1042, 1043, 114, 3802})
+
+
+def plain_rows(part: Part, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of a part as plain JSON data."""
+    from noetl.drivers.values import jsonable
+
+    odd = [number for number, column in enumerate(part.columns) if column.oid not in _PLAIN]
+    if not odd:
+        return [dict(zip(columns, row, strict=True)) for row in part.rows]
+    rows = []
+    for row in part.rows:
+        values = list(row)
+        for number in odd:
+            values[number] = jsonable(values[number])
+        rows.append(dict(zip(columns, values, strict=True)))
+    return rows
+
+
+def arrow_schema(columns: Sequence[Column]) -> Any:
+    """The Arrow schema of a result's columns."""
+    from noetl.drivers.tables import schema_of
+
+    return schema_of(names(columns), [arrow_type(column) for column in columns])
+
+
+def arrow_type(column: Column) -> Any:
+    """The Arrow type of a column; what Arrow cannot say is text that remembers its meaning."""
+    import pyarrow as pa
+
+    from noetl.drivers.tables import ColumnType
+
+    simple = {
+        16: pa.bool_(), 17: pa.binary(), 20: pa.int64(), 21: pa.int16(), 23: pa.int32(), 26: pa.int64(),
+        700: pa.float32(), 701: pa.float64(), 1082: pa.date32(), 1083: pa.time64("us"), 1114: pa.timestamp("us"),
+        1184: pa.timestamp("us", "UTC"), 1186: pa.duration("us"),
+        1000: pa.list_(pa.bool_()), 1005: pa.list_(pa.int16()), 1007: pa.list_(pa.int32()), 1016: pa.list_(pa.int64()),
+        1021: pa.list_(pa.float32()), 1022: pa.list_(pa.float64()), 1009: pa.list_(pa.string()),
+        1015: pa.list_(pa.string()),
+    }  # fmt: skip
+    if column.oid in simple:
+        return ColumnType(simple[column.oid])
+    if column.oid == 1700:
+        precision, scale = (column.modifier - 4) >> 16 & 0xFFFF, (column.modifier - 4) & 0x7FF
+        if column.modifier >= 4 and 0 < precision <= 38 and scale <= precision:
+            return ColumnType(pa.decimal128(precision, scale))
+        return ColumnType(pa.string(), "number")
+    if column.oid in (114, 3802):
+        return ColumnType(pa.string(), "json")
+    return ColumnType(pa.string())

@@ -1,0 +1,223 @@
+"""What the SQL tools have in common: reading their statements, and shaping what they answer.
+
+`output.data` has `rows`, `row_count` and `columns` of the last statement, and `command_0`, `command_1`, ...
+with the same of each. A result too large to hold is streamed into the result store as a table:
+then `ref` leads to it, and `data` has its `row_count` and `columns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct, structs, to_builtins
+
+from noetl.drivers import tables
+from noetl.drivers.sql import Dialect, split
+from noetl.model.outcome import Outcome
+from noetl.model.reference import Reference
+from noetl.model.tool import Field, Host, ToolCall
+
+INLINE_ROWS = 50_000
+INLINE_BYTES = 16 * 1024 * 1024
+_TEXTS = ("command", "sql", "query", "statement")
+
+COMMAND = Field(
+    "any",
+    "The statements: one text (statements end with `;`), or a list of texts and of `{sql, params}`.",
+    aliases=("commands", "query", "queries", "sql", "statement", "statements"),
+)
+PARAMS = Field(
+    "any",
+    "Values bound by the database: a mapping for `%(name)s` or `:name`, a list for `%s` or `$1`. "
+    "A list of mappings (or of lists) runs one statement once for each.",
+    aliases=("parameters",),
+)
+SCRIPT = Field("mapping", "The statements from elsewhere: `{uri, source?}` (beside the playbook, http, object store).")
+SPEC_KEYS = {
+    "transaction": "`false`: every statement commits by itself; otherwise all of them are one transaction.",
+    "inline_rows": f"Rows up to which a result is `output.data` ({INLINE_ROWS}); more is streamed to `output.ref`.",
+    "inline_bytes": f"The same as a size, estimated ({INLINE_BYTES}).",
+    "result_format": "How a streamed result is stored: `parquet` (default), `arrow`, `jsonl` or `csv`.",
+}  # fmt: skip
+
+
+class Statement(NamedTuple):
+    """One statement and the parameters for it."""
+
+    text: str
+    params: Any = None
+
+
+class BadInput(ValueError):
+    """The task's parameters do not make sense; the message says which and why."""
+
+
+async def statements_of(call: ToolCall, dialect: Dialect) -> list[Statement]:
+    """The task's statements, in order."""
+    given = call.input
+    command = next((given[name] for name in ("command", *COMMAND.aliases) if given.get(name) is not None), None)
+    script = given.get("script")
+    if command is None and isinstance(script, Mapping):
+        command = await _script(call, script)
+    params = given.get("params", given.get("parameters"))
+    items = list(command) if isinstance(command, list | tuple) else [command]
+    statements: list[Statement] = []
+    for item in items:
+        own = params
+        if isinstance(item, Mapping):
+            own = item.get("params", params)
+            item = next((item[name] for name in _TEXTS if isinstance(item.get(name), str)), None)
+        if not isinstance(item, str):
+            raise BadInput("there is no SQL to run: give `command` a text, a list of texts, or `script: {uri}`")
+        statements += [Statement(text, own) for text in split(item, dialect)]
+    if not statements:
+        raise BadInput("`command` holds no statement, only blanks or comments")
+    return statements
+
+
+async def _script(call: ToolCall, script: Mapping[str, Any]) -> str:
+    uri = script.get("uri")
+    if not uri:
+        raise BadInput("script needs a `uri`: the file, URL or object that holds the SQL")
+    try:
+        source = await call.host.fetch_source(str(uri), source=script.get("source"))
+        return source.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadInput(f"the script {uri} is not UTF-8 text") from None
+    except OSError as failure:
+        raise BadInput(f"the script {uri} cannot be read: {failure.strerror or failure}") from None
+
+
+def is_many(params: Any) -> bool:
+    """Whether `params` is a list of parameter sets rather than one."""
+    return (
+        isinstance(params, list | tuple) and bool(params) and all(isinstance(item, Mapping | list) for item in params)
+    )
+
+
+def flag(value: Any, default: bool) -> bool:
+    """A yes or no of `spec`, which may come from a template as text."""
+    if value is None or value == "":
+        return default
+    if isinstance(value, str):
+        return value.strip().lower() not in ("false", "no", "off", "0", "none")
+    return bool(value)
+
+
+# ── results ─────────────────────────────────────────────────────────────────────────────
+
+
+class Chunk(Protocol):
+    """Some rows of a result, in whatever form the driver has them."""
+
+    columns: Sequence[str]
+
+    def count(self) -> int:
+        """How many rows."""
+
+    def size(self) -> int:
+        """About how many bytes."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """As plain JSON data."""
+
+    def batch(self) -> Any:
+        """As an Arrow batch."""
+
+
+class Result(Struct, frozen=True):
+    """What one statement answered."""
+
+    columns: tuple[str, ...] = ()
+    rows: list[dict[str, Any]] = []
+    row_count: int = 0
+    ref: Reference | None = None
+    extra: dict[str, Any] = {}
+
+    def data(self) -> dict[str, Any]:
+        """As part of `output.data`."""
+        known: dict[str, Any] = {"row_count": self.row_count, "columns": list(self.columns), **self.extra}
+        if self.ref is not None:
+            return {**known, "ref": to_builtins(self.ref)}
+        return {"rows": self.rows, **known}
+
+
+class Limits(NamedTuple):
+    """When a result is streamed into the store, and as what."""
+
+    rows: int = INLINE_ROWS
+    bytes: int = INLINE_BYTES
+    format: str = "parquet"
+
+
+def limits_of(spec: Mapping[str, Any]) -> Limits:
+    """The limits a task's spec asks for."""
+    try:
+        format = tables.format_of(given=spec.get("result_format") or "parquet")
+        rows, size = int(spec.get("inline_rows") or INLINE_ROWS), int(spec.get("inline_bytes") or INLINE_BYTES)
+    except (TypeError, ValueError) as wrong:
+        raise BadInput(f"spec: {wrong}") from None
+    if format not in tables.TABULAR:
+        raise BadInput(f"spec.result_format: {format!r} is no table's: use {', '.join(tables.TABULAR)}")
+    return Limits(rows, size, format)
+
+
+async def collect(host: Host, chunks: AsyncGenerator[Chunk, None], limits: Limits) -> Result:
+    """A result in memory if it is small, else as a table in the result store."""
+    held: list[Chunk] = []
+    count = size = 0
+    columns: Sequence[str] = ()
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            columns = chunk.columns
+            held.append(chunk)
+            count += chunk.count()
+            size += chunk.size()
+            if count > limits.rows or size > limits.bytes:
+                return await _stored(host, held, chunks, limits.format)
+        rows = [row for chunk in held for row in chunk.rows()]
+    return Result(tuple(columns), rows, len(rows))
+
+
+async def _stored(host: Host, held: list[Chunk], chunks: AsyncIterator[Chunk], format: str) -> Result:
+    count = 0
+    columns = tuple(held[0].columns)
+    content_type = tables.CONTENT_TYPES[format]
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        nonlocal count
+        encoder: tables.Encoder | None = None
+        async for chunk in _each(held, chunks):
+            batch = chunk.batch()
+            if encoder is None:
+                encoder = tables.encoder(format, batch.schema)
+            count += batch.num_rows
+            data = await asyncio.to_thread(encoder.write, batch)
+            host.progress(rows=count)
+            if data:
+                yield data
+        assert encoder is not None
+        yield await asyncio.to_thread(encoder.close)
+
+    reference = await host.put_result(pieces(), content_type=content_type)
+    meta = structs.replace(reference.meta, rows=count, columns=columns)
+    return Result(columns, [], count, structs.replace(reference, meta=meta))
+
+
+async def _each(held: list[Chunk], chunks: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:
+    while held:
+        yield held.pop(0)
+    async for chunk in chunks:
+        yield chunk
+
+
+def answer(results: Sequence[Result], *, meta: dict[str, Any] | None = None, **helpers: dict[str, Any]) -> Outcome:
+    """The outcome of a task whose statements all succeeded."""
+    last = results[-1]
+    data = {f"command_{number}": result.data() for number, result in enumerate(results)}
+    whole = {**last.data(), **data}
+    whole.pop("ref", None)
+    return Outcome(status="ok", data=whole, ref=last.ref, meta=meta or {}, helpers=helpers)
