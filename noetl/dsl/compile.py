@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from noetl.dsl.checks import CHECKS
+from noetl.dsl.checks import check_document
 from noetl.dsl.detect import detect
 from noetl.dsl.diagnostics import Diagnostic, Findings
 from noetl.dsl.lower import Lowering
@@ -76,12 +76,6 @@ def compile_steps(
     if findings.failed:
         return (), findings.done()
     return Lowering(specs).synthesized(document, playbook), findings.done()
-
-
-def check_document(document: DocumentSyntax, reader: Reader) -> None:
-    """Run every check over a document that was read."""
-    for check in CHECKS:
-        check(document, reader)
 
 
 def digest_of(text: str | bytes) -> str:

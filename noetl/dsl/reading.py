@@ -13,6 +13,7 @@ from typing import NamedTuple
 from noetl.dsl.diagnostics import Findings, did_you_mean
 from noetl.dsl.grammar import SHAPES, Key, Shape
 from noetl.dsl.source import Mapping, Node, Scalar, Sequence
+from noetl.expr.template import is_template as is_templated
 from noetl.model.tool import ToolSpec
 
 Fields = dict[str, tuple[Scalar, Node]]
@@ -53,8 +54,10 @@ class Reader:
 
     # --- whole shapes ---
 
-    def shape(self, node: Node | None, name: str, *, what: str = "") -> Fields:
-        """The known keys of a mapping of this shape; values of a wrong type are reported and left out."""
+    def shape(self, node: Node | None, name: str, *, what: str = "", defer: bool = False) -> Fields:
+        """The known keys of a mapping of this shape; values of a wrong type are reported and left out.
+
+        `defer` leaves the judgement about unknown keys to the caller."""
         shape = SHAPES[name]
         mapping = self.mapping(node, what or shape.noun)
         if mapping is None:
@@ -62,11 +65,11 @@ class Reader:
         fields: Fields = {}
         for key, (key_node, value) in mapping.entries.items():
             known = shape.keys.get(key)
-            if known is None or (name, key) in self.rejected:
-                if not self.reject(name, key, key_node) and not shape.open:
-                    self._unknown(key_node, key, shape)
-                elif shape.open and (name, key) not in self.rejected:
+            if known is None:
+                if defer or (not self.reject(name, key, key_node) and shape.open):
                     fields[key] = (key_node, value)
+                elif not shape.open and (name, key) not in self.rejected:
+                    self._unknown(key_node, key, shape)
                 continue
             if known.state != "canonical":
                 self._older(name, key, known, key_node)
@@ -246,8 +249,8 @@ def is_template(node: Node | None) -> bool:
 
 
 def has_template(text: str) -> bool:
-    """Whether text has template delimiters in it."""
-    return "{{" in text or "{%" in text or "{#" in text
+    """Whether there is something to evaluate in a text."""
+    return "{" in text and is_templated(text)
 
 
 def text_of(node: Node | None) -> str | None:

@@ -92,7 +92,7 @@ def is_labelled(mapping: Mapping) -> bool:
 def _read_task(
     reader: Reader, node: Node, path: str, name: str, name_node: Node, *, named: bool = True, labelled: bool = False
 ) -> TaskSyntax:
-    fields = reader.shape(node, "task")
+    fields = reader.shape(node, "task", defer=True)
     task = TaskSyntax(node, path, name, name_node, named=named, labelled=labelled)
     _read_kind(reader, task, fields)
     for old, word in (("args", "input"),):

@@ -250,9 +250,7 @@ class _Parser:
     def comparison(self) -> tuple[_Paths, _Paths, _Path | None]:
         answer = self.arithmetic()
         while True:
-            if self.kind == "op" and self.value in _COMPARISONS:
-                self.next()
-            elif self.kind == "keyword" and self.value == "in":
+            if (self.kind == "op" and self.value in _COMPARISONS) or (self.kind == "keyword" and self.value == "in"):
                 self.next()
             elif self.kind == "keyword" and self.value == "not":
                 self.next()

@@ -11,33 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from noetl.dsl.templates import glance
 from noetl.model.playbook import ALL, Assignment, Block, Loop, Step, Task
 
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.S)
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\s*\.\s*[A-Za-z_]\w*|\s*\[\s*(?:'\w+'|\"\w+\"|\d+)\s*\])*")
-_PART = re.compile(r"[A-Za-z_]\w*|\d+")
 _CONTEXT = re.compile(r"\bcontext\b")
 
 # Parts of the envelope: everything else is the payload's.
 _ENVELOPE = frozenset({"status", "data", "ref", "_ref", "error", "meta", "http", "pg", "py", "loop", "stats"})
-
-
-def names_in(text: str) -> Iterator[tuple[str, ...]]:
-    """Dotted names that a text's templates may read, as parts."""
-    for found in _TEMPLATE.finditer(text):
-        for name in _NAME.finditer(_keep_subscripts(found.group())):
-            yield tuple(_PART.findall(name.group()))
-
-
-def _keep_subscripts(expression: str) -> str:
-    """The expression without string literals, but those that are subscripts."""
-
-    def blank(found: re.Match[str]) -> str:
-        before = expression[: found.start()].rstrip()
-        return found.group() if before.endswith("[") else "''"
-
-    return _STRING.sub(blank, expression)
 
 
 def exports_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tuple[str, ...]]:
@@ -46,11 +26,11 @@ def exports_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, 
     found: dict[str, dict[str, None]] = {step.name: {} for step in steps}
     for step in steps:
         for text in _texts(_own_server_values(step)):
-            for name in names_in(text):
+            for name, _, _ in glance(text).reads:
                 _export_own(found, step.name, name)
                 _export_named(found, name)
         for text in _texts(_other_server_values(step)):
-            for name in names_in(text):
+            for name, _, _ in glance(text).reads:
                 _export_named(found, name)
     return {name: tuple(paths) for name, paths in found.items()}
 
@@ -159,7 +139,7 @@ def _reached(called: set[str], calls: Mapping[str, set[str]]) -> set[str]:
 def _worker_names(values: Iterable[Any], tasks: Iterable[Task]) -> set[str]:
     read: set[str] = set()
     for text in _texts(values):
-        for name in names_in(text):
+        for name, _, _ in glance(text).reads:
             if name[0] == "steps":
                 read.add(name[1] if len(name) > 1 and not name[1].isdigit() else ALL)
             elif name[0] == "context":

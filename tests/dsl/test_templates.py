@@ -62,7 +62,19 @@ HARD = [
     "{{ 'a\\'b' }}{{ x }}",
     "{% if a.b is defined %}{{ a.b }}{% else %}{{ c }}{% endif %}",
 ]
-WRONG = ["{{ a b }}", "{{ x", "{{ }}", "{{ x | nope }}", "{{ x is nope }}", "{{ (x }}", "{% for %}", "{{ x. }}", "{{ 1x }}", "{{ $x }}", "a }} {{ b }} {{"]
+WRONG = [
+    "{{ a b }}",
+    "{{ x",
+    "{{ }}",
+    "{{ x | nope }}",
+    "{{ x is nope }}",
+    "{{ (x }}",
+    "{% for %}",
+    "{{ x. }}",
+    "{{ 1x }}",
+    "{{ $x }}",
+    "a }} {{ b }} {{",
+]
 
 
 def thorough(text: str) -> Template:
@@ -95,9 +107,11 @@ def test_a_wrong_template_says_what_and_where():
     assert problem is not None and problem.offset == 9
 
 
-words = st.sampled_from(
-    "a b.c ctx.x 'text' 1 2.5 true none ( ) [ ] { } , : | . + - * ~ == in not and or if else is defined default int (1) ['k'] f( a=1 }} {{".split()
+WORDS = (
+    "a b.c ctx.x 'text' 1 2.5 true none ( ) [ ] { } , : | . + - * ~ == in not and or if else is defined default int "
+    "(1) ['k'] f( a=1 }} {{"
 )
+words = st.sampled_from(WORDS.split())
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,13 +1,34 @@
-"""One rule per file, over the shared tree."""
+"""The checks: one concern per file, each a function over the tree that was read.
+
+A check looks and notes; it changes nothing and never raises. It gets a `Scene`: the document, all of its
+templates with their places, and the reader through which findings are noted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from noetl.dsl.checks import targets
+from noetl.dsl.checks import arcs, guards, loops, names, older_names, references, rules, specs, syntax, targets
+from noetl.dsl.checks.scene import Scene
 from noetl.dsl.reading import Reader
 from noetl.dsl.syntax import DocumentSyntax
 
-Check = Callable[[DocumentSyntax, Reader], None]
+CHECKS: tuple[Callable[[Scene], None], ...] = (
+    targets.check,
+    rules.check,
+    loops.check,
+    arcs.check,
+    specs.check,
+    syntax.check,
+    guards.check,
+    names.check,
+    older_names.check,
+    references.check,
+)
 
-CHECKS: tuple[Check, ...] = (targets.check,)
+
+def check_document(document: DocumentSyntax, reader: Reader) -> None:
+    """Run every check over a document."""
+    scene = Scene(document, reader)
+    for check in CHECKS:
+        check(scene)

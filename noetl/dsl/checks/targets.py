@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.reading import Reader, is_template
 from noetl.dsl.source import Scalar
-from noetl.dsl.syntax import BodySyntax, DocumentSyntax
+from noetl.dsl.syntax import BodySyntax
 
 
-def check(document: DocumentSyntax, reader: Reader) -> None:
+def check(scene: Scene) -> None:
     """Tell every name that leads nowhere."""
+    document, reader = scene.document, scene.reader
     steps = document.step_names()
     blocks = document.block_names()
     if document.executor is not None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from noetl.dsl.reading import Word
 
-_RUN = "`noetl migrate` rewrites it, `--legacy` runs it as it is"
+RUNS = "`noetl migrate` rewrites it, `--legacy` runs it as it is"
 
 
 def _word(code: str, message: str, instead: str) -> Word:
-    return Word(code, message, f"{instead}; {_RUN}")
+    return Word(code, message, f"{instead}; {RUNS}")
 
 
+_RESULT = 'read the step by its name (`{{ fetch.id }}`), or `set: {ctx.<name>: "{{ output.data }}"}`'
+_SINK = "store with a task of its own (`kind: postgres`, `duckdb`, `object`, `http`), or with `kind: transfer`"
+
+# (shape of the grammar, key) -> how it is told. `<field>` is any parameter of the tool.
 REJECTED: dict[tuple[str, str], Word] = {
     ("step", "when"): _word(
         "legacy-step-when",
@@ -22,4 +26,71 @@ REJECTED: dict[tuple[str, str], Word] = {
         "`next` is a mapping with `arcs`, not a list",
         "write `next: {arcs: [{step: ..., when: ...}]}`",
     ),
+    ("step", "result"): _word("legacy-result", "a step has no `result`", _RESULT),
+    ("step", "bind"): _word(
+        "legacy-bind", "a step has no `bind`", "write `input` for its tasks, or `set: {ctx.<name>: ...}`"
+    ),
+    ("step", "case"): _word(
+        "legacy-case", "a step has no `case`", "write guarded arcs: `next: {arcs: [{step: ..., when: ...}]}`"
+    ),
+    ("step", "retry"): _word(
+        "legacy-retry",
+        "a step has no `retry`",
+        "write a rule of the task: `spec: {policy: {rules: [{when: ..., then: {do: retry, attempts: 3}}]}}`",
+    ),
+    ("step", "sink"): _word("legacy-sink", "a step has no `sink`", _SINK),
+    ("step", "save"): _word("legacy-sink", "a step has no `save`", _SINK),
+    ("step", "type"): _word("legacy-step-type", "a step has no `type`", "write `tool: {kind: ...}`"),
+    ("step", "data"): _word("legacy-step-type", "a step has no `data`", "write `input`"),
+    ("step", "with"): _word("legacy-step-type", "a step has no `with`", "write `input`"),
+    ("step", "iterator"): _word("legacy-loop", "a step has no `iterator`", "write `loop: {in: ..., iterator: ...}`"),
+    ("step", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("step", "eval"): _word(
+        "legacy-eval", "`eval` is no word of this language", "write the task's `spec.policy.rules`"
+    ),
+    ("step.spec", "next_mode"): _word(
+        "legacy-next-mode", "`next_mode` is not under `spec`", "write `next: {spec: {mode: ...}}`"
+    ),
+    ("loop", "collection"): _word("legacy-loop", "a loop has no `collection`", "write `in`"),
+    ("loop", "element"): _word("legacy-loop", "a loop has no `element`", "write `iterator`, and read `iter.<name>`"),
+    ("loop", "mode"): _word("legacy-loop", "`mode` is not beside `in`", "write `loop: {spec: {mode: ...}}`"),
+    ("loop", "until"): _word("legacy-loop", "`until` is not beside `in`", "write `loop: {spec: {until: ...}}`"),
+    ("task", "result"): _word("legacy-result", "a task has no `result`", _RESULT),
+    ("task", "sink"): _word("legacy-sink", "a task has no `sink`", _SINK),
+    ("task", "save"): _word("legacy-sink", "a task has no `save`", _SINK),
+    ("task", "chunk"): _word(
+        "legacy-chunk", "a task has no `chunk`", "write `kind: transfer` with `chunk: {size: ...}`"
+    ),
+    ("task", "bind"): _word("legacy-bind", "a task has no `bind`", "write `input`"),
+    ("task", "collect"): _word(
+        "legacy-result", "a task has no `collect`", "a loop step's `output.data` is the list of its outputs"
+    ),
+    ("task", "pick"): _word(
+        "legacy-result", "a task has no `pick`", 'write `set: {ctx.<name>: "{{ output.data... }}"}`'
+    ),
+    ("task", "eval"): _word(
+        "legacy-eval", "`eval` is no word of this language", "write `spec: {policy: {rules: [...]}}`"
+    ),
+    ("task", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("task.spec", "<field>"): _word(
+        "legacy-tool-spec",
+        "a tool's parameters do not stand under `spec`",
+        "write them beside `kind`, or under `input`",
+    ),
+    ("task.spec", "eval"): _word("legacy-eval", "`eval` is no word of this language", "write `policy: {rules: [...]}`"),
+    ("task.rule", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("task.rule", "if"): _word("legacy-eval", "`if` is no word of this language", "write `when`"),
+    ("admit.rule", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("arc", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("arc", "condition"): _word("legacy-eval", "`condition` is no word of this language", "write `when`"),
+    ("choose.branch", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("kind", "iterator"): _word(
+        "legacy-kind", "iteration is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
+    ),
+    ("kind", "loop"): _word(
+        "legacy-kind", "a loop is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
+    ),
+    ("kind", "sink"): _word("legacy-kind", "storing is not a kind of its own", _SINK),
+    ("kind", "save"): _word("legacy-kind", "storing is not a kind of its own", _SINK),
+    ("template", "context"): Word("legacy-context", "templates have no `context`", RUNS),
 }

@@ -1,0 +1,28 @@
+"""Arcs that contradict each other."""
+
+from __future__ import annotations
+
+from noetl.dsl.checks.scene import Scene
+from noetl.dsl.source import data_of
+from noetl.dsl.syntax import RouterSyntax, SetSyntax
+
+
+def check(scene: Scene) -> None:
+    """Arcs that are always taken together must not set one key to two values."""
+    for step in scene.document.steps:
+        if step.router is not None and step.router.mode == "inclusive":
+            _check_conflicts(scene, step.router)
+
+
+def _check_conflicts(scene: Scene, router: RouterSyntax) -> None:
+    seen: dict[tuple[str, tuple[str, ...]], SetSyntax] = {}
+    for arc in router.arcs:
+        if arc.when is not None:
+            continue
+        for assigned in arc.sets:
+            if assigned.scope != "ctx":
+                continue
+            first = seen.setdefault((assigned.scope, assigned.keys), assigned)
+            if first is not assigned and data_of(first.value) != data_of(assigned.value):
+                message = f"two arcs that are taken together set `{assigned.target}` to different values"
+                scene.reader.add("arc-conflict", assigned.key, message, f"the other one is in line {first.key.line}")

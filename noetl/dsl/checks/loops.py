@@ -1,0 +1,70 @@
+"""Loops: reducers, `until`, and what iterations that run side by side may write."""
+
+from __future__ import annotations
+
+from noetl.dsl.checks.scene import Scene
+from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.grammar import REDUCERS
+from noetl.dsl.source import Scalar
+from noetl.dsl.syntax import BodySyntax, LoopSyntax, SetSyntax
+
+
+def check(scene: Scene) -> None:
+    """Look at every loop, and at writes that need one."""
+    for body in scene.document.bodies():
+        for level in body.loop.levels() if body.loop else ():
+            _check_level(scene, level)
+        if body.loop is not None and any(level.mode == "parallel" for level in body.loop.levels()):
+            _check_parallel(scene, body, body.loop)
+        if body.loop is None and body in scene.document.steps:
+            _check_writes(scene, body)
+
+
+def _check_level(scene: Scene, loop: LoopSyntax) -> None:
+    if loop.until is not None and loop.mode == "parallel":
+        message = "`until` stops a sequential loop; iterations that run side by side have no order"
+        scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or leave `until` out")
+    if loop.max_in_flight is not None and loop.mode != "parallel":
+        message = "`max_in_flight` has no effect: this loop is sequential"
+        scene.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or leave it out")
+    for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
+        scope, _, rest = text.partition(".")
+        if scope != "ctx" or not rest:
+            hint = f"write `ctx.{text}`" if scope not in ("iter", "step") else "only `ctx` is shared by iterations"
+            scene.reader.add("reduce-target", key, f"a reducer joins values of `ctx`, not of `{text}`", hint)
+        if not isinstance(value, Scalar) or value.text not in REDUCERS:
+            word = value.text if isinstance(value, Scalar) else ""
+            hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
+            scene.reader.add("unknown-reducer", value, f'there is no reducer "{word}"', hint)
+
+
+def _check_parallel(scene: Scene, body: BodySyntax, loop: LoopSyntax) -> None:
+    """Writes to `ctx` from iterations that run side by side, without a reducer to join them."""
+    reduced = {
+        tuple(key.removeprefix("ctx.").split("."))
+        for level in loop.levels()
+        if level.reduce is not None
+        for key in level.reduce.entries
+    }
+    for assigned in _iteration_sets(body):
+        if assigned.scope == "ctx" and not any(assigned.keys[: len(keys)] == keys for keys in reduced):
+            message = f"iterations that run side by side all write `{assigned.target}`: different values are a conflict"
+            hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
+            scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
+
+
+def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:
+    found: list[SetSyntax] = []
+    for task in body.tasks():
+        found += task.sets
+        for rule in task.policy.rules if task.policy else ():
+            found += rule.sets
+    return found
+
+
+def _check_writes(scene: Scene, body: BodySyntax) -> None:
+    for assigned in (*_iteration_sets(body), *body.sets):
+        if assigned.scope == "iter":
+            message = f'the step "{body.name}" has no loop, so there is no iteration to write to'
+            hint = f"write `step.{'.'.join(assigned.keys)}`"
+            scene.reader.add("iter-outside-loop", assigned.key, message, hint)

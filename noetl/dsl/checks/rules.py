@@ -1,0 +1,110 @@
+"""Task rules: what `skip` may ask, rules that no task run can reach, errors that would pass in silence."""
+
+from __future__ import annotations
+
+from noetl.dsl.checks.scene import Scene
+from noetl.dsl.source import Node, Scalar
+from noetl.dsl.syntax import RuleSyntax, TaskSyntax
+from noetl.dsl.templates import glance
+
+_FIELDS_OF = {"attempts": "retry", "backoff": "retry", "delay": "retry", "max_delay": "retry", "to": "jump"}
+
+
+def check(scene: Scene) -> None:
+    """Look at every rule of every task, and at admission rules."""
+    for body in scene.document.bodies():
+        for task in body.tasks():
+            if task.policy is not None:
+                _check_task(scene, task, task.policy.rules)
+        for construct in body.constructs():
+            _check_order(scene, [(branch.when, branch.node) for branch in construct.branches], "branch")
+    for step in scene.document.steps:
+        if step.admit is not None:
+            _check_order(scene, [(rule.when, rule.node) for rule in step.admit.rules], "rule")
+
+
+def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None:
+    for rule in rules:
+        _check_fields(scene, rule)
+        if rule.do == "skip":
+            _check_skip(scene, rule)
+    _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
+    if rules and task.kind != "noop" and not _handles_errors(rules):
+        where = task.policy.node if task.policy is not None else task.node
+        message = "an error that no rule matches would go on in silence"
+        hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
+        scene.reader.add("missing-else", where, message, hint)
+
+
+def _check_fields(scene: Scene, rule: RuleSyntax) -> None:
+    for name, node in rule.fields.items():
+        belongs = _FIELDS_OF[name]
+        if rule.do is not None and rule.do != belongs:
+            message = f"`{name}` belongs to `do: {belongs}`; `do: {rule.do}` does not look at it"
+            scene.reader.add("unused-field", node, message, "remove it")
+
+
+def _check_skip(scene: Scene, rule: RuleSyntax) -> None:
+    if rule.is_else:
+        message = "`skip` is decided before the tool runs, so it needs a `when`"
+        scene.reader.add("skip-under-else", rule.node, message, "give the rule a `when`, or use `do: continue`")
+        return
+    if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
+        return
+    for read in glance(rule.when.value).reads:
+        if read.path[0] in ("output", "outcome"):
+            message = f"`skip` is decided before the tool runs: there is no `{read.path[0]}` yet"
+            hint = "ask about `iter`, `ctx`, `input` or `_prev`, or use `do: continue` after the task"
+            scene.reader.findings.inside("skip-reads-output", rule.when, read.offset, len(read.path[0]), message, hint)
+    if rule.sets:
+        message = "a skipped task sets nothing"
+        scene.reader.add("unused-field", rule.sets[0].key, message, "set it in the task before")
+
+
+def _check_order(scene: Scene, rules: list[tuple[Node | None, Node]], what: str) -> None:
+    """Everything behind `else` (or a guard that is always true) is never looked at."""
+    last: Node | None = None
+    for when, node in rules:
+        if last is not None:
+            message = f"this {what} is never reached: the one in line {last.line} always matches"
+            scene.reader.add("unreachable-rule", node, message, f"put it before line {last.line}")
+            return
+        if when is None or _always(when):
+            last = node
+
+
+def _always(when: Node) -> bool:
+    return isinstance(when, Scalar) and (when.value is True or _bare(when) in ("true", "True"))
+
+
+def _bare(when: Scalar) -> str:
+    text = str(when.value).strip()
+    return text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") else text
+
+
+def _handles_errors(rules: list[RuleSyntax]) -> bool:
+    """Whether some rule takes every error: `else`, or a guard that asks for nothing but the error."""
+    for rule in rules:
+        if rule.is_else:
+            return True
+        if not isinstance(rule.when, Scalar) or rule.do == "skip":
+            continue
+        if _always(rule.when):
+            return True
+        asked = _bare(rule.when).replace('"', "'").replace("outcome", "output").replace(" ", "")
+        if asked in _ANY_ERROR or any(part in _ANY_ERROR for part in asked.split("or")):
+            return True
+    return False
+
+
+_ANY_ERROR = frozenset(
+    {
+        "output.status=='error'",
+        "output.status!='ok'",
+        "notoutput.status=='ok'",
+        "output.error",
+        "output.errorisdefined",
+        "output.error!=none",
+        "output.errorisnotnone",
+    }
+)

@@ -1,0 +1,97 @@
+"""Templates that cannot be read, or that use a filter, test or function that does not exist."""
+
+from __future__ import annotations
+
+import re
+
+from noetl.dsl.checks.scene import Scene
+from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.sites import Site
+from noetl.dsl.source import Scalar
+from noetl.dsl.templates import Call, Problem
+from noetl.dsl.visibility import SCOPE_NAMES, STATUS_HELPERS
+from noetl.expr.filters import FILTERS
+from noetl.expr.functions import FUNCTIONS
+from noetl.expr.predicates import TESTS
+
+_RUNTIME = frozenset(["namespace", "cycler", "joiner"])
+_IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
+
+
+def check(scene: Scene) -> None:
+    """Tell every template that cannot be evaluated as it is written."""
+    for site in scene.sites.templates:
+        if site.template.problem is not None:
+            _tell(scene, site, site.template.problem)
+        for call in site.template.calls:
+            _check_call(scene, site, call)
+    for key in scene.sites.keys:
+        scene.reader.add(
+            "template-in-key",
+            key,
+            "keys are not templates: this one is used as it stands",
+            "build the mapping in a template instead",
+        )
+    for body in scene.document.bodies():
+        for task in body.tasks():
+            for parameter in task.parameters.values():
+                if parameter.raw and isinstance(parameter.value, Scalar) and isinstance(parameter.value.value, str):
+                    _check_code(scene, parameter.value)
+
+
+def _tell(scene: Scene, site: Site, problem: Problem) -> None:
+    if problem.what == "filter":
+        hint = did_you_mean(problem.word, FILTERS)
+        scene.inside(
+            "unknown-filter", site, problem.offset, len(problem.word), f'there is no filter "{problem.word}"', hint
+        )
+    elif problem.what == "test":
+        hint = did_you_mean(problem.word, TESTS)
+        scene.inside(
+            "unknown-test", site, problem.offset, len(problem.word), f'there is no test "{problem.word}"', hint
+        )
+    else:
+        scene.inside("template-syntax", site, problem.offset, 1, f"this template cannot be read: {problem.message}")
+
+
+def _check_call(scene: Scene, site: Site, call: Call) -> None:
+    if call.name in STATUS_HELPERS:
+        _check_helper(scene, site, call)
+        return
+    if call.name in FUNCTIONS or call.name in _RUNTIME:
+        return
+    if call.name in scene.steps or call.name in SCOPE_NAMES:
+        message, hint = f"`{call.name}` is data, it cannot be called", "leave the parentheses out"
+    else:
+        known = [*FUNCTIONS, *(STATUS_HELPERS if site.spot.helpers else ())]
+        message = f'there is no function "{call.name}"'
+        hint = did_you_mean(call.name, known)
+        if not hint and call.name in FILTERS:
+            hint = f"`{call.name}` is a filter: write `value | {call.name}`"
+        hint = hint or "functions: " + ", ".join(sorted(known))
+    scene.inside("unknown-function", site, call.offset, len(call.name), message, hint)
+
+
+def _check_helper(scene: Scene, site: Site, call: Call) -> None:
+    if not site.spot.helpers:
+        message = f"`{call.name}()` is not available in {site.spot.title}"
+        hint = "the server knows the status of steps: use it in arcs, admission rules, `loop.in` and a step's `input`"
+        scene.inside("name-not-visible", site, call.offset, len(call.name), message, hint)
+        return
+    for argument in call.args:
+        for name in argument if isinstance(argument, tuple) else (argument,):
+            if isinstance(name, str) and name not in scene.steps:
+                message = f'`{call.name}()` asks about "{name}", a step this playbook does not have'
+                scene.inside(
+                    "unknown-step", site, call.offset, len(call.name), message, did_you_mean(name, scene.steps)
+                )
+
+
+def _check_code(scene: Scene, node: Scalar) -> None:
+    found = _IN_CODE.search(node.value)
+    if found:
+        message = "code is not a template: this stays as it is written"
+        hint = (
+            f'give the value a name under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read that name in the code'
+        )
+        scene.reader.findings.inside("template-in-code", node, found.start(), len(found.group()), message, hint)

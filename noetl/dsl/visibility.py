@@ -1,0 +1,77 @@
+"""Which names a template may read at which place: the table of the language, said once.
+
+A `Spot` is a kind of place. Names that every spot has are in `EVERYWHERE`; a spot adds its own scopes.
+Secrets never reach server-side templates, so that none can flow into `ctx`, an event or a route.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EVERYWHERE = frozenset({"workload", "execution_id", "job"})
+STATE = frozenset({"ctx", "args", "input", "steps"})
+LOCALS = frozenset({"_prev", "_task", "_attempt", "_visit"})
+STATUS_HELPERS = frozenset({"done", "ok", "fail", "running", "loop_done", "all_done", "any_done"})
+
+# Every name that has a meaning of its own somewhere; steps, tasks and iterators cannot take them.
+SCOPE_NAMES = EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A kind of place: who evaluates it, and which scopes exist there."""
+
+    title: str
+    scopes: frozenset[str]
+    server: bool = False
+    helpers: bool = False  # done('a') and its family
+    results: bool = True  # results of steps by name
+    tasks: bool = False  # results of the pipeline's tasks by name
+    locals: bool = False  # _prev and its family
+
+
+def _spot(title: str, *scopes: str, server: bool = False, **more: bool) -> Spot:
+    keychain = () if server else ("keychain",)
+    return Spot(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
+
+
+ADMIT = _spot("an admission rule", "event", server=True)
+STEP_INPUT = _spot("a step's `input`", server=True)
+LOOP_IN = _spot("a loop's `in`", server=True)
+INNER_LOOP_IN = _spot("an inner loop's `in`", "iter", server=True)
+LIMIT = _spot("a step's time limit", server=True)
+LOOP_INPUT = _spot("a loop step's `input`", "iter", "loop_index")
+LOOP_UNTIL = _spot("a loop's `until`", "iter", "loop_index", "step", "output", "outcome", tasks=True)
+TASK = _spot("a task's fields", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+RULE = _spot("a policy rule", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+TASK_SET = _spot("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+STEP_SET = _spot("a step's `set`", "step", "output", "outcome", "result", tasks=True)
+ARC = _spot("an arc", "output", "outcome", "result", "event", server=True)
+SYNTHESIS = _spot("`synthesize`", "output", "outcome", "result", "event", server=True)
+BLOCK_INPUT = _spot("a block's `input`", "iter", "loop_index")
+BLOCK_LOOP_IN = _spot("a block's loop", "iter", "loop_index")
+BLOCK_SET = _spot("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
+WORKLOAD = Spot("a workload default", EVERYWHERE, server=True, results=False)
+KEYCHAIN = Spot("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
+
+SPOTS = (
+    ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
+    SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
+)  # fmt: skip
+
+# Where a scope that is not visible here can be read, for the hint.
+ELSEWHERE = {
+    "iter": "`iter` exists inside the iterations of a loop",
+    "step": "`step` exists inside the step; write `ctx.*` to hand a value on",
+    "output": "`output` exists once a task or step has run; read a finished step by its name",
+    "outcome": "`output` exists once a task or step has run; read a finished step by its name",
+    "event": "`event` exists in arcs and admission rules",
+    "result": "`result` exists in arcs; read a finished step by its name",
+    "ctx": "`ctx` exists once the workflow runs",
+    "steps": "steps have run only once the workflow runs",
+    "_prev": "`_prev` exists inside a pipeline",
+    "_task": "`_task` exists inside a pipeline",
+    "_attempt": "`_attempt` exists inside a pipeline",
+    "_visit": "`_visit` exists inside a pipeline",
+    "loop_index": "`iter.index` exists inside the iterations of a loop",
+}
