@@ -58,6 +58,7 @@ class Kept(Struct, frozen=True, omit_defaults=True):
     from_step: str | None = None
     results: dict[str, Outcome] = field(default_factory=dict)
     ctx: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)  # of the token that enters `from_step`
 
 
 class ExecutionRequested(Event, frozen=True, omit_defaults=True):
@@ -208,6 +209,7 @@ class StepStarted(Event, frozen=True, omit_defaults=True):
     step_run_id: str
     epoch: int = 1
     worker: str = ""
+    by_server: bool = False
 
 
 class StepDone(Event, frozen=True, omit_defaults=True):
@@ -223,6 +225,7 @@ class StepDone(Event, frozen=True, omit_defaults=True):
     patch: dict[str, Any] = field(default_factory=dict)  # ctx writes of the step's own `set`: dotted path -> value
     draws: dict[str, Any] = field(default_factory=dict)  # now()/uuid()/random() used
     results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
+    by_server: bool = False
 
 
 class StepFailed(Event, frozen=True, omit_defaults=True):
@@ -239,6 +242,7 @@ class StepFailed(Event, frozen=True, omit_defaults=True):
     draws: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)
     fatal: bool = False  # a limit was reached: no arc may take it, the execution ends
+    by_server: bool = False
 
 
 class StepSkipped(Event, frozen=True, omit_defaults=True):
@@ -320,6 +324,7 @@ class IterationDone(Event, frozen=True, omit_defaults=True):
     step_patch: dict[str, Any] = field(default_factory=dict)
     stop: bool = False  # loop.spec.until held after it
     skipped: bool = False
+    by_server: bool = False
 
 
 class IterationFailed(Event, frozen=True, omit_defaults=True):
@@ -334,6 +339,7 @@ class IterationFailed(Event, frozen=True, omit_defaults=True):
     path: IterationPath
     output: Outcome
     step_patch: dict[str, Any] = field(default_factory=dict)
+    by_server: bool = False
 
 
 class LoopDone(Event, frozen=True, omit_defaults=True):
@@ -555,7 +561,7 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
         "execution_id": recorded.execution_id,
         "seq": recorded.seq,
         "timestamp": instant(recorded.at),
-        "source": body.SOURCE,
+        "source": "server" if getattr(body, "by_server", False) else body.SOURCE,
         "name": body.NAME,
         "version": body.VERSION,
         "entity_type": body.ENTITY,

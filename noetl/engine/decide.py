@@ -1,0 +1,151 @@
+"""Which handler answers for which event: `decide(state, event)` reads, and returns events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from noetl.engine.admission import examine_waiting_tokens
+from noetl.engine.completion import conclude
+from noetl.engine.env import Env, Failure
+from noetl.engine.leases import worker_lost
+from noetl.engine.loops import (
+    apply_loop_set,
+    begin_loop,
+    fail_step,
+    iteration_ended,
+    loop_began,
+    loop_drained,
+    route_loop,
+)
+from noetl.engine.names import at_step_set
+from noetl.engine.requests import start_workflow
+from noetl.engine.routing import ctx_patch, evaluate_sets, route
+from noetl.engine.state import State, StepRun
+from noetl.engine.synthesis import synthesize
+from noetl.model.events import (
+    CtxPatched,
+    Event,
+    IterationDone,
+    IterationFailed,
+    LoopDone,
+    LoopStarted,
+    RequestEvaluated,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepStarted,
+    WorkerLost,
+    WorkflowSynthesized,
+)
+from noetl.model.outcome import Outcome, ok
+
+Handler = Callable[[State, Any, Env], list[Event]]
+
+
+def decide(state: State, event: Event, env: Env) -> list[Event]:
+    """What follows from an event that was just applied."""
+    handler = HANDLERS.get(type(event))
+    return handler(state, event, env) if handler is not None else []
+
+
+def settle(state: State, env: Env) -> list[Event]:
+    """What follows when no event asks for anything more: tokens are looked at, then the end."""
+    return examine_waiting_tokens(state, env) or conclude(state)
+
+
+def _request_evaluated(state: State, event: RequestEvaluated, env: Env) -> list[Event]:
+    return start_workflow(state, event)
+
+
+def _step_scheduled(state: State, event: StepScheduled, env: Env) -> list[Event]:
+    step_run = state.runs.get(event.step_run_id)
+    if step_run is None or step_run.phase != "open" or state.ending is not None:
+        return []
+    if step_run.step.loop is not None:
+        return begin_loop(state, env, step_run)
+    if not step_run.step.tasks:
+        return _pass_through(state, env, step_run)
+    return []
+
+
+def _pass_through(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """A step without a task needs no worker: it is done as soon as it began."""
+    name, run_id = step_run.step.name, step_run.id
+    started = StepStarted(step=name, step_run_id=run_id, worker="server", by_server=True)
+    compiled = state.net.compiled(name)
+    output = ok()
+    writes: dict[str, Any] = {}
+    if compiled.assignments:
+        try:
+            names = at_step_set(state, env, step_run, output)
+            writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path)
+        except Failure as failure:
+            return [started, fail_step(state, env, step_run, Outcome("error", error=failure.error))]
+    return [started, StepDone(step=name, step_run_id=run_id, output=output, patch=writes, by_server=True)]
+
+
+def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Event]:
+    step_run = state.runs.get(event.step_run_id)
+    if step_run is None or state.ending is not None:
+        return []
+    if event.patch:
+        patch = ctx_patch(state.ctx, event.patch)
+        return [CtxPatched(patch=patch, cause="step", step=event.step, run_id=event.step_run_id)]
+    return _leave(state, env, step_run)
+
+
+def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """The step has ended and its `set` is applied: synthesize, then route."""
+    outcome = step_run.outcome
+    if outcome is None or outcome.status == "error":
+        return route(state, env, step_run, "step.failed")
+    return synthesize(state, env, step_run) or route(state, env, step_run, "step.done")
+
+
+def _synthesized(state: State, event: WorkflowSynthesized, env: Env) -> list[Event]:
+    if event.error is not None:
+        return []  # the step.failed beside it is routed
+    return route(state, env, state.runs[event.step_run_id], "step.done")
+
+
+def _ctx_patched(state: State, event: CtxPatched, env: Env) -> list[Event]:
+    step_run = state.runs.get(event.run_id) if event.run_id else None
+    if step_run is None or state.ending is not None:
+        return []
+    if event.cause == "reduce":
+        return apply_loop_set(state, env, step_run)
+    if event.cause == "step":
+        return route_loop(state, env, step_run) if step_run.phase == "looped" else _leave(state, env, step_run)
+    return []
+
+
+def _loop_started(state: State, event: LoopStarted, env: Env) -> list[Event]:
+    return loop_began(state, env, event)
+
+
+def _iteration_ended(state: State, event: IterationDone | IterationFailed, env: Env) -> list[Event]:
+    return iteration_ended(state, env, event)
+
+
+def _loop_done(state: State, event: LoopDone, env: Env) -> list[Event]:
+    return loop_drained(state, env, event)
+
+
+def _worker_lost(state: State, event: WorkerLost, env: Env) -> list[Event]:
+    return worker_lost(state, env, event)
+
+
+HANDLERS: dict[type[Event], Handler] = {
+    RequestEvaluated: _request_evaluated,
+    StepScheduled: _step_scheduled,
+    StepDone: _step_ended,
+    StepFailed: _step_ended,
+    WorkflowSynthesized: _synthesized,
+    CtxPatched: _ctx_patched,
+    LoopStarted: _loop_started,
+    IterationDone: _iteration_ended,
+    IterationFailed: _iteration_ended,
+    LoopDone: _loop_done,
+    WorkerLost: _worker_lost,
+}

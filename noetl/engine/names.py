@@ -1,0 +1,356 @@
+"""The names that server-side templates see (LANGUAGE section 4, the server's rows).
+
+`ServerNames` is looked at lazily: a guard that reads `ctx.x` pays for `ctx` and nothing else.
+Bare names fall back in this order: what the place itself offers, the iterator, steps, `ctx`,
+`workload`. Secrets are not here, and asking for them is an error that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from noetl.engine.env import Env
+from noetl.engine.state import Loop, State, StepRecord, StepRun, Token
+from noetl.errors import TemplateError
+from noetl.expr.helpers import STATUS_FUNCTIONS, status_functions
+from noetl.expr.views import Missing, OutputView, ResultView, View
+from noetl.model.ids import IterationPath
+from noetl.model.outcome import Outcome
+
+_NEVER = "this step has not run"
+
+
+class EventName(str):
+    """A boundary's name; playbooks in the wild also call it `call.done`."""
+
+    __slots__ = ()
+    _ALIASES = {"call.done": "step.done", "call.error": "step.failed"}
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, self._ALIASES.get(other, other) if type(other) is str else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+class ServerNames(Mapping[str, Any]):
+    """What a template on the server can read."""
+
+    __slots__ = ("env", "local", "state")
+
+    def __init__(self, state: State, env: Env, local: dict[str, Any]) -> None:
+        self.state = state
+        self.env = env
+        self.local = local
+
+    def __getitem__(self, name: str) -> Any:
+        local = self.local
+        if name in local:
+            return local[name]
+        read = _SHARED.get(name)
+        if read is not None:
+            return read(self.state, self.env)
+        state = self.state
+        if name in state.net.steps:
+            return result_of(state, self.env, name)
+        if name in state.ctx:
+            return state.ctx[name]
+        if name in state.workload:
+            return state.workload[name]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return (
+            name in self.local
+            or name in _SHARED
+            or name in self.state.net.steps
+            or name in self.state.ctx
+            or name in self.state.workload
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        known = dict.fromkeys(self.local)
+        known.update(dict.fromkeys(name for name in _SHARED if name != "keychain"))
+        known.update(dict.fromkeys(self.state.net.steps))
+        known.update(dict.fromkeys(self.state.ctx))
+        known.update(dict.fromkeys(self.state.workload))
+        return iter(known)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+# ── places ──────────────────────────────────────────────────────────────────────────────
+
+
+def at_gate(state: State, env: Env, token: Token, args: dict[str, Any]) -> ServerNames:
+    """What admission rules see: the token's args and the boundary event that made it."""
+    local: dict[str, Any] = {"args": args, "input": args}
+    if token.boundary is not None and token.origin is not None:
+        record = state.steps.get(token.origin)
+        local["event"] = _event(state, env, token.boundary, token.origin, record.outcome if record else None)
+    else:
+        local["event"] = {"name": EventName("workflow.started"), "step": None, "status": "success", "payload": {}}
+    return ServerNames(state, env, local)
+
+
+def at_input(state: State, env: Env, args: dict[str, Any]) -> ServerNames:
+    """What a step's `input`, `loop.in` and its numbers see."""
+    return ServerNames(state, env, {"args": args, "input": args})
+
+
+def at_loop(state: State, env: Env, step_run: StepRun, path: IterationPath) -> ServerNames:
+    """What an inner `loop.in` sees: the outer iteration."""
+    local: dict[str, Any] = {"args": step_run.args, "input": {**step_run.args, **step_run.input}}
+    if path:
+        scope = iteration_scope(env, step_run, path)
+        level: dict[str, Any] | None = scope
+        for depth in range(len(path) - 1, -1, -1):
+            name = state.net.compiled(step_run.step.name).loops[depth].loop.iterator
+            if level is not None:
+                local.setdefault(name, level.get(name))
+                level = level.get("parent")
+        local["iter"] = scope
+        local["loop_index"] = path[-1]
+    return ServerNames(state, env, local)
+
+
+def at_step_set(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> ServerNames:
+    """What a step's own `set` sees where the server evaluates it (loops, steps without a task)."""
+    run = state.open.get(step_run.id)
+    scope = run.position.step if run is not None and run.position is not None else step_run.scope
+    return ServerNames(
+        state,
+        env,
+        {
+            "args": step_run.args,
+            "input": {**step_run.args, **step_run.input},
+            "step": scope,
+            "output": OutputView(outcome, results=step_run.results, resolve=env.resolve),
+            "outcome": OutputView(outcome, results=step_run.results, resolve=env.resolve),
+            "result": ResultView(outcome, name="result", results=step_run.results, resolve=env.resolve),
+        },
+    )
+
+
+def at_arcs(state: State, env: Env, step_run: StepRun, boundary: str) -> ServerNames:
+    """What arcs see: the boundary event and the step's output."""
+    outcome = step_run.outcome
+    local: dict[str, Any] = {
+        "args": step_run.args,
+        "input": {**step_run.args, **step_run.input},
+        "event": _event(state, env, boundary, step_run.step.name, outcome),
+    }
+    if outcome is not None:
+        output = OutputView(outcome, results=step_run.results, resolve=env.resolve)
+        local["output"] = local["outcome"] = output
+        local["result"] = ResultView(outcome, name="result", results=step_run.results, resolve=env.resolve)
+    return ServerNames(state, env, local)
+
+
+def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
+    failed = outcome is not None and outcome.status == "error"
+    event: dict[str, Any] = {
+        "name": EventName(boundary),
+        "step": step,
+        "status": "error" if failed else "success",
+        "execution_id": state.execution_id,
+        "payload": {},
+    }
+    if outcome is not None:
+        output = OutputView(outcome, resolve=env.resolve)
+        event["output"] = output
+        event["result"] = ResultView(outcome, name="event.result", resolve=env.resolve)
+        event["payload"] = {"output": output, "result": event["result"]}
+        event["error"] = output.field("error")
+    return event
+
+
+def iteration_scope(env: Env, step_run: StepRun, path: IterationPath) -> dict[str, Any]:
+    """`iter` of an iteration that the server itself looks at (an outer one), `parent` chained."""
+    scope: dict[str, Any] | None = None
+    level = step_run.step.loop
+    for depth in range(len(path)):
+        if level is None:
+            break
+        loop = step_run.loops[path[:depth]]
+        index = path[depth]
+        inner: dict[str, Any] = {
+            level.iterator: item_of(env, loop, index),
+            "index": index,
+            "count": loop.count,
+            "first": index == 0,
+            "last": index == loop.count - 1,
+        }
+        if scope is not None:
+            inner["parent"] = scope
+        scope = inner
+        level = level.inner
+    return scope or {}
+
+
+def item_of(env: Env, loop: Loop, index: int) -> Any:
+    """One element of a loop's collection."""
+    if loop.items is not None:
+        return loop.items[index]
+    if loop.collection is None:
+        return None
+    return env.hydrated(loop.collection, loop.step_run.step.path)[index]
+
+
+# ── what all places share ───────────────────────────────────────────────────────────────
+
+
+def result_of(state: State, env: Env, name: str) -> Any:
+    """A step's result by its name; quiet while it has not run."""
+    record = state.steps.get(name)
+    if record is None or record.outcome is None:
+        return Missing(name, _NEVER)
+    return ResultView(record.outcome, name=name, results=record.results or None, resolve=env.resolve)
+
+
+def status_of(state: State, name: str) -> dict[str, Any]:
+    """`steps.<name>.status`: of the step's latest run."""
+    record = state.steps.get(name) or StepRecord(name)
+    outcome = record.outcome
+    done = outcome is not None and record.open == 0
+    status: dict[str, Any] = {
+        "done": done,
+        "ok": outcome.status == "ok" if done and outcome is not None else None,
+        "running": record.running > 0,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at if done else None,
+        "error": outcome.error.message if done and outcome is not None and outcome.error else None,
+        "runs": record.number,
+    }
+    step = state.net.steps.get(name)
+    if step is not None and step.loop is not None:
+        status.update(_loop_status(state, name, outcome if done else None))
+    return status
+
+
+def _loop_status(state: State, name: str, outcome: Outcome | None) -> dict[str, Any]:
+    if outcome is not None:
+        counts = outcome.helpers.get("loop", {})
+        total, succeeded, failed = counts.get("total", 0), counts.get("succeeded", 0), counts.get("failed", 0)
+        skipped = counts.get("skipped", 0)
+        return {"total": total, "completed": total - skipped, "succeeded": succeeded, "failed": failed}
+    for step_run in reversed(state.runs.values()):
+        if step_run.step.name == name and () in step_run.loops:
+            loop = step_run.loops[()]
+            return {
+                "total": loop.count,
+                "completed": loop.finished,
+                "succeeded": loop.succeeded,
+                "failed": loop.failed,
+            }
+    return {"total": 0, "completed": 0, "succeeded": 0, "failed": 0}
+
+
+class StepView(View):
+    """`steps.<name>`: the status of a step, and its result."""
+
+    __slots__ = ("_env", "_name", "_state")
+
+    def __init__(self, state: State, env: Env, name: str) -> None:
+        self._state = state
+        self._env = env
+        self._name = name
+
+    def field(self, key: Any) -> Any:
+        """`steps.fetch.status`, or a field of the result."""
+        if key == "status":
+            return status_of(self._state, self._name)
+        found = result_of(self._state, self._env, self._name)
+        return found.field(key)
+
+    def fields(self) -> list[str]:
+        """Names of the fields."""
+        return ["status", "data", "error", "ref"]
+
+    def value(self) -> Any:
+        """The result as a whole."""
+        found = result_of(self._state, self._env, self._name)
+        if isinstance(found, Missing):
+            found.fail()
+        return found.value()
+
+
+class StepsView(View):
+    """`steps`: every step by its name, dashes included."""
+
+    __slots__ = ("_env", "_state")
+
+    def __init__(self, state: State, env: Env) -> None:
+        self._state = state
+        self._env = env
+
+    def field(self, key: Any) -> Any:
+        """One step."""
+        if key in self._state.net.steps:
+            return StepView(self._state, self._env, key)
+        raise TemplateError(f'"steps.{key}": there is no step of that name')
+
+    def fields(self) -> list[str]:
+        """Names of the steps."""
+        return list(self._state.net.steps)
+
+    def value(self) -> Any:
+        """The results of all steps that have run."""
+        return {
+            name: result_of(self._state, self._env, name).value()
+            for name, record in self._state.steps.items()
+            if record.outcome is not None
+        }
+
+
+class _Statuses(Mapping[str, str]):
+    """The status word of each step's latest run, as the helpers want it."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> str:
+        record = self._state.steps[name]
+        if record.running:
+            return "running"
+        if record.open or record.outcome is None:
+            return "waiting"
+        return "ok" if record.outcome.status == "ok" else "error"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state.steps)
+
+    def __len__(self) -> int:
+        return len(self._state.steps)
+
+
+def _helper(name: str) -> Callable[[State, Env], Any]:
+    def bind(state: State, env: Env) -> Any:
+        drained = [run.step.name for run in state.runs.values() if run.phase == "looped"] if name == "loop_done" else ()
+        return status_functions(_Statuses(state), loops_done=drained, known=state.net.steps)[name]
+
+    return bind
+
+
+def _keychain(state: State, env: Env) -> Any:
+    raise TemplateError(
+        "secrets cannot be read in a template that the server evaluates (`keychain` in an arc, a gate, a loop, "
+        "a step's input or a `set`); read it in the task that needs it"
+    )
+
+
+_SHARED: dict[str, Callable[[State, Env], Any]] = {
+    "workload": lambda state, env: state.workload,
+    "ctx": lambda state, env: state.ctx,
+    "execution_id": lambda state, env: state.execution_id,
+    "job": lambda state, env: {"uuid": state.execution_id, "execution_id": state.execution_id},
+    "steps": StepsView,
+    **{name: _helper(name) for name in STATUS_FUNCTIONS},
+    "keychain": _keychain,
+}

@@ -1,0 +1,219 @@
+"""The static net: steps with their templates compiled, and which step can be reached from which.
+
+Everything here follows from the playbook (and the steps that were synthesized), so it is made once
+per playbook object and shared by all its executions. Reachability is one bit set per step, made
+for the whole net on the first question; a chain with one token never asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from noetl.expr.template import Compiled, compile_value
+from noetl.model.playbook import ALL, Assignment, Loop, Playbook, Reducer, Step
+
+DEFAULT_PARALLEL = 256  # iterations in flight of a parallel loop that names no number
+
+
+class CompiledAssignment:
+    """One `set`, ready to be evaluated."""
+
+    __slots__ = ("path", "scope", "target", "value")
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.scope = assignment.scope
+        self.target = assignment.keys
+        self.value = compile_value(assignment.value)
+        self.path = assignment.path
+
+
+class CompiledArc:
+    """One arc: its guard (None: the success path) and what it sets."""
+
+    __slots__ = ("assignments", "index", "path", "target", "when")
+
+    def __init__(self, index: int, target: str, when: Any, assignments: Iterable[Assignment], path: str) -> None:
+        self.index = index
+        self.target = target
+        self.when: Compiled | None = None if when is None else compile_value(when)
+        self.assignments = tuple(CompiledAssignment(each) for each in assignments)
+        self.path = path
+
+
+class CompiledLoop:
+    """One level of a loop."""
+
+    __slots__ = ("collection", "loop", "until", "window")
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.collection = compile_value(loop.collection)
+        self.until: Compiled | None = None if loop.until is None else compile_value(loop.until)
+        self.window: Compiled | None = None if loop.max_in_flight is None else compile_value(loop.max_in_flight)
+
+
+class CompiledStep:
+    """A step with its server-side templates compiled."""
+
+    __slots__ = (
+        "arcs", "assignments", "deadline_s", "gate", "inclusive", "input", "loops", "parallel_from", "parallel_to",
+        "plain", "reads", "reduce", "step", "synthesize", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.gate = tuple(
+            (None if rule.when is None else compile_value(rule.when), compile_value(rule.allow), rule.path)
+            for rule in step.admission.rules
+        )
+        self.input: Compiled | None = compile_value(step.input) if step.input else None
+        self.assignments = tuple(CompiledAssignment(each) for each in step.assignments)
+        self.arcs = tuple(
+            CompiledArc(index, arc.target, arc.when, arc.assignments, arc.path)
+            for index, arc in enumerate(step.router.arcs)
+        )
+        self.inclusive = step.router.mode == "inclusive"
+        self.timeout_s: Compiled | None = None if step.timeout_s is None else compile_value(step.timeout_s)
+        self.deadline_s: Compiled | None = None if step.deadline_s is None else compile_value(step.deadline_s)
+        self.synthesize = None if step.synthesize is None else compile_value(step.synthesize.source)
+        self.loops = tuple(CompiledLoop(loop) for loop in _levels(step.loop))
+        parallel = [depth for depth, level in enumerate(self.loops) if level.loop.mode == "parallel"]
+        self.parallel_from = parallel[0] if parallel else None  # outermost parallel level
+        self.parallel_to = parallel[-1] if parallel else None  # innermost parallel level
+        self.reduce: dict[str, Reducer] = {}
+        for level in reversed(self.loops):  # the outermost declaration counts
+            self.reduce.update(level.loop.reduce)
+        self.plain = step.loop is None and bool(step.tasks)  # one run on a worker, nothing else
+        self.reads = step.reads
+
+
+def _levels(loop: Loop | None) -> Iterable[Loop]:
+    while loop is not None:
+        yield loop
+        loop = loop.inner
+
+
+class Net:
+    """Steps by name, and who can reach whom."""
+
+    __slots__ = ("_compiled", "_numbers", "_reach", "playbook", "steps")
+
+    def __init__(self, playbook: Playbook, extra: Mapping[str, Step] | None = None) -> None:
+        self.playbook = playbook
+        self.steps: dict[str, Step] = {**playbook.steps_by_name, **extra} if extra else playbook.steps_by_name
+        self._compiled: dict[str, CompiledStep] = {}
+        self._reach: list[int] | None = None
+        self._numbers: dict[str, int] = {}
+
+    def extended(self, extra: Mapping[str, Step]) -> Net:
+        """This net with synthesized steps in it."""
+        net = Net(self.playbook, extra)
+        net._compiled = dict(self._compiled)
+        return net
+
+    def compiled(self, name: str) -> CompiledStep:
+        """A step with its templates compiled (once)."""
+        known = self._compiled.get(name)
+        if known is None:
+            known = self._compiled[name] = CompiledStep(self.steps[name])
+        return known
+
+    def reaches(self, origin: str, target: str) -> bool:
+        """Whether a token at `origin` could come to `target` by some arcs (at least one)."""
+        if self._reach is None:
+            self._reach = self._closure()
+        return bool(self._reach[self._numbers[origin]] >> self._numbers[target] & 1)
+
+    def reaching(self, target: str, origins: Iterable[str]) -> str | None:
+        """The first of `origins` (the target itself aside) that can still come to `target`."""
+        if self._reach is None:
+            self._reach = self._closure()
+        reach, numbers = self._reach, self._numbers
+        bit = 1 << numbers[target]
+        for origin in origins:
+            if origin != target and reach[numbers[origin]] & bit:
+                return origin
+        return None
+
+    def reads_of(self, step: Step, finished: Iterable[str]) -> list[str]:
+        """The finished steps whose results a step's worker-side templates may read."""
+        if ALL in step.reads:
+            return list(finished)
+        known = set(finished) if len(step.reads) > 8 else finished
+        return [name for name in step.reads if name in known]
+
+    def _closure(self) -> list[int]:
+        """Reachable steps of every step as bit sets, over the net's strongly connected parts."""
+        names = list(self.steps)
+        numbers = self._numbers = {name: number for number, name in enumerate(names)}
+        targets = [
+            [numbers[arc.target] for arc in self.steps[name].router.arcs if arc.target in numbers] for name in names
+        ]
+        reach = [0] * len(names)
+        for part in _parts(targets):
+            members = 0
+            for number in part:
+                members |= 1 << number
+            beyond = 0
+            for number in part:
+                for target in targets[number]:
+                    beyond |= (1 << target) | (0 if members >> target & 1 else reach[target])
+            if len(part) > 1:
+                beyond |= members
+            for number in part:
+                reach[number] = beyond
+        return reach
+
+
+def _parts(targets: list[list[int]]) -> Iterable[list[int]]:
+    """Strongly connected parts, those that are reached before those that reach them (Tarjan, without recursion)."""
+    index: list[int] = [-1] * len(targets)
+    low = [0] * len(targets)
+    on_stack = bytearray(len(targets))
+    stack: list[int] = []
+    counter = 0
+    for root in range(len(targets)):
+        if index[root] >= 0:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, at = work.pop()
+            if at == 0:
+                index[node] = low[node] = counter
+                counter += 1
+                stack.append(node)
+                on_stack[node] = 1
+            descended = False
+            for position in range(at, len(targets[node])):
+                target = targets[node][position]
+                if index[target] < 0:
+                    work.append((node, position + 1))
+                    work.append((target, 0))
+                    descended = True
+                    break
+                if on_stack[target]:
+                    low[node] = min(low[node], index[target])
+            if descended:
+                continue
+            if low[node] == index[node]:
+                part = []
+                while True:
+                    member = stack.pop()
+                    on_stack[member] = 0
+                    part.append(member)
+                    if member == node:
+                        break
+                yield part
+            if work:
+                above = work[-1][0]
+                low[above] = min(low[above], low[node])
+
+
+def net_of(playbook: Playbook) -> Net:
+    """The net of a playbook, made once per playbook object."""
+    known: Net | None = playbook.__dict__.get("_net")
+    if known is None:
+        known = Net(playbook)
+        playbook.__dict__["_net"] = known
+    return known

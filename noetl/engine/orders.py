@@ -1,0 +1,89 @@
+"""Run orders: everything a worker needs for one run, made from the state.
+
+What all runs of a step run share (workload, args, input, results by name) is one `RunContext`,
+made once and kept by its id, so that a loop's ten thousand orders carry it by reference.
+"""
+
+from __future__ import annotations
+
+from noetl.engine.state import Run, State, StepRun
+from noetl.errors import NotFound
+from noetl.model.playbook import ALL
+from noetl.model.work import Item, RunContext, RunOrder
+
+
+def order_for(state: State, run_id: str) -> RunOrder:
+    """The order of an open run, under its current epoch."""
+    run = state.open.get(run_id)
+    if run is None:
+        raise NotFound(f"there is no open run {run_id}")
+    return order_of(state, run)
+
+
+def order_of(state: State, run: Run) -> RunOrder:
+    """The order of a run that is at hand."""
+    step_run = run.step_run
+    return RunOrder(
+        run_id=run.id,
+        epoch=run.epoch,
+        context=step_run._context or _context(state, step_run),
+        ctx=state.ctx,
+        path=run.path,
+        items=_items(run) if run.path else (),
+        step_scope=step_run.scope,
+        position=run.position,
+        resume=run.resume,
+        lost=run.lost,
+        timeout_s=step_run.timeout_s,
+    )
+
+
+def _context(state: State, step_run: StepRun) -> RunContext:
+    step = step_run.step
+    wanted = reads_of(state, step_run)
+    finished = {name: record for name in wanted if (record := state.steps.get(name)) and record.outcome is not None}
+    context = RunContext(
+        id=step_run.id,
+        playbook=state.playbook.digest,
+        execution_id=state.execution_id,
+        step=step.name,
+        step_run_id=step_run.id,
+        workload=state.workload,
+        args=step_run.args,
+        input=step_run.input,
+        results={name: record.outcome for name, record in finished.items() if record.outcome is not None},
+        task_results={name: record.results for name, record in finished.items() if record.results},
+        depth=state.depth,
+        defer_input=step_run.defer_input,
+        definition=step if step.name in state.synthesized else None,
+    )
+    step_run._context = context
+    return context
+
+
+def reads_of(state: State, step_run: StepRun) -> list[str]:
+    """The steps whose results the worker's templates may read by name."""
+    step = step_run.step
+    if ALL in step.reads:
+        return list(state.steps)
+    if not step_run.defer_input:
+        return list(step.reads)
+    compiled = state.net.compiled(step.name).input
+    names = {part for name in (compiled.names if compiled else ()) for part in name.split(".")[:2]}
+    if "steps" in names and "steps" in (compiled.names if compiled else ()):
+        return list(state.steps)
+    return [*step.reads, *(name for name in state.steps if name in names and name not in step.reads)]
+
+
+def _items(run: Run) -> tuple[Item, ...]:
+    """The elements of the iteration, outermost level first."""
+    items: list[Item] = []
+    level = run.step_run.step.loop
+    for depth, index in enumerate(run.path):
+        if level is None:
+            break
+        loop = run.step_run.loops[run.path[:depth]]
+        value = loop.items[index] if loop.items is not None else None
+        items.append(Item(level.iterator, index, loop.count, value, loop.collection))
+        level = level.inner
+    return tuple(items)

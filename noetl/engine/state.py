@@ -1,0 +1,339 @@
+"""State: what the log says, folded; the only thing that moves in the core, and only in `evolve`.
+
+    State ── waiting     tokens that stand before a step, by step
+          ├─ runs        step runs that have not been routed yet
+          │    └─ loops  one Loop per collection under way (nested ones by their outer path)
+          ├─ open        runs a worker can hold the lease of: a step run, or one iteration in flight
+          ├─ steps       what is known of each step by name: its last outcome, how often it ran
+          └─ children    child executions that have not ended
+
+Sizes. An iteration is an object only while it is in flight. A finished one is a byte of status, a
+checksum of its last report, and its output as JSON text in a chunk; what has not begun is an
+index range. So a million iterations cost what their outputs cost, and a few bytes.
+
+Attributes that begin with an underscore are caches and hints: they are not part of the state,
+two states are equal without them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from noetl.engine.net import Net, net_of
+from noetl.model.events import ChildRequested, ExecutionRequested, FinalStatus
+from noetl.model.ids import IterationPath, iteration_id
+from noetl.model.outcome import ErrorInfo, Outcome
+from noetl.model.playbook import Playbook, Step
+from noetl.model.position import Position
+from noetl.model.reference import Reference
+from noetl.model.work import RunContext
+
+RunStatus = Literal["queued", "leased", "suspended"]
+Phase = Literal["open", "looped", "ended"]
+
+PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
+CHUNK = 64 * 1024
+MAX_FAILURES = 100  # failures a loop lists one by one
+MAX_SEEN = 1024  # reports of one lease that a repetition is compared with
+
+
+class Token:
+    """A place in the net: it stands before a step until the step takes it."""
+
+    __slots__ = ("args", "boundary", "id", "origin", "reason", "seq", "step")
+
+    def __init__(
+        self, id: str, step: str, args: dict[str, Any], origin: str | None, boundary: str | None, seq: int
+    ) -> None:
+        self.id = id
+        self.seq = seq  # of the event that made it
+        self.step = step
+        self.args = args
+        self.origin = origin
+        self.boundary = boundary
+        self.reason: str | None = None  # why it is parked; None: not looked at yet
+
+
+class Run:
+    """The unit of lease: a step run without a loop, or one iteration in flight."""
+
+    __slots__ = (
+        "child", "contributions", "current", "epoch", "id", "lost", "path", "position", "resume", "seen",
+        "seq", "status", "step_run", "waits", "worker",
+    )  # fmt: skip
+
+    def __init__(self, id: str, step_run: StepRun, path: IterationPath = ()) -> None:
+        self.id = id
+        self.step_run = step_run
+        self.path = path
+        self.status: RunStatus = "queued"
+        self.epoch = 0
+        self.worker = ""
+        self.seq = 0  # of the lease
+        self.position: Position | None = None
+        self.resume: Outcome | None = None
+        self.lost = 0  # workers in a row without an accepted task between them
+        self.current: str | None = None  # the task that said it started
+        self.waits = False  # the next attempt begins after a delay
+        self.child: str | None = None  # key of the child execution it waits for
+        self.seen: dict[str, int] = {}  # event key -> checksum, of this epoch
+        self.contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
+
+
+class Loop:
+    """One collection under way: a step's, or an inner one of an outer iteration."""
+
+    __slots__ = (
+        "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
+        "failures", "finished", "held", "held_parts", "items", "keyed", "order", "parts", "path", "seq", "skipped",
+        "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        step_run: StepRun,
+        path: IterationPath,
+        count: int,
+        window: int,
+        items: tuple[Any, ...] | None,
+        collection: Reference | None,
+        keyed: bool,
+        seq: int,
+    ) -> None:
+        self.seq = seq  # of its start
+        self.step_run = step_run
+        self.path = path
+        self.depth = len(path)  # 0: the step's own loop
+        self.count = count
+        self.window = window
+        self.items = items
+        self.collection = collection
+        self.keyed = keyed
+        self.target = count  # how many will run; fewer once it was stopped
+        self.stopped = False
+        self.finished = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.skipped = 0
+        self.begun = 0  # inner loops begun (of a loop that has one)
+        self.claimed = 0  # every index below was claimed at least once
+        self.ahead: set[int] = set()  # claimed beyond that
+        self.statuses = bytearray()
+        self.checksums = array("I")
+        self.order = 0  # every index below has finished, and its output is in chunks or tail
+        self.chunks: list[bytes] = []
+        self.tail = bytearray()
+        self.held: dict[int, bytes] = {}  # outputs that finished out of order
+        self.failures: list[tuple[int, ErrorInfo]] = []
+        self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer
+        self.parts: dict[str, Any] = {}  # reductions of all indices below `order`
+        self.held_parts: dict[int, dict[str, Any]] = {}
+        self._announced = 0
+
+    @property
+    def issued(self) -> int:
+        """Indices below this may be claimed (or were)."""
+        return min(self.target, self.finished + self.window)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing of it is in flight and nothing more will be."""
+        return self.finished >= self.target
+
+    def status(self, index: int) -> int:
+        """PENDING, OK, FAILED or SKIPPED."""
+        return self.statuses[index] if index < len(self.statuses) else PENDING
+
+    def is_claimed(self, index: int) -> bool:
+        """Whether some worker has held this iteration's lease."""
+        return index < self.claimed or index in self.ahead
+
+    def unclaimed(self) -> Iterator[int]:
+        """Issued indices that no worker has claimed yet, in order."""
+        ahead = self.ahead
+        for index in range(self.claimed, self.issued):
+            if index not in ahead:
+                yield index
+
+    def id_of(self, index: int) -> str:
+        """The run id of an iteration."""
+        return iteration_id(self.step_run.id, (*self.path, index))
+
+    def encoded(self) -> bytes:
+        """The outputs of all iterations up to `order`, as one JSON list."""
+        return b"[" + b",".join([*self.chunks, bytes(self.tail)] if self.tail else self.chunks) + b"]"
+
+
+class StepRun:
+    """One passage of a token through a step, until it is routed."""
+
+    __slots__ = (
+        "_context", "args", "boundary", "deadline_at", "defer_input", "fired", "id", "input", "loops", "number",
+        "open", "origin", "outcome", "phase", "results", "scheduled_at", "scope", "seq", "started_at", "step",
+        "synthesized", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(self, id: str, step: Step, number: int) -> None:
+        self.id = id
+        self.step = step
+        self.number = number
+        self.args: dict[str, Any] = {}
+        self.input: dict[str, Any] = {}
+        self.defer_input = False
+        self.origin: str | None = None
+        self.boundary: str | None = None
+        self.scheduled_at = 0.0
+        self.seq = 0  # of its scheduling
+        self.started_at: float | None = None
+        self.timeout_s: float | None = None
+        self.deadline_at: float | None = None
+        self.phase: Phase = "open"
+        self.outcome: Outcome | None = None
+        self.results: dict[str, Outcome] = {}
+        self.open: dict[str, None] = {}  # ids of its runs in State.open
+        self.loops: dict[IterationPath, Loop] = {}
+        self.scope: dict[str, Any] = {}  # `step.*` of a loop step
+        self.fired: tuple[int, ...] = ()  # arcs taken at loop.done
+        self.synthesized = False
+        self._context: RunContext | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When it times out: from its first start, or at the execution's deadline."""
+        limit = self.deadline_at
+        if self.timeout_s is not None and self.started_at is not None:
+            end = self.started_at + self.timeout_s
+            limit = end if limit is None else min(limit, end)
+        return limit
+
+
+class StepRecord:
+    """What is known of a step by its name, over all its runs."""
+
+    __slots__ = (
+        "checksum", "finished_at", "last", "name", "number", "open", "outcome", "results", "running", "started_at",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0  # runs so far
+        self.open = 0  # runs that have not ended
+        self.running = 0  # of these: started
+        self.outcome: Outcome | None = None  # of the run that ended last
+        self.results: dict[str, Outcome] = {}
+        self.started_at: float | None = None
+        self.finished_at: float | None = None
+        self.last: str | None = None  # id of the run that ended last
+        self.checksum = 0  # of its terminal event
+
+
+class Child:
+    """A child execution that has not ended."""
+
+    __slots__ = ("child", "key", "request", "run_id")
+
+    def __init__(self, key: str, run_id: str, request: ChildRequested) -> None:
+        self.key = key
+        self.run_id = run_id
+        self.request = request
+        self.child: str | None = None  # execution id, once it exists
+
+
+class Ending:
+    """Why the execution winds down: nothing is scheduled any more."""
+
+    __slots__ = ("error", "outcome", "status", "step")
+
+    def __init__(
+        self, status: FinalStatus, error: ErrorInfo | None, step: str | None = None, outcome: Outcome | None = None
+    ) -> None:
+        self.status = status
+        self.error = error
+        self.step = step
+        self.outcome = outcome
+
+
+class State:
+    """One execution, folded from its log."""
+
+    __slots__ = (
+        "_net", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
+        "fresh", "leaves", "live", "open", "output", "paused", "playbook", "processed", "queued", "refused",
+        "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps", "synthesized", "tokens",
+        "waiting", "workload",
+    )  # fmt: skip
+
+    def __init__(self, playbook: Playbook, execution_id: str) -> None:
+        self.playbook = playbook
+        self.execution_id = execution_id
+        self._net = net_of(playbook)
+        self.seq = 0
+        self.at = 0.0
+        self.request: ExecutionRequested | None = None
+        self.started_at = 0.0
+        self.workload: dict[str, Any] = {}
+        self.ctx: dict[str, Any] = {}
+        self.entry = ""
+        self.started = False
+        self.paused = False
+        self.ending: Ending | None = None
+        self.finished: FinalStatus | None = None
+        self.processed = False
+        self.output: Outcome | None = None
+        self.error: ErrorInfo | None = None
+        self.result_step: str | None = None
+        self.tokens = 0  # tokens made so far
+        self.step_runs = 0  # step runs made so far
+        self.waiting: dict[str, list[Token]] = {}
+        self.fresh = 0  # of these: not looked at yet
+        self.runs: dict[str, StepRun] = {}
+        self.live: dict[str, int] = {}  # step -> open runs of it
+        self.open: dict[str, Run] = {}
+        self.queued: dict[str, None] = {}  # ids in `open` that wait for a lease
+        self.steps: dict[str, StepRecord] = {}
+        self.children: dict[str, Child] = {}
+        self.due: dict[str, float] = {}  # step run -> when it times out
+        self.leaves: str | None = None  # the step that finished last with no arc fired
+        self.synthesized: dict[str, Step] = {}
+        self.refused: dict[str, int] = {}  # run -> epoch of a refusal that was recorded
+
+    @property
+    def net(self) -> Net:
+        """The steps and arcs, synthesized ones included."""
+        return self._net
+
+    @property
+    def depth(self) -> int:
+        """How many callers stand above this execution."""
+        return self.request.parent.depth if self.request and self.request.parent else 0
+
+    @property
+    def status(self) -> str:
+        """One word for lists: pending, running, paused, success, failed, cancelled."""
+        if self.finished:
+            return self.finished
+        if not self.started:
+            return "pending"
+        return "paused" if self.paused else "running"
+
+    def loop_of(self, run_id: str) -> tuple[Loop, int] | None:
+        """The open loop and the index that an iteration's run id names."""
+        head, _, tail = run_id.partition("/")
+        step_run = self.runs.get(head)
+        if step_run is None or not tail:
+            return None
+        try:
+            path = tuple(int(part) for part in tail.split("."))
+        except ValueError:
+            return None
+        loop = step_run.loops.get(path[:-1])
+        if loop is None or not 0 <= path[-1] < loop.count or iteration_id(head, path) != run_id:
+            return None
+        return loop, path[-1]
+
+
+def begin(playbook: Playbook, execution_id: str) -> State:
+    """An execution of which nothing has happened yet."""
+    return State(playbook, execution_id)
