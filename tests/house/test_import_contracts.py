@@ -1,0 +1,105 @@
+"""The import contracts are kept, and each of them breaks when a bad import is written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# contract -> imports that must break it: (file, line to add)
+VIOLATIONS: dict[str, list[tuple[str, str]]] = {
+    "The house has one direction": [
+        ("model/ids.py", "import noetl.expr"),  # up
+        ("engine/facts.py", "import noetl.dsl"),  # sideways
+        ("settings.py", "import noetl.local"),
+        ("helpers.py", ""),  # a room that is not in the picture
+    ],
+    "The core is pure": [
+        ("model/ids.py", "import uuid"),
+        ("expr/__init__.py", "import random"),
+        ("dsl/__init__.py", "from pathlib import Path"),
+        ("engine/facts.py", "import time"),
+        ("pipeline/__init__.py", "import asyncio"),
+    ],
+    "A worker cannot start a step": [
+        ("work/__init__.py", "import noetl.engine.facts"),
+        ("worker.py", "import noetl.api"),
+    ],
+    "The control plane runs no tool and opens no store": [
+        ("control/__init__.py", "import noetl.backends.events"),
+        ("api/__init__.py", "import noetl.tools.noop"),
+    ],
+    "Only advance may evolve state": [("engine/facts.py", "import noetl.engine.evolve")],
+    "Kinds, back ends and surfaces are strangers to each other": [
+        ("tools/noop.py", "import noetl.tools.python"),
+        ("backends/queue/memory.py", "import noetl.backends.events.sqlite"),
+        ("dsl/surfaces/canonical.py", "import noetl.dsl.surfaces.v10"),
+    ],
+}
+
+
+def broken_contracts(folder: Path) -> list[str]:
+    """Names of the contracts that lint-imports calls broken in this copy of the house."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    assert "Contracts" in ran.stdout, ran.stdout + ran.stderr
+    broken = re.findall(r"^(.+?) BROKEN", ran.stdout, re.MULTILINE)
+    assert (ran.returncode != 0) == bool(broken), ran.stdout
+    return broken
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A copy of the package with its contracts, to be vandalised."""
+    shutil.copytree(ROOT / "noetl", tmp_path / "noetl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_house_keeps_its_contracts(house):
+    assert broken_contracts(house) == []
+
+
+@pytest.mark.parametrize(
+    ("contract", "file", "line"),
+    [(contract, *case) for contract, cases in VIOLATIONS.items() for case in cases],
+)
+def test_a_bad_import_breaks_its_contract(house, contract, file, line):
+    target = house / "noetl" / file
+    text = target.read_text() if target.exists() else '"""A file of no room."""\n'
+    target.write_text(f"{text}\n{line}\n")
+    assert contract in broken_contracts(house)
+
+
+def test_every_contract_has_a_violation_that_breaks_it():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert {contract["name"] for contract in config["tool"]["importlinter"]["contracts"]} == set(VIOLATIONS)
+
+
+@pytest.mark.parametrize(
+    "code", ["import datetime\n\nNOW = datetime.datetime.now()\n", "import uuid\n\nID = uuid.uuid4()\n"]
+)
+def test_the_core_may_not_ask_the_clock_or_chance(house, code):
+    file = house / "noetl" / "engine" / "clockwork.py"
+    file.write_text(f'"""Bad."""\n\n{code}')
+    ran = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "TID251", str(file)],
+        cwd=house,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 1
+    assert "TID251" in ran.stdout
