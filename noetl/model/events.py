@@ -519,9 +519,7 @@ class Recorded(Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decoders: dict[tuple[str, int], msgspec.json.Decoder[Any]] = {
-    key: msgspec.json.Decoder(body) for key, body in BODIES.items()
-}
+_decoders: dict[tuple[str, int], msgspec.json.Decoder[Any]] = {}  # made when first used: it takes a while
 
 
 def encode_body(body: Event) -> bytes:
@@ -531,7 +529,10 @@ def encode_body(body: Event) -> bytes:
 
 def decode_body(name: str, version: int, data: bytes) -> Event:
     """A body out of the log; an unknown name or version is a KeyError, never skipped."""
-    event: Event = _decoders[name, version].decode(data)
+    decoder = _decoders.get((name, version))
+    if decoder is None:
+        decoder = _decoders[name, version] = msgspec.json.Decoder(BODIES[name, version])
+    event: Event = decoder.decode(data)
     return event
 
 

@@ -1,0 +1,228 @@
+"""One execution in this process: facts in, one decision at a time, one append each.
+
+    tell(fact) ─> inbox ─┐
+                         ├─> advance ─> needs? ─> append ─> replies, then commands
+    tell(fact) ─> inbox ─┘        └── VersionConflict: fold the log again, decide again
+
+Whatever arrives while an append is being flushed is taken together into the next decision, so a
+thousand reports of one loop cost a few flushes and not a thousand. The state in memory is a
+cache of the log: on any doubt it is dropped and folded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from noetl.control.catalogue import Catalogue
+from noetl.control.recorder import Recorder
+from noetl.control.views import project
+from noetl.engine.advance import advance, fold
+from noetl.engine.commands import GoOn
+from noetl.engine.decision import Decision
+from noetl.engine.facts import ClaimAny, Fact, Reply
+from noetl.engine.state import State, begin
+from noetl.errors import CorruptLog, NotFound, StoreUnavailable, VersionConflict
+from noetl.model.playbook import Playbook
+from noetl.ports import Append, Clock, EventStore, ExecutionSummary
+
+MAX_CONFLICTS = 50  # rivals in a row before giving up on a decision
+PAGE = 5_000  # events read at once when a log is folded
+SNAPSHOT_EVENTS = 20_000  # events between two snapshots, and before the first one
+
+
+class Parts(Struct, frozen=True):
+    """What executions need, joined once."""
+
+    store: EventStore
+    catalogue: Catalogue
+    recorder: Recorder
+    clock: Clock
+    draws: Any
+
+
+class Execution:
+    """The mailbox of one execution and the state folded from its log."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        execution_id: str,
+        written: Callable[[Execution, Decision], None],
+        offers: Callable[[], list[Offer]],
+    ) -> None:
+        self.id = execution_id
+        self.state: State | None = None
+        self.summary: ExecutionSummary | None = None
+        self._parts = parts
+        self._written = written
+        self._offers = offers
+        self._snapshot_at = SNAPSHOT_EVENTS
+        self._inbox: list[tuple[Fact, asyncio.Future[Reply] | None]] = []
+        self._go_on = False
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is under way."""
+        return self._pump is None and not self._inbox
+
+    def tell(self, fact: Fact) -> asyncio.Future[Reply]:
+        """Put a fact into the mailbox; the reply comes when it is decided and on disk."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._inbox.append((fact, future))
+        self._wake()
+        return future
+
+    def nudge(self) -> None:
+        """Decide again without a fact."""
+        self._go_on = True
+        self._wake()
+
+    async def load(self) -> State:
+        """The state as the log has it now (NotFound when there is none)."""
+        if self.state is None:
+            self.state, self.summary = await load_state(self._parts, self.id)
+            self._snapshot_at = _next_snapshot(self.state.seq)
+        return self.state
+
+    async def begin(self, playbook: Playbook, fact: Fact, key: str | None) -> Decision:
+        """The first decision of a new execution; VersionConflict when the id is taken."""
+        self.state = begin(playbook, self.id)
+        self.summary = ExecutionSummary(execution_id=self.id, path="", status="pending", started_at=0.0, key=key)
+        return await self._decide([fact])
+
+    def forget(self) -> None:
+        """Drop the cached state."""
+        self.state = None
+        self.summary = None
+
+    # ── the pump ────────────────────────────────────────────────────────────────────────
+
+    def _wake(self) -> None:
+        if self._pump is None:
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._inbox or self._go_on:
+                batch, self._inbox = self._inbox, []
+                self._go_on = False
+                await self._answer(batch)
+        finally:
+            self._pump = None
+            if self._inbox or self._go_on:
+                self._wake()
+
+    async def _answer(self, batch: list[tuple[Fact, asyncio.Future[Reply] | None]]) -> None:
+        try:
+            decision = await self._decide_until_written([fact for fact, _ in batch])
+        except Exception as problem:  # noqa: BLE001 - every caller gets it
+            self.forget()
+            for _, future in batch:
+                if future is not None and not future.done():
+                    future.set_exception(problem)
+            return
+        for (_, future), reply in zip(batch, decision.replies, strict=False):
+            if future is not None and not future.done():
+                future.set_result(reply)
+
+    async def _decide_until_written(self, facts: list[Fact]) -> Decision:
+        for _ in range(MAX_CONFLICTS):
+            await self.load()
+            try:
+                return await self._decide(facts)
+            except VersionConflict:
+                self.forget()  # somebody else was first: read what they wrote, decide again
+        raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} other writers were first in a row")
+
+    async def _decide(self, facts: list[Fact]) -> Decision:
+        state, summary = self.state, self.summary
+        assert state is not None
+        offers = self._offers()
+        try:
+            asked = [*facts, *(offer.fact for offer in offers)] if offers else facts
+            before = state.seq
+            decision = advance(state, asked, at=self._parts.clock.now(), draws=self._parts.draws)
+            while decision.needs:
+                answers = await self._parts.recorder.answers(decision.needs, self.id, state.playbook)
+                decision = decision.resume(answers)
+            if decision.events:
+                summary = project(summary, decision.events)
+                await self._parts.store.append(
+                    Append(execution_id=self.id, expected_seq=before, events=decision.events, summary=summary)
+                )
+                self.summary = summary
+                if state.seq >= self._snapshot_at:
+                    await self._snapshot(state)
+        except BaseException:
+            self.forget()
+            for offer in offers:
+                offer.refuse()
+            raise
+        for offer, reply in zip(offers, decision.replies[len(facts) :], strict=True):
+            offer.answer(reply)
+        if any(isinstance(command, GoOn) for command in decision.commands):
+            self.nudge()
+        self._written(self, decision)
+        return decision
+
+    async def _snapshot(self, state: State) -> None:
+        """Keep the folded state, so that a long log need not be folded again from its beginning."""
+        from noetl.engine.snapshot import encode_state
+
+        self._snapshot_at = _next_snapshot(state.seq)
+        try:
+            await self._parts.store.save_snapshot(self.id, state.seq, encode_state(state))
+        except StoreUnavailable:
+            return  # it costs only time; the next append will tell whether the store is there
+
+
+def _next_snapshot(seq: int) -> int:
+    """Snapshots grow with the log, so they become rarer: all of them together cost a fixed share."""
+    return max(seq + SNAPSHOT_EVENTS, seq + seq // 4)
+
+
+class Offer:
+    """A worker's free slots, lent to one decision."""
+
+    __slots__ = ("answer", "fact", "refuse")
+
+    def __init__(self, fact: ClaimAny, answer: Callable[[Reply], None], refuse: Callable[[], None]) -> None:
+        self.fact = fact
+        self.answer = answer
+        self.refuse = refuse
+
+
+async def load_state(parts: Parts, execution_id: str, at: int | None = None) -> tuple[State, ExecutionSummary]:
+    """Fold an execution's log (up to seq `at`), from its snapshot where there is one."""
+    summary = await parts.store.summary(execution_id)
+    if summary is None:
+        raise NotFound(f"there is no execution {execution_id}")
+    playbook = await parts.catalogue.load(summary.playbook)
+    end = summary.seq if at is None else min(at, summary.seq)
+    state = await _from_snapshot(parts, execution_id, playbook, end)
+    after = state.seq if state is not None else 0
+    while after < end:
+        events = await parts.store.read(execution_id, after, min(PAGE, end - after))
+        if not events:
+            raise CorruptLog(f"execution {execution_id}: the log ends at seq {after}, not at {end}")
+        state = fold(playbook, events, state)
+        after = events[-1].seq
+    return state or begin(playbook, execution_id), summary
+
+
+async def _from_snapshot(parts: Parts, execution_id: str, playbook: Playbook, end: int) -> State | None:
+    """The newest snapshot that is not beyond `end`; None: fold from the beginning."""
+    kept = await parts.store.snapshot(execution_id) if end > SNAPSHOT_EVENTS else None
+    if kept is None or kept[0] > end:
+        return None
+    from noetl.engine.snapshot import decode_state
+
+    try:
+        return decode_state(playbook, kept[1])
+    except CorruptLog:
+        return None  # written by another version: the log itself is the truth

@@ -1,0 +1,316 @@
+"""The control plane: it starts, steers and shows executions, and gives their runs to workers.
+
+Every change is the same walk: a fact is told to an execution, the engine decides, the decision is
+appended to the log, and only then do others hear of it (`control/execution.py`). What is here is
+who may tell what, and what happens with the commands that come out.
+
+Any number of orchestrators may work on one store. Each keeps states as caches; of two conflicting
+appends one fails, and its orchestrator reads the log again. Nothing that is only in memory
+is needed to go on: after a restart `recovery.resume` folds the logs and asks what is outstanding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+
+from noetl.control.catalogue import Catalogue, Files, Source, digest_of
+from noetl.control.children import FINAL, Children
+from noetl.control.clock import RealClock, RealDraws
+from noetl.control.deeds import Deeds
+from noetl.control.execution import Execution, Parts, load_state
+from noetl.control.ids import ExecutionIds
+from noetl.control.recorder import Recorder
+from noetl.control.registry import Executions
+from noetl.control.requests import Submission, first_fact, source_of
+from noetl.control.rerun import kept_before
+from noetl.control.timers import Timers
+from noetl.control.views import Progress
+from noetl.control.workers import Workers
+from noetl.engine.commands import CancelRun, Command, EnqueueRun, SetTimer
+from noetl.engine.decision import Decision
+from noetl.engine.facts import (
+    CancelAsked,
+    Fact,
+    PauseAsked,
+    RequestMade,
+    ResumeAsked,
+    SignalSent,
+    TimerDue,
+)
+from noetl.engine.state import State
+from noetl.errors import Conflict, NotFound, VersionConflict
+from noetl.model.events import ExecutionRequested, PlaybookProcessed, Recorded
+from noetl.model.playbook import Playbook
+from noetl.model.tool import ToolSpec
+from noetl.ports import (
+    Clock,
+    EventStore,
+    ExecutionFilter,
+    ExecutionSummary,
+    Keychain,
+    PlaybookStore,
+    QueuedRun,
+    ResultStore,
+    RunQueue,
+)
+
+CACHE = 1_000  # executions kept in memory although nothing happens in them
+LEASE_SECONDS = 30.0
+LOOK_SECONDS = 1.0  # how often `wait` looks at the store for what another process wrote
+
+
+class Orchestrator:
+    """The control plane over its back ends; `work` is the workers' side of it."""
+
+    def __init__(
+        self,
+        *,
+        store: EventStore,
+        playbooks: PlaybookStore,
+        results: ResultStore,
+        queue: RunQueue,
+        specs: Callable[[], Mapping[str, ToolSpec]],
+        keychain: Keychain | None = None,
+        clock: Clock | None = None,
+        draws: Any = None,
+        files: Files | None = None,
+        lease_seconds: float | None = LEASE_SECONDS,
+        cache: int = CACHE,
+    ) -> None:
+        clock = clock or RealClock()
+        self.store = store
+        self.results = results
+        self.catalogue = Catalogue(playbooks, specs, files)
+        self._keychain = keychain
+        self._queue = queue
+        self._deeds = Deeds(clock)
+        self._parts = Parts(store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws())
+        self._ids = ExecutionIds(clock)
+        self._timers = Timers(clock, self._timer_due)
+        self.work = Workers(
+            queue=queue,
+            catalogue=self.catalogue,
+            keychain=keychain,
+            clock=clock,
+            deeds=self._deeds,
+            lease_seconds=lease_seconds,
+        )
+        self._executions = Executions(self._parts, self._written, self.work.offers, cache)
+        self.work.executions = self._executions
+        self._children = Children(self._parts, self._executions, self.submit, self._deeds)
+        self._ended: dict[str, list[asyncio.Future[None]]] = {}
+
+    # ── requests ────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, submission: Submission) -> str:
+        """Start an execution and return its id; it is on disk then.
+
+        InvalidPlaybook has the diagnostics. A key that was used before gives the execution it started."""
+        if submission.key is not None:
+            known = await self.store.by_key(submission.key)
+            if known is not None:
+                return await self._same_request(known, submission)
+        source = await source_of(submission, self.catalogue)
+        playbook = self.catalogue.compile(source, strict=submission.strict, legacy=submission.legacy)
+        fact = await first_fact(submission, source, playbook, self._keychain)
+        # Both wait for the same flush; neither is acknowledged before it.
+        kept = asyncio.ensure_future(self.catalogue.keep(playbook, source))
+        try:
+            return await self._begin(playbook, fact, submission)
+        finally:
+            await kept
+
+    async def wait(self, execution_id: str, timeout: float | None = None) -> ExecutionSummary:
+        """The summary of an execution once it has ended; TimeoutError when that takes longer."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        ended: asyncio.Future[None] = loop.create_future()
+        self._ended.setdefault(execution_id, []).append(ended)
+        try:
+            while True:
+                summary = await self.summary(execution_id)
+                if summary.status in FINAL:
+                    return summary
+                remaining = LOOK_SECONDS if deadline is None else deadline - loop.time()
+                if remaining <= 0:
+                    raise TimeoutError(f"execution {execution_id} is still {summary.status} after {timeout} s")
+                await asyncio.wait((ended,), timeout=min(LOOK_SECONDS, remaining))
+        finally:
+            waiting = self._ended.get(execution_id, [])
+            if ended in waiting:
+                waiting.remove(ended)
+                if not waiting:
+                    del self._ended[execution_id]
+
+    async def cancel(self, execution_id: str, reason: str = "") -> None:
+        """Stop an execution and its children; Conflict when it has ended already."""
+        await self._ask(execution_id, CancelAsked(reason))
+
+    async def pause(self, execution_id: str, reason: str = "") -> None:
+        """Start no new run until it is resumed."""
+        await self._ask(execution_id, PauseAsked(reason))
+
+    async def resume(self, execution_id: str, reason: str = "") -> None:
+        """Go on after a pause."""
+        await self._ask(execution_id, ResumeAsked(reason))
+
+    async def signal(self, execution_id: str, name: str = "", payload: Mapping[str, Any] | None = None) -> None:
+        """Lay `payload` over the execution's ctx, which may open a closed gate."""
+        await self._ask(execution_id, SignalSent(name, dict(payload or {})))
+
+    async def rerun(
+        self,
+        execution_id: str,
+        from_step: str | None = None,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Run the same playbook again; with `from_step` from there on, earlier results kept."""
+        state = await self.state(execution_id)
+        request = state.request
+        assert request is not None
+        source = await self.catalogue.source(request.playbook)
+        return await self.submit(
+            Submission(
+                text=source.text,
+                file=source.file,
+                version=request.version,
+                payload=dict(request.payload if payload is None else payload),
+                entry_step=from_step or request.entry_step,
+                return_step=request.return_step,
+                key=key,
+                kept=await kept_before(self._parts, state, from_step) if from_step else None,
+                legacy=True,
+            )
+        )
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────
+
+    async def summary(self, execution_id: str) -> ExecutionSummary:
+        """The row of an execution; NotFound when there is none."""
+        if execution_id in self._executions:
+            known = self._executions.of(execution_id).summary
+            if known is not None and known.status in FINAL:
+                return known
+        found = await self.store.summary(execution_id)
+        if found is None:
+            raise NotFound(f"there is no execution {execution_id}")
+        return found
+
+    async def executions(self, where: ExecutionFilter | None = None) -> list[ExecutionSummary]:
+        """Newest first, one page."""
+        return await self.store.executions(where or ExecutionFilter())
+
+    async def events(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """The log of an execution; NotFound when there is none."""
+        found = await self.store.read(execution_id, after, limit)
+        if not found:
+            await self.summary(execution_id)
+        return found
+
+    def subscribe(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        """The log as it grows, until the execution has ended."""
+        return self.store.tail(execution_id, after)
+
+    async def state(self, execution_id: str, at: int | None = None) -> State:
+        """The state folded from the log, as it is or as it was after event `at`; the caller's own copy."""
+        state, _ = await load_state(self._parts, execution_id, at)
+        return state
+
+    async def progress(self, execution_id: str) -> Progress:
+        """The step table of an execution."""
+        progress = Progress()
+        while page := await self.store.read(execution_id, progress.seq, 5_000):
+            for recorded in page:
+                progress.apply(recorded)
+        return progress
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Watch over leases."""
+        self.work.start()
+
+    async def close(self) -> None:
+        """Stop working; the log has everything. The back ends stay open."""
+        await self.work.close()
+        await self._deeds.close()
+        await self._timers.close()
+        await self._queue.close()
+
+    def take_over(self, state: State, commands: Iterable[Command]) -> None:
+        """Go on with an execution that another process began (recovery)."""
+        self.work.adopt(state)
+        self._carry_out(state.execution_id, commands)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    async def _begin(self, playbook: Playbook, fact: RequestMade, submission: Submission) -> str:
+        while True:
+            execution = self._executions.of(self._ids.mint())
+            try:
+                await execution.begin(playbook, fact, submission.key)
+                return execution.id
+            except VersionConflict:
+                self._executions.forget(execution.id)  # another process minted the same id: mint again
+            except Conflict:
+                self._executions.forget(execution.id)
+                known = await self.store.by_key(submission.key or "")
+                if known is None:
+                    raise
+                return await self._same_request(known, submission)
+
+    async def _same_request(self, known: ExecutionSummary, submission: Submission) -> str:
+        """The execution that a key started; Conflict when the key came with another request."""
+        if submission.parent is None:
+            (first,) = await self.store.read(known.execution_id, 0, 1)
+            request = first.body
+            assert isinstance(request, ExecutionRequested)
+            text = submission.text
+            same_text = text is None or digest_of(Source(text, submission.file)) == request.playbook
+            if not same_text or request.payload != submission.payload:
+                raise Conflict(
+                    f"the key {submission.key!r} was used for another request (execution {known.execution_id}); "
+                    "use a new key for a new request"
+                )
+        return known.execution_id
+
+    async def _ask(self, execution_id: str, fact: Fact) -> None:
+        reply = await self._executions.tell(execution_id, fact)
+        if not reply.accepted:
+            raise Conflict(f"execution {execution_id}: {reply.reason or 'this is not possible now'}")
+
+    def _written(self, execution: Execution, decision: Decision) -> None:
+        """A decision is on disk: leases follow its events, its commands are carried out."""
+        self.work.follow(decision.events)
+        self._carry_out(execution.id, decision.commands)
+        if decision.events and isinstance(decision.events[-1].body, PlaybookProcessed):
+            self._has_ended(execution.id)
+
+    def _carry_out(self, execution_id: str, commands: Iterable[Command]) -> None:
+        queued: list[QueuedRun] = []
+        for command in commands:
+            if isinstance(command, EnqueueRun):
+                queued.append(QueuedRun(execution_id, command.run_id, command.pool or "default", command.together))
+            elif isinstance(command, SetTimer):
+                self._timers.set(execution_id, command.at)
+            elif isinstance(command, CancelRun):
+                self.work.leases.revoke(command.run_id, command.epoch, command.worker)
+            else:
+                self._children.carry_out(execution_id, command)
+        if queued:
+            self._deeds.insist(f"queueing runs of {execution_id}", lambda: self._queue.put(queued))
+
+    def _has_ended(self, execution_id: str) -> None:
+        self._timers.set(execution_id, None)
+        self.work.leases.release_execution(execution_id)
+        self._deeds.insist(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
+        for future in self._ended.pop(execution_id, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def _timer_due(self, execution_id: str) -> None:
+        self._deeds.insist(f"timer of {execution_id}", lambda: self._executions.tell(execution_id, TimerDue()))

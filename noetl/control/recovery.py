@@ -1,0 +1,38 @@
+"""After a restart: fold every unfinished log, ask what is outstanding, and go on.
+
+Nothing is remembered between processes but the log. Commands that were lost when the process
+died (a run not enqueued, a child not started, a caller not answered) are all in
+`outstanding(state)`; leases of the log are taken up with a full term, so that workers which
+lived on keep their runs and others are taken back when their term is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from noetl.control.orchestrator import Orchestrator
+from noetl.engine.outstanding import outstanding
+from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
+
+log = logging.getLogger("noetl.control")
+
+AT_ONCE = 8
+
+
+async def resume(orchestrator: Orchestrator) -> list[str]:
+    """Take over every unfinished execution; their ids. A damaged one is named and left, the others go on."""
+    ids = await orchestrator.store.unfinished()
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(execution_id: str) -> str | None:
+        async with gate:
+            try:
+                state = await orchestrator.state(execution_id)
+            except (CorruptLog, InvalidPlaybook, NotFound) as problem:
+                log.error("execution %s cannot be resumed: %s", execution_id, problem)
+                return None
+            orchestrator.take_over(state, outstanding(state))
+            return execution_id
+
+    return [found for found in await asyncio.gather(*map(one, ids)) if found]

@@ -1,0 +1,56 @@
+"""The executions this process has in memory: one mailbox each, the idle ones forgotten first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from noetl.control.execution import Execution, Offer, Parts
+from noetl.engine.decision import Decision
+from noetl.engine.facts import Fact, Reply
+
+
+class Executions:
+    """Mailboxes by execution id; a cache, since every state can be folded again from its log."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        written: Callable[[Execution, Decision], None],
+        offers: Callable[[], list[Offer]],
+        capacity: int,
+    ) -> None:
+        self._parts = parts
+        self._written = written
+        self._offers = offers
+        self._capacity = capacity
+        self._known: OrderedDict[str, Execution] = OrderedDict()
+
+    def of(self, execution_id: str) -> Execution:
+        """The mailbox of an execution, known or not."""
+        known = self._known.get(execution_id)
+        if known is None:
+            known = self._known[execution_id] = Execution(self._parts, execution_id, self._written, self._offers)
+            if len(self._known) > self._capacity:
+                self._forget_idle()
+        else:
+            self._known.move_to_end(execution_id)
+        return known
+
+    def tell(self, execution_id: str, fact: Fact) -> asyncio.Future[Reply]:
+        """Put a fact into an execution's mailbox."""
+        return self.of(execution_id).tell(fact)
+
+    def forget(self, execution_id: str) -> None:
+        """Drop an execution from memory."""
+        self._known.pop(execution_id, None)
+
+    def __contains__(self, execution_id: str) -> bool:
+        return execution_id in self._known
+
+    def _forget_idle(self) -> None:
+        surplus = len(self._known) - self._capacity
+        idle = (execution_id for execution_id, execution in self._known.items() if execution.idle)
+        for execution_id, _ in zip(list(idle), range(surplus), strict=False):
+            del self._known[execution_id]

@@ -1,0 +1,262 @@
+"""The workers' side of the control plane (`ports.WorkLink`): claim, report, heartbeat, secrets.
+
+A worker's report is a fact told to its execution; the verdict comes back when the events are on
+disk. With free slots the report asks for more in the same breath: first what others have been
+waiting for in the queue, then whatever this very report starts, leased in the same append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from noetl.control.catalogue import Catalogue
+from noetl.control.claims import Claims, pool_name
+from noetl.control.deeds import Deeds
+from noetl.control.execution import Offer
+from noetl.control.leases import Leases
+from noetl.control.registry import Executions
+from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, Reply, ReportMade, RunReturned
+from noetl.engine.outstanding import leases
+from noetl.engine.state import State
+from noetl.errors import NoetlError, NotFound, SecretUnavailable, StoreUnavailable
+from noetl.model.events import (
+    ChildRequested,
+    Event,
+    IterationDone,
+    IterationFailed,
+    IterationStarted,
+    Recorded,
+    StepDone,
+    StepFailed,
+    StepStarted,
+    WorkerLost,
+)
+from noetl.model.ids import iteration_id, split_run_id
+from noetl.model.work import Claim, Report, RunOrder, Verdict
+from noetl.ports import Clock, Keychain, QueuedRun, RunQueue
+
+log = logging.getLogger("noetl.control")
+
+
+class Workers:
+    """`ports.WorkLink` over the executions of this process."""
+
+    def __init__(
+        self,
+        *,
+        queue: RunQueue,
+        catalogue: Catalogue,
+        keychain: Keychain | None,
+        clock: Clock,
+        deeds: Deeds,
+        lease_seconds: float | None,
+    ) -> None:
+        self.executions: Executions  # set by the orchestrator, which both belong to
+        self.leases = Leases(clock, lease_seconds)
+        self._queue = queue
+        self._catalogue = catalogue
+        self._keychain = keychain
+        self._clock = clock
+        self._deeds = deeds
+        self._lease_seconds = lease_seconds
+        self._claims = Claims(queue, self._lease, self._return)
+        self._watch: asyncio.Task[None] | None = None
+
+    # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
+
+    async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
+        """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
+        return await self._claims.claim(claim, wait)
+
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
+        """Prolong leases; returns the runs that are no longer this worker's."""
+        self.leases.extend(worker, runs)
+        unknown = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
+        return [run_id for run_id, epoch in unknown if not await self._take_up(worker, run_id, epoch)]
+
+    async def revoked(self, worker: str, *, wait: float) -> list[str]:
+        """Runs taken away from this worker; waits up to `wait` seconds for one."""
+        return await self.leases.revocations(worker, wait)
+
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Runs a worker lets go of; others may claim them at once."""
+        await asyncio.gather(
+            *(self.executions.tell(split_run_id(run_id)[0], RunReturned(run_id, epoch)) for run_id, epoch in runs)
+        )
+
+    async def report(
+        self, worker: str, reports: Sequence[Report], *, free: int = 0
+    ) -> tuple[list[Verdict], list[RunOrder]]:
+        """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
+        claim = Claim(worker, free, self._claims.pool_of(worker))
+        reporting = asyncio.ensure_future(self._report(claim, reports, free))
+        try:
+            return await asyncio.shield(reporting)
+        except asyncio.CancelledError:
+            reporting.add_done_callback(lambda done: self._return_orders(claim, done))
+            raise
+
+    async def _report(self, claim: Claim, reports: Sequence[Report], free: int) -> tuple[list[Verdict], list[RunOrder]]:
+        worker = claim.worker
+        waiting = await self._queue.take(claim, wait=0) if free > 0 else []
+        told = [self.executions.tell(split_run_id(report.run_id)[0], ReportMade(report, worker)) for report in reports]
+        asked = self._ask_for_more(claim, reports, free - len(waiting))
+        if waiting:
+            answers, leased = await asyncio.gather(
+                asyncio.gather(*told, *asked, return_exceptions=True), self._lease(claim, waiting)
+            )
+            orders = list(leased)
+        else:
+            answers = await asyncio.gather(*told, *asked, return_exceptions=True)
+            orders = []
+        verdicts = [_verdict(report, answer) for report, answer in zip(reports, answers, strict=False)]
+        for answer in answers[len(told) :]:
+            if isinstance(answer, Reply):
+                orders.extend(answer.orders)
+        return verdicts, orders
+
+    async def playbook(self, digest: str) -> bytes:
+        """The compiled playbook (JSON of the IR)."""
+        return await self._catalogue.encoded(digest)
+
+    async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
+        """Keychain values, handed to the worker that needs them."""
+        if self._keychain is None:
+            raise SecretUnavailable(dict.fromkeys(names, "this installation has no keychain"))
+        state = await self.executions.of(execution_id).load()
+        return await self._keychain.resolve(state.playbook.keychain, names, workload=state.workload)
+
+    async def close(self) -> None:
+        """Stop watching over leases."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+            self._watch = None
+
+    # ── for the orchestrator ────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Watch over leases, where they can expire."""
+        if self._lease_seconds is not None and self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._watch_leases(self._lease_seconds))
+
+    def offers(self) -> list[Offer]:
+        """Free slots of workers that wait, for a decision that is about to be made."""
+        return self._claims.offers()
+
+    def follow(self, events: Sequence[Recorded]) -> None:
+        """Leases follow the log: what started is held, what ended is not."""
+        for recorded in events:
+            change = _LEASE_CHANGES.get(type(recorded.body))
+            if change is not None:
+                change(self.leases, recorded.body)
+
+    def adopt(self, state: State) -> None:
+        """Take up the leases of a folded log, with a full term each."""
+        for run_id, epoch, worker in leases(state):
+            self.leases.grant(run_id, epoch, worker)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    def _ask_for_more(self, claim: Claim, reports: Sequence[Report], slots: int) -> list[asyncio.Future[Reply]]:
+        """Lend the free slots to the executions just reported on, in equal shares."""
+        if slots <= 0:
+            return []
+        ids = list(dict.fromkeys(split_run_id(report.run_id)[0] for report in reports))
+        asked = []
+        for left, execution_id in zip(range(len(ids), 0, -1), ids, strict=True):
+            share = -(-slots // left)
+            if share > 0:
+                slots -= share
+                fact = ClaimAny(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
+                asked.append(self.executions.tell(execution_id, fact))
+        return asked
+
+    async def _lease(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
+        told = [self.executions.tell(run.execution_id, ClaimMade(claim.worker, run.run_id)) for run in runs]
+        orders: list[RunOrder] = []
+        for run, reply in zip(runs, await asyncio.gather(*told, return_exceptions=True), strict=True):
+            if isinstance(reply, Reply):
+                orders.extend(reply.orders)  # none: somebody else was first, or it has ended
+            elif isinstance(reply, StoreUnavailable):
+                await self._queue.put([run])
+            elif isinstance(reply, NoetlError):
+                log.error("run %s cannot be leased: %s", run.run_id, reply)
+            else:
+                raise reply
+        return orders
+
+    def _return(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
+        """The worker went away between its claim and the answer."""
+        if not orders:
+            return
+        runs = [(order.run_id, order.epoch) for order in orders]
+        self._deeds.insist(f"giving back {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
+
+    def _return_orders(self, claim: Claim, done: asyncio.Future[tuple[list[Verdict], list[RunOrder]]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._return(claim, done.result()[1])
+
+    async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
+        """A lease this process does not know of: the log says whether it stands."""
+        try:
+            state = await self.executions.of(split_run_id(run_id)[0]).load()
+        except NotFound:
+            return False
+        run = state.open.get(run_id)
+        if run is None or run.status != "leased" or run.epoch != epoch or run.worker != worker:
+            return False
+        self.leases.grant(run_id, epoch, worker)
+        return True
+
+    async def _watch_leases(self, term: float) -> None:
+        while True:
+            await self._clock.sleep(term / 4)
+            for lease in self.leases.expired():
+                self.leases.release(lease.run_id, lease.epoch)
+                self._deeds.insist(
+                    f"taking back {lease.run_id}",
+                    lambda run_id=lease.run_id, epoch=lease.epoch: self.executions.tell(  # type: ignore[misc]
+                        split_run_id(run_id)[0], LeaseExpired(run_id, epoch)
+                    ),
+                )
+
+
+def _verdict(report: Report, answer: Reply | BaseException) -> Verdict:
+    if isinstance(answer, Reply):
+        return answer.verdict or Verdict(run_id=report.run_id, accepted=answer.accepted)
+    if isinstance(answer, NotFound):
+        return Verdict(run_id=report.run_id, accepted=False)
+    raise answer
+
+
+def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:
+    leases.grant(_run_of(body), body.epoch, body.worker)
+
+
+def _ended(leases: Leases, body: Event) -> None:
+    leases.release(_run_of(body))
+
+
+def _suspended(leases: Leases, body: ChildRequested) -> None:
+    if body.wait:
+        leases.release(_run_of(body))
+
+
+def _run_of(body: Any) -> str:
+    return iteration_id(body.step_run_id, getattr(body, "path", ()))
+
+
+_LEASE_CHANGES: dict[type[Event], Callable[[Leases, Any], None]] = {
+    StepStarted: _started,
+    IterationStarted: _started,
+    StepDone: _ended,
+    StepFailed: _ended,
+    IterationDone: _ended,
+    IterationFailed: _ended,
+    WorkerLost: _ended,
+    ChildRequested: _suspended,
+}
