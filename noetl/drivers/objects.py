@@ -216,6 +216,43 @@ async def exists(store: Any, key: str) -> bool:
     return True
 
 
+class ObjectPayload:
+    """An object as something to take parts of."""
+
+    def __init__(self, store: Any, key: str, size: int, content_type: str | None) -> None:
+        self._store = store
+        self._key = key
+        self.size = size
+        self.content_type = content_type
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+        async for chunk in download(self._store, self._key):
+            yield chunk
+
+    async def read(self, start: int, count: int) -> bytes:
+        """A range of it."""
+        return b"".join([chunk async for chunk in download(self._store, self._key, start=start, count=count)])
+
+
+async def payload_of(store: Any, key: str) -> ObjectPayload:
+    """An object with what is known of it."""
+    import obstore
+
+    result = await obstore.get_async(store, key, options={"head": True})
+    kind = result.attributes.get("Content-Type")
+    return ObjectPayload(
+        store, key, result.meta["size"], None if kind in (None, "application/octet-stream") else str(kind)
+    )
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What the driver raises."""
+    from obstore.exceptions import BaseError
+
+    return (BaseError, OSError)
+
+
 def explain(failure: Exception, what: str) -> ErrorInfo:
     """An exception of the driver as an error of the closed list."""
     from obstore import exceptions

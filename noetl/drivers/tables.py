@@ -357,6 +357,26 @@ def encode_rows(rows: Iterable[Mapping[str, Any]], format: str, **options: Any) 
     return writer.write(batch_of_mappings(rows, schema)) + writer.close()
 
 
+def encode_value(value: Any, format: str, **options: Any) -> bytes:
+    """Any value as the bytes of a file; tables are lists of mappings, or `{rows: [...]}`."""
+    if format in ("parquet", "arrow", "jsonl", "csv"):
+        rows = value.get("rows") if isinstance(value, Mapping) and isinstance(value.get("rows"), list) else value
+        if isinstance(rows, Mapping):
+            rows = [rows]
+        if isinstance(rows, str | bytes) and format in ("csv", "jsonl"):
+            return rows.encode() if isinstance(rows, str) else rows
+        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+            raise ValueError(f"format {format} needs a list of mappings (or a mapping with `rows`)")
+        return encode_rows(rows, format, **options)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if format == "json":
+        return msgspec.json.encode(jsonable(value))
+    if isinstance(value, str):
+        return value.encode()
+    return msgspec.json.encode(jsonable(value))
+
+
 # ── bytes to rows ───────────────────────────────────────────────────────────────────────
 
 

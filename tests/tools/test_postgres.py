@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,10 @@ def rows(database: str, command: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def table(database: str) -> Iterator[str]:
+def table(database: str) -> str:
     with psycopg.connect(database) as connection:
         connection.execute("create table t (id int primary key, name text check (name <> 'bad'))")
-    yield database
+    return database
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────
