@@ -7,7 +7,7 @@ the contract suites in `noetl.testing` hold its tests.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -170,6 +170,14 @@ class ResultStore(Protocol):
 
     async def close(self) -> None:
         """Let go."""
+
+
+@runtime_checkable
+class ResultStores(Protocol):
+    """Several stores behind one: where a playbook's wish (`output: {store: {kind}}`) is granted."""
+
+    def of(self, kind: str | None) -> ResultStore:
+        """The store of that kind; RequestRefused when this installation has none."""
 
 
 # ── secrets ─────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from noetl.model.position import CallFrame, LoopFrame, Position
 from noetl.model.work import RunOrder
 from noetl.pipeline.draws import DrawLog
 from noetl.pipeline.program import CompiledTask, Program, Programs
-from noetl.pipeline.scopes import Shared, iteration, names_of, one_iteration, show_output
+from noetl.pipeline.scopes import Keychain, Shared, iteration, names_of, one_iteration, show_output
 
 
 class Held:
@@ -141,6 +141,7 @@ class Frame:
         "ctx",
         "draws",
         "interrupted",
+        "keychain",
         "levels",
         "lost",
         "order",
@@ -161,6 +162,7 @@ class Frame:
         self.programs = programs
         self.playbook: Playbook = programs.playbook
         self.shared = shared
+        self.keychain = Keychain(programs.secrets)
         self.draws = draws
         self.run_id = order.run_id
         self.ctx: Mapping[str, Any] = order.ctx
@@ -264,7 +266,7 @@ def show(frame: Frame, level: Level) -> None:
     for loop in level.program.loops[: len(level.loops)]:
         iterators[loop.iterator] = _named(level.iter_base, loop.iterator)
     level.iterators = iterators
-    level.names = names_of(frame.shared, level, frame.ctx)
+    level.names = names_of(frame.shared, level, frame.ctx, frame.keychain)
     previous = level.results.get(level.previous) if level.previous else None
     show_output(frame.shared, level, previous.outcome if previous else None)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from noetl.expr.template import Compiled, compile_value
 from noetl.model.playbook import (
-    ALL,
     Assignment,
     Backoff,
     Block,
@@ -130,7 +129,6 @@ class Program:
     bare: frozenset[str]  # first parts of all names read
     keeps: frozenset[str]  # labels whose results must survive a change of worker
     jumps: bool
-    secrets: tuple[str, ...]
     composite: bool  # the step's `results.<task>` are read somewhere
     stored: bool  # somebody reads the whole output's `ref`
 
@@ -144,6 +142,11 @@ class Programs:
     _steps: dict[str, Program] = field(default_factory=dict)
     _blocks: dict[str, Program] = field(default_factory=dict)
     _mentions: frozenset[str] | None = None
+    _places: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()  # declared keychain entries
+
+    def __post_init__(self) -> None:
+        self.secrets = tuple(entry.name for entry in self.playbook.keychain)
 
     def step(self, name: str) -> Program:
         """The program of a step."""
@@ -158,6 +161,20 @@ class Programs:
         if known is None or known.owner != step:
             known = self._steps[step.name] = self._compile(step)
         return known
+
+    def place_of(self, task: Task) -> tuple[str, int | None]:
+        """`file:line:column` of a task, and the line on which its code begins (worked out once)."""
+        known = self._places.get(task.path)
+        if known is None:
+            known = self._places[task.path] = (self.playbook.where(task.path), self._code_line(task))
+        return known
+
+    def _code_line(self, task: Task) -> int | None:
+        code = task.input.get("code")
+        place = self.playbook.places.get(f"{task.path}/input/code")
+        if place is None or not isinstance(code, str):
+            return None
+        return place.line + 1 if "\n" in code else place.line  # a block begins below its `|`
 
     def block(self, name: str) -> Program | None:
         """The program of a workbook block, None when there is no such block."""
@@ -193,7 +210,7 @@ class Programs:
         bare = frozenset(name.partition(".")[0] for name in every)
         labels = frozenset(task.name for task in owner.tasks)
         composite = not is_block and len(labels) > 1 and "results" in self.mentions
-        keeps = labels if composite or "steps" in bare else labels & bare
+        keeps = labels if composite or "steps" in bare else labels & bare | _mentioned_in_code(owner.tasks, labels)
         exports = () if isinstance(owner, Block) else owner.exports
         return Program(
             owner=owner,
@@ -207,7 +224,6 @@ class Programs:
             bare=bare,
             keeps=keeps,
             jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
-            secrets=_secrets(every),
             composite=composite,
             stored=any(path.partition(".")[0] in _LOCATORS for path in exports)
             or bool(_locators({n for a in assignments for n in a.value.names}, _OUTPUT_NAMES))
@@ -395,6 +411,18 @@ def _names_of_tasks(tasks: Iterable[Task]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _mentioned_in_code(tasks: Iterable[Task], labels: frozenset[str]) -> frozenset[str]:
+    """Labels that code may read: it sees the scopes by name, or all of them as `context`."""
+    found: set[str] = set()
+    for task in tasks:
+        for name in task.raw:
+            code = str(task.input.get(name, ""))
+            if "context" in code or "results" in code:
+                return labels
+            found |= {label for label in labels if label in code}
+    return frozenset(found)
+
+
 def _locators(names: Iterable[str], roots: Iterable[str]) -> set[str]:
     """Those of `names` that ask where one of `roots` lies."""
     wanted = set(roots)
@@ -403,13 +431,3 @@ def _locators(names: Iterable[str], roots: Iterable[str]) -> set[str]:
         for name in names
         if (parts := name.split(".")) and parts[0] in wanted and len(parts) > 1 and parts[1] in _LOCATORS
     }
-
-
-def _secrets(names: Iterable[str]) -> tuple[str, ...]:
-    """Keychain entries that the templates read; `*` when it cannot be told which."""
-    found: set[str] = set()
-    for name in names:
-        parts = name.split(".")
-        if parts[0] == "keychain":
-            found.add(parts[1] if len(parts) > 1 else ALL)
-    return (ALL,) if ALL in found else tuple(sorted(found))

@@ -40,15 +40,18 @@ class NeedsSecret(TemplateError):
 class Keychain(Mapping[str, Any]):
     """`keychain` as templates see it: declared names, values when they are needed."""
 
-    __slots__ = ("_declared", "_values")
+    __slots__ = ("_declared", "_failures", "_values")
 
     def __init__(self, declared: Sequence[str]) -> None:
         self._declared = tuple(declared)
         self._values: dict[str, Any] = {}
+        self._failures: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name in self._values:
             return self._values[name]
+        if name in self._failures:
+            raise TemplateError(self._failures[name], kind="auth")
         if name in self._declared:
             raise NeedsSecret(name)
         raise KeyError(name)
@@ -66,41 +69,64 @@ class Keychain(Mapping[str, Any]):
         """Values that the shell has fetched."""
         self._values.update(values)
 
+    def refuse(self, name: str, message: str) -> None:
+        """A value that cannot be had: templates that read it fail with these words."""
+        self._failures[name] = message
+
 
 class Shared:
     """What all runs of one step run share, ready to be looked at by templates."""
 
-    __slots__ = ("base", "context", "hydrated", "keychain", "playbook", "results")
+    __slots__ = ("base", "context", "failures", "hydrated", "hydrated_bytes", "playbook", "results")
 
     def __init__(self, context: RunContext, playbook: Playbook) -> None:
         self.context = context
         self.playbook = playbook
         self.hydrated: dict[str, Any] = {}
-        self.keychain = Keychain([entry.name for entry in playbook.keychain])
-        self.results: dict[str, ResultView] = {
-            name: ResultView(outcome, name=name, results=context.task_results.get(name), resolve=self.resolve)
-            for name, outcome in context.results.items()
-        }
+        self.hydrated_bytes = 0
+        self.failures: dict[str, tuple[str, str]] = {}
+        self.results: dict[str, ResultView] = {}
         self.base: dict[str, Any] = {
             "workload": context.workload,
-            "keychain": self.keychain,
             "execution_id": context.execution_id,
             "job": {"uuid": context.execution_id, "execution_id": context.execution_id},
         }
-        for name, view in self.results.items():
+        self._look()
+
+    def _look(self) -> None:
+        """Make the views of other steps' results."""
+        context = self.context
+        for name, outcome in context.results.items():
+            view = ResultView(outcome, name=name, results=context.task_results.get(name), resolve=self.resolve)
+            self.results[name] = view
             if name not in RESERVED:
                 self.base[name] = view
 
     def resolve(self, reference: Reference) -> Any:
         """A stored payload that the shell has fetched; else the template must wait for it."""
-        try:
-            return self.hydrated[reference.meta.sha256]
-        except KeyError:
-            raise NeedsPayload(reference) from None
+        key = reference.meta.sha256
+        if key in self.hydrated:
+            return self.hydrated[key]
+        if key in self.failures:
+            message, kind = self.failures[key]
+            raise TemplateError(message, kind=kind)
+        raise NeedsPayload(reference)
 
     def provide(self, reference: Reference, data: Any) -> None:
         """A payload that the shell has fetched."""
         self.hydrated[reference.meta.sha256] = data
+        self.hydrated_bytes += reference.meta.bytes
+
+    def refuse(self, reference: Reference, message: str, kind: str) -> None:
+        """A payload that cannot be had: templates that read it fail with these words."""
+        self.failures[reference.meta.sha256] = (message, kind)
+
+    def forget(self) -> None:
+        """Let go of what was fetched; it is fetched again when a template asks."""
+        self.hydrated = {}
+        self.hydrated_bytes = 0
+        self.failures = {}
+        self._look()
 
 
 class Steps(Mapping[str, Any]):
@@ -176,10 +202,11 @@ def one_iteration(name: str, value: Any, index: int, count: int, parent: dict[st
     return made
 
 
-def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any]) -> dict[str, Any]:
+def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any], keychain: Keychain) -> dict[str, Any]:
     """The names of one level of a run, with every bare name its templates read."""
     names = dict(shared.base)
     names["ctx"] = ctx
+    names["keychain"] = keychain
     names["args"] = names["input"] = level.input
     names["step"] = level.step
     names["iter"] = level.iter

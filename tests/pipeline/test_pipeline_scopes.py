@@ -226,7 +226,7 @@ def test_a_secret_is_asked_for_by_name_when_a_template_reads_it():
     with pytest.raises(NeedsSecret) as needs:
         next_action(run.frame)
     assert needs.value.secret == "token"
-    run.frame.shared.keychain.provide({"token": "s3cret"})
+    run.frame.keychain.provide({"token": "s3cret"})
     run.run()
     assert run.runs[0].input == {"h": "Bearer s3cret"}
 

@@ -1,0 +1,286 @@
+"""A worker: claims runs, works on so many at once, keeps its leases alive, and leaves in good order.
+
+Slots are leases. A run holds one from its claim until its last report is answered, except while
+it only waits (a retry's delay): then somebody else may use it. Heartbeats are the pool's own and
+come from no tool, so a tool that hangs does not lose the lease, and one whose lease is lost
+is cancelled, which stops its work.
+
+Orders arrive by claims and with the answers to reports. Runs are not given a task each: a few
+slot tasks take orders from a line, so a run that never waits costs no task at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from noetl.model.outcome import error_info
+from noetl.model.work import Claim, RunOrder, Verdict
+from noetl.ports import Clock, WorkLink
+from noetl.work.reporter import Outlet, Reporter, RunOver
+from noetl.work.runner import Runner, failure_of
+
+CLAIM_WAIT = 20.0  # seconds a claim may wait at the server
+REVOKED_WAIT = 20.0
+HEARTBEAT = 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # after a call that failed
+RUNS_IN_A_ROW = 64  # before a slot lets others have the loop
+
+_log = logging.getLogger("noetl.work")
+
+
+class Held:
+    """A run whose lease this worker holds."""
+
+    __slots__ = ("lost", "order", "outlet", "slot")
+
+    def __init__(self, order: RunOrder, outlet: Outlet) -> None:
+        self.order = order
+        self.outlet = outlet
+        self.slot: asyncio.Task[None] | None = None
+        self.lost = False
+
+
+class Pool:
+    """One worker process's runs."""
+
+    def __init__(
+        self,
+        link: WorkLink,
+        runner: Runner,
+        *,
+        worker: str,
+        clock: Clock,
+        slots: int = 16,
+        pool: str = "default",
+        labels: tuple[str, ...] = (),
+        heartbeat: float = HEARTBEAT,
+        lanes: int = 1,
+    ) -> None:
+        self.worker = worker
+        self.slots = slots
+        self.runner = runner
+        self._link = link
+        self._clock = clock
+        self._pool = pool
+        self._labels = labels
+        self._heartbeat = heartbeat
+        self._reporter = Reporter(
+            link, worker, clock=clock, free=self._free_after, on_end=self._ended, on_orders=self._accept, lanes=lanes
+        )
+        self._held: dict[tuple[str, int], Held] = {}
+        self._line: deque[Held] = deque()
+        self._slots: set[asyncio.Task[None]] = set()
+        self._resting = 0
+        self._loops: list[asyncio.Task[None]] = []
+        self._room = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._ensuring = False
+        self.finished = 0  # runs this worker brought to their end
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Begin to claim and to work."""
+        loop = asyncio.get_running_loop()
+        self._room.set()
+        self._reporter.start()
+        self._loops = [
+            loop.create_task(self._forever(self._claim)),
+            loop.create_task(self._forever(self._beat)),
+            loop.create_task(self._forever(self._listen)),
+        ]
+
+    async def stop(self, grace: float = 30.0) -> None:
+        """Claim no more, let what runs come to its end for `grace` seconds, give the rest back."""
+        self._draining = True
+        self._stop_loop(0)
+        waiting = list(self._line)
+        self._line.clear()
+        await self._give_back(waiting)
+        try:
+            async with asyncio.timeout(grace):
+                await self._idle.wait()
+                await self._reporter.stop()
+        except TimeoutError:
+            unfinished = list(self._held.values())
+            for held in unfinished:
+                self._cancel(held)
+            await asyncio.gather(*self._slots, return_exceptions=True)
+            await self._give_back(unfinished)
+            await self._reporter.abandon()
+        for number in range(len(self._loops)):
+            self._stop_loop(number)
+        await asyncio.gather(*self._loops, return_exceptions=True)
+
+    async def abandon(self) -> None:
+        """Let go of everything at once, as a process that dies does; for tests and last resorts."""
+        self._draining = True
+        for task in (*self._loops, *self._slots):
+            task.cancel()
+        await asyncio.gather(*self._loops, *self._slots, return_exceptions=True)
+        await self._reporter.abandon()
+
+    @property
+    def busy(self) -> int:
+        """How many leases this worker holds."""
+        return len(self._held)
+
+    def _stop_loop(self, number: int) -> None:
+        if number < len(self._loops):
+            self._loops[number].cancel()
+
+    async def _give_back(self, runs: Sequence[Held]) -> None:
+        """Let others have runs that were not finished; no attempt is lost."""
+        given = [held for held in runs if not held.outlet.ending]
+        for held in given:
+            held.outlet.close()
+            self._release(held)
+        if given:
+            try:
+                await self._link.give_back(self.worker, [(held.order.run_id, held.order.epoch) for held in given])
+            except Exception as problem:  # noqa: BLE001 - the leases run out by themselves
+                _log.warning("%d runs could not be given back: %s", len(given), problem)
+
+    # ── the three loops ─────────────────────────────────────────────────────────────────
+
+    async def _forever(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do a turn again and again; one that fails is repeated after a pause that grows."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await turn()
+                pause = FIRST_PAUSE
+            except Exception as problem:  # noqa: BLE001 - the server may be away; the worker stays
+                _log.warning("%s of worker %s failed, trying again: %s: %s", turn.__name__.strip("_"), self.worker,
+                             type(problem).__name__, problem)  # fmt: skip
+                await self._clock.sleep(pause * (0.5 + random.random()))
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _claim(self) -> None:
+        await self._room.wait()
+        claim = Claim(self.worker, self._free(), self._pool, self._labels)
+        self._accept(await self._link.claim(claim, wait=CLAIM_WAIT))
+
+    async def _beat(self) -> None:
+        await self._clock.sleep(self._heartbeat)
+        if self._held:
+            lost = await self._link.extend(self.worker, list(self._held))
+            self._lose(lost)
+
+    async def _listen(self) -> None:
+        self._lose(await self._link.revoked(self.worker, wait=REVOKED_WAIT))
+
+    def _lose(self, runs: Sequence[str]) -> None:
+        """These runs are no longer ours: stop them where they are."""
+        for run_id in runs:
+            epochs = sorted(epoch for held_id, epoch in self._held if held_id == run_id)
+            # A newer lease of the same run may have come in meanwhile: the older one is meant.
+            for epoch in epochs[:1]:
+                self._cancel(self._held[run_id, epoch])
+
+    def _cancel(self, held: Held) -> None:
+        held.lost = True
+        held.outlet.close()
+        if held.slot is not None:
+            held.slot.cancel()
+        self._release(held)
+
+    # ── orders in, runs out ─────────────────────────────────────────────────────────────
+
+    def _free(self) -> int:
+        return max(0, self.slots - len(self._held) + self._resting)
+
+    def _free_after(self, finished: int) -> int:
+        """How many new runs an answer may bring: one for each that has just finished."""
+        return 0 if self._draining else min(finished, self._free() + finished)
+
+    def _accept(self, orders: Sequence[RunOrder]) -> None:
+        for order in orders:
+            held = Held(order, Outlet(order, self._reporter))
+            self._held[order.run_id, order.epoch] = held
+            self._line.append(held)
+        if orders:
+            self._idle.clear()
+            self._look()
+            self._ensure()
+
+    def _look(self) -> None:
+        if self._free() > 0 and not self._draining:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    def _ensure(self) -> None:
+        """See to it that somebody works while there is work.
+
+        One more slot task a turn of the loop: runs that do not wait are all done by the first."""
+        if not self._line or self._ensuring:
+            return
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._work())
+        self._slots.add(task)
+        task.add_done_callback(self._slots.discard)
+        self._ensuring = True
+        loop.call_soon(self._ensure_again)
+
+    def _ensure_again(self) -> None:
+        # Runs after the new task's first turn, since that was scheduled before.
+        self._ensuring = False
+        self._ensure()
+
+    async def _work(self) -> None:
+        """Take runs from the line until it is empty."""
+        me = asyncio.current_task()
+        in_a_row = 0
+        while self._line:
+            held = self._line.popleft()
+            if held.lost:
+                continue
+            held.slot = me
+            try:
+                await self.runner.run(held.order, held.outlet, self._rest)
+            except RunOver:
+                self._release(held)
+            except asyncio.CancelledError:
+                if not held.lost:
+                    raise
+                self._ensure()
+                return
+            except Exception as problem:  # noqa: BLE001 - our own mistake: told loudly, and the run must not hang on it
+                _log.exception("run %s broke this worker's own code", held.order.run_id)
+                told = error_info("unknown", f"internal error: {type(problem).__name__}: {problem}")
+                held.outlet.finish((failure_of(held.order, told),))
+            finally:
+                held.slot = None
+            in_a_row += 1
+            if in_a_row >= RUNS_IN_A_ROW:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    def _rest(self, resting: bool) -> None:
+        self._resting += 1 if resting else -1
+        self._look()
+
+    def _ended(self, outlet: Outlet, verdict: Verdict) -> None:
+        """A run's last report was answered, or one of its reports was not wanted."""
+        held = self._held.get((outlet.run_id, outlet.epoch))
+        if held is None:
+            return
+        if outlet.ending:
+            self.finished += 1
+            self._release(held)
+        else:
+            self._cancel(held)
+
+    def _release(self, held: Held) -> None:
+        self._held.pop((held.order.run_id, held.order.epoch), None)
+        self._look()
+        if not self._held:
+            self._idle.set()
