@@ -33,6 +33,9 @@ from noetl.pipeline.policy import default_directive, matching_rule, skip_rule
 from noetl.pipeline.program import WORKBOOK, CompiledField, CompiledTask
 from noetl.pipeline.scopes import RESERVED, show_output
 
+# The struct's own default object: encoders leave a field out when it holds just that.
+_NO_DELAY: float = next(known.default for known in msgspec.structs.fields(TaskDone) if known.name == "delay")
+
 __all__ = ["abort", "abort_calls", "apply_outcome", "next_action"]
 
 
@@ -117,7 +120,7 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
             path=frame.path,
             do=move.do,
             to=move.to,
-            delay=move.delay,
+            delay=move.delay or _NO_DELAY,
             rule=rule.index if rule else None,
             patch=patch,
             draws=frame.draws.take(),
