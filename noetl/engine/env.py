@@ -8,7 +8,7 @@ Since deciding only reads, repeating it is safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,10 +17,11 @@ from noetl.engine.commands import Hydrate, Keep, Need, Synthesized
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
 from noetl.expr.template import Compiled, Draws, holds
 from noetl.expr.views import NeedsPayload
-from noetl.model.outcome import ERROR_KINDS, ErrorInfo, error_info
+from noetl.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.model.playbook import Playbook
 from noetl.model.reference import Reference
 
+Resolve = Callable[[Reference], Any]
 _json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -92,6 +93,14 @@ class Env:
         if isinstance(answer, PayloadUnavailable):
             raise TemplateError(str(answer), kind=answer.kind)
         return answer
+
+    def resolver(self, outcome: Outcome) -> Resolve | None:
+        """How a view of this outcome reads stored payloads: not at all as long as its extracts may do."""
+        if not self.answers:
+            return None
+        if outcome.ref is not None and reference_key(outcome.ref) not in self.answers:
+            return None
+        return self.resolve
 
     def hydrated(self, reference: Reference, path: str) -> Any:
         """A stored payload, for the engine itself."""

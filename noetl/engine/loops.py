@@ -207,7 +207,7 @@ def _outer_until(state: State, env: Env, loop: Loop, outcome: Outcome) -> bool:
     if level.until is None:
         return False
     names = at_loop(state, env, loop.step_run, loop.path)
-    names.local["output"] = names.local["outcome"] = OutputView(outcome, resolve=env.resolve)
+    names.local["output"] = names.local["outcome"] = OutputView(outcome, resolve=env.resolver(outcome))
     return env.holds(level.until, names, f"{level.loop.path}/spec/until")
 
 

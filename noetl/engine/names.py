@@ -129,9 +129,11 @@ def at_step_set(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> 
             "args": step_run.args,
             "input": {**step_run.args, **step_run.input},
             "step": scope,
-            "output": OutputView(outcome, results=step_run.results, resolve=env.resolve),
-            "outcome": OutputView(outcome, results=step_run.results, resolve=env.resolve),
-            "result": ResultView(outcome, name="result", results=step_run.results, resolve=env.resolve),
+            "output": OutputView(outcome, results=step_run.results or None, resolve=env.resolver(outcome)),
+            "outcome": OutputView(outcome, results=step_run.results or None, resolve=env.resolver(outcome)),
+            "result": ResultView(
+                outcome, name="result", results=step_run.results or None, resolve=env.resolver(outcome)
+            ),
         },
     )
 
@@ -145,9 +147,11 @@ def at_arcs(state: State, env: Env, step_run: StepRun, boundary: str) -> ServerN
         "event": _event(state, env, boundary, step_run.step.name, outcome),
     }
     if outcome is not None:
-        output = OutputView(outcome, results=step_run.results, resolve=env.resolve)
+        output = OutputView(outcome, results=step_run.results or None, resolve=env.resolver(outcome))
         local["output"] = local["outcome"] = output
-        local["result"] = ResultView(outcome, name="result", results=step_run.results, resolve=env.resolve)
+        local["result"] = ResultView(
+            outcome, name="result", results=step_run.results or None, resolve=env.resolver(outcome)
+        )
     return ServerNames(state, env, local)
 
 
@@ -161,9 +165,9 @@ def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | 
         "payload": {},
     }
     if outcome is not None:
-        output = OutputView(outcome, resolve=env.resolve)
+        output = OutputView(outcome, resolve=env.resolver(outcome))
         event["output"] = output
-        event["result"] = ResultView(outcome, name="event.result", resolve=env.resolve)
+        event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome))
         event["payload"] = {"output": output, "result": event["result"]}
         event["error"] = output.field("error")
     return event
@@ -209,7 +213,7 @@ def result_of(state: State, env: Env, name: str) -> Any:
     record = state.steps.get(name)
     if record is None or record.outcome is None:
         return Missing(name, _NEVER)
-    return ResultView(record.outcome, name=name, results=record.results or None, resolve=env.resolve)
+    return ResultView(record.outcome, name=name, results=record.results or None, resolve=env.resolver(record.outcome))
 
 
 def status_of(state: State, name: str) -> dict[str, Any]:

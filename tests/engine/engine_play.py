@@ -33,6 +33,7 @@ from noetl.engine.commands import (
 )
 from noetl.engine.decision import Decision
 from noetl.engine.facts import ClaimMade, Fact, ReportMade, RequestMade
+from noetl.engine.leases import claim_refusal
 from noetl.engine.snapshot import decode_state, encode_state
 from noetl.model.events import (
     Event,
@@ -234,7 +235,10 @@ class Play:
     def work(self) -> Play:
         """Claim and do everything that is enqueued, first come first served."""
         while self.queue:
-            self.do(self.take())
+            if claim_refusal(self.state, self.queue[0].run_id) is None:
+                self.do(self.take())
+            else:  # it has ended since: the shell finds out when it tries to claim it
+                self.refusal(self.queue.pop(0).run_id)
         return self
 
     def take(self, run_id: str | None = None, worker: str = "w1") -> RunOrder:

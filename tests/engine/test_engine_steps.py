@@ -162,15 +162,15 @@ workflow:
       spec: {mode: inclusive}
       arcs:
         - {step: a, set: {ctx.x: 1}}
-        - {step: b, set: {ctx.x: VALUE}}
+        - {step: b, when: "{{ output.data }}", set: {ctx.x: "{{ output.data }}"}}
   - {step: a, tool: {kind: noop}}
   - {step: b, tool: {kind: noop}}
 """
-    play = Play(text.replace("VALUE", "2")).run()
+    play = Play(text, {"start": ok(2)}).run()
     assert play.status == "failed"
     assert play.state.error.kind == "ctx.conflict"
     assert "test.yaml:12:" in play.state.error.message
-    assert Play(text.replace("VALUE", "1")).run().state.ctx == {"x": 1}
+    assert Play(text, {"start": ok(1)}).run().state.ctx == {"x": 1}
 
 
 def test_a_guard_that_cannot_be_evaluated_fails_the_execution_with_its_place():
