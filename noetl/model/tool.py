@@ -63,10 +63,11 @@ def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters under their fields' own names; a field's own name wins over its aliases."""
     spelled = dict(given)
     for name, declared in spec.fields.items():
-        for alias in declared.aliases:
-            if alias in spelled and alias not in spec.fields:
-                value = spelled.pop(alias)
-                spelled.setdefault(name, value)
+        if declared.aliases:
+            for alias in declared.aliases:
+                if alias in spelled and alias not in spec.fields:
+                    value = spelled.pop(alias)
+                    spelled.setdefault(name, value)
     return spelled
 
 

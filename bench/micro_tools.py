@@ -1,0 +1,129 @@
+"""How fast tools are: a warm python call, small http calls beside bare aiohttp, masking."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+from noetl.drivers.lifetime import close_shared
+from noetl.drivers.masking import Masker
+from noetl.testing.tools import ToolHost, tool_call
+from noetl.tools import load
+
+CALLS = 10_000
+IN_FLIGHT = 50
+
+SERVER = """
+import asyncio
+from aiohttp import web
+
+async def small(request):
+    return web.json_response({"id": 1, "name": "a small answer", "ok": True})
+
+async def main():
+    app = web.Application()
+    app.router.add_get("/small", small)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+async def together(count: int, work: Callable[[int], Awaitable[object]], in_flight: int = IN_FLIGHT) -> float:
+    """Seconds for that many calls, so many at a time."""
+    numbers = iter(range(count))
+
+    async def one_after_the_other() -> None:
+        for number in numbers:
+            await work(number)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one_after_the_other() for _ in range(in_flight)))
+    return time.perf_counter() - began
+
+
+def measure() -> Iterator[tuple[str, float, str]]:
+    """Figures as (name, value, unit)."""
+    yield from asyncio.run(_python())
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        yield from asyncio.run(_http(f"http://127.0.0.1:{server.stdout.readline().strip()}/small"))
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+    yield from _masking()
+
+
+async def _python() -> list[tuple[str, float, str]]:
+    run, host = load("python"), ToolHost()
+    code = "def main(n):\n    return n + 1\n"
+
+    async def one(number: int) -> None:
+        outcome = await run(tool_call("python", {"code": code, "n": number}, host=host))
+        assert outcome.data == number + 1
+
+    began = time.perf_counter()
+    await one(0)
+    figures = [("tools.python.first_call", (time.perf_counter() - began) * 1e3, "ms")]
+    await together(500, one, 1)
+    figures.append(("tools.python.warm_call", await together(2_000, one, 1) / 2_000 * 1e6, "us"))
+    await together(500, one, 20)
+    figures.append(("tools.python.calls_20_in_flight", 5_000 / await together(5_000, one, 20), "1/s"))
+    await close_shared()
+    return figures
+
+
+async def _http(url: str) -> list[tuple[str, float, str]]:
+    import aiohttp
+
+    run, host = load("http"), ToolHost()
+
+    async def ours(_: int) -> None:
+        outcome = await run(tool_call("http", {"url": url}, host=host))
+        assert outcome.data["ok"]
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=512)) as session:
+
+        async def bare(_: int) -> None:
+            async with session.get(url) as response:
+                assert (await response.json())["ok"]
+
+        await together(500, bare)
+        await together(500, ours)
+        bare_seconds = our_seconds = 0.0
+        for _ in range(4):  # in turns, so that both see the same machine
+            bare_seconds += await together(CALLS // 4, bare)
+            our_seconds += await together(CALLS // 4, ours)
+    await close_shared()
+    return [
+        ("tools.http.calls", CALLS / our_seconds, "1/s"),
+        ("tools.http.bare_aiohttp", CALLS / bare_seconds, "1/s"),
+        ("tools.http.of_bare_aiohttp", 100 * bare_seconds / our_seconds, "%"),
+    ]
+
+
+def _masking() -> Iterator[tuple[str, float, str]]:
+    masker = Masker([f"{n:x}-secret-{n * 7919:x}" for n in range(1000, 1020)])
+    line = "an ordinary line of a log, with some words in it and no secret at all"
+    began = time.perf_counter()
+    for _ in range(5_000):
+        masker.mask(line)
+    yield "tools.masking.line_20_secrets", (time.perf_counter() - began) / 5_000 * 1e6, "us"
+    block = b'{"id": 12345, "name": "some name"}' * 300_000
+    began = time.perf_counter()
+    masker.mask_bytes(block)
+    yield "tools.masking.stream_20_secrets", len(block) / (time.perf_counter() - began) / 1e6, "MB/s"
+
+
+if __name__ == "__main__":
+    for name, value, unit in measure():
+        print(f"{name:40} {value:12,.1f} {unit}")
