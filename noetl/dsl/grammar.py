@@ -187,6 +187,7 @@ _shape(
         "set": Key("any", "Assignments after the step ended, well or not."),
         "next": Key("shape", "Where tokens go.", shape="next"),
         "args": Key("any", "", state="v10", instead="input"),
+        "assert": Key("any", "", state="reserved"),
     },
 )
 _shape(
@@ -339,6 +340,7 @@ _shape(
         "backoff": Key("text", "How the delay grows.", choices=(*BACKOFFS, "fixed")),
         "max_delay": Key("number", "Longest delay in seconds.", least=0),
         "initial_delay": Key("number", "", least=0, state="accepted", instead="delay"),
+        "backoff_seconds": Key("number", "", least=0, state="accepted", instead="delay"),
     },
     open=True,
 )
@@ -405,6 +407,7 @@ _shape(
     {
         "store": Key("mapping", "`{kind, ...}` of the result store."),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
+        "output_select": Key("texts", "", state="accepted", instead="select"),
     },
 )
 _shape(
@@ -423,6 +426,7 @@ _shape(
     {
         "mode": Key("text", "The first arc that holds, or all that hold.", choices=("exclusive", "inclusive")),
         "policy": Key("any", "", state="reserved"),
+        "on_no_match": Key("any", "", state="reserved"),
     },
 )
 _shape(
@@ -451,6 +455,7 @@ _shape(
         "set": Key("any", "Assignments after the block ended."),
         "spec": Key("shape", "Modifiers and policies.", shape="step.spec"),
         "args": Key("any", "", state="v10", instead="input"),
+        "assert": Key("any", "", state="reserved"),
     },
 )
 _shape(
@@ -504,6 +509,10 @@ _shape(
 )
 
 # Keychain kinds and their fields; typed credentials (`postgres_credential`) are aliases of `credential`.
+_RENEWAL = {
+    "scope": Key("any", "oauth2: what to ask for."),
+    "auto_renew": Key("boolean", "Renew it before it expires (true)."),
+}
 KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
     "credential": {"credential": Key("text", "The stored credential; the entry's name, if left out.")},
     "env": {
@@ -518,14 +527,22 @@ KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
     "secret_manager": {
         "provider": Key("text", "Whose.", choices=("vault", "aws", "gcp", "azure", "file")),
         "secret": Key("text", "The secret's name there; the entry's name, if left out."),
+        "map": Key("mapping", "Several secrets: field name -> secret."),
         "version": Key("text", "Which version of it."),
         "auth": Key("any", "How to sign in there."),
+        **_RENEWAL,
     },
     "oauth2": {
         "token_url": Key("text", "Where tokens are handed out.", required=True),
+        "endpoint": Key("text", "", state="accepted", instead="token_url"),
         "client_id": Key("any", "The client, or a keychain entry's name.", required=True),
         "client_secret": Key("any", "Its secret, or a keychain entry's name.", required=True),
-        "scope": Key("any", "What to ask for."),
+        "data": Key(
+            "mapping", "The fields of the token request.", state="accepted", instead="client_id and client_secret"
+        ),
+        "method": Key("text", "The verb of the token request (POST)."),
+        "headers": Key("mapping", "Headers of the token request."),
+        **_RENEWAL,
     },
     "bearer": {"token": Key("any", "The token, or a keychain entry's name.", required=True)},
 }

@@ -323,6 +323,8 @@ class Lowering:
                     self.places[f"{path}/{key}"] = place
         if task.spec is not None and "effect" in task.spec.entries:
             spec["effect"] = data_of(task.spec.get("effect"))
+        if task.timeout is not None and (task.spec is None or "timeout" not in task.spec.entries):
+            spec = _laid_over(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
         if task.retry is not None:
             spec["retry"] = self.retry(task.retry, f"{path}/retry")
         return spec
@@ -332,7 +334,7 @@ class Lowering:
         if isinstance(node, Scalar):
             return {"attempts": node.value}
         found = self.mapping(node, path)
-        for old, new in (("max_attempts", "attempts"), ("initial_delay", "delay")):
+        for old, new in (("max_attempts", "attempts"), ("initial_delay", "delay"), ("backoff_seconds", "delay")):
             if old in found:
                 found.setdefault(new, found.pop(old))
         if found.get("backoff") == "fixed":

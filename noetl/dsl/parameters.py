@@ -25,6 +25,9 @@ def bind_parameters(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     beside = {key: entry for key, entry in fields.items() if key not in SHAPES["task"].keys}
     if "retry" in spec.fields and "retry" in fields:
         beside["retry"] = fields["retry"]
+    if "timeout" in beside and "timeout" not in names:
+        key_node, _ = beside.pop("timeout")
+        reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")
     for key, (key_node, value) in beside.items():
         _bind(reader, task, spec, names, key, key_node, value, beside=True)
     word = "input" if "input" in fields else "args" if "args" in fields else ""

@@ -119,6 +119,8 @@ class Sites:
                 for key, (_, value) in task.spec.entries.items():
                     if key != "policy":
                         self._add(value, at.TASK, body, task, depth=depth)
+            self._add(task.timeout, at.TASK, body, task, depth=depth)
+            self._add(task.retry, at.TASK, body, task, depth=depth)
             if task.output is not None:
                 self._add(task.output.store, at.TASK, body, task, depth=depth)
             self._sets(task.sets, at.TASK_SET, body, task, depth=depth)

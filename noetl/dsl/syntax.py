@@ -90,10 +90,10 @@ class TaskSyntax:
     kind_node: Scalar | None = None
     tool: ToolSpec | None = None
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    whole_input: Scalar | None = None  # `input: "{{ ... }}"`: a mapping made at run time
     spec: Mapping | None = None
     spec_path: str = ""
     retry: Node | None = None
+    timeout: Node | None = None  # written beside `kind`
     policy: PolicySyntax | None = None
     sets: list[SetSyntax] = field(default_factory=list)
     output: OutputSyntax | None = None
@@ -219,7 +219,6 @@ class BodySyntax:
     spec: Mapping | None = None
     spec_path: str = ""
     input: Mapping | None = None
-    whole_input: Scalar | None = None
     loop: LoopSyntax | None = None
     items: list[ItemSyntax] = field(default_factory=list)
     has_tool: bool = False

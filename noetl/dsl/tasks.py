@@ -104,6 +104,8 @@ def _read_task(
         _read_task_spec(reader, task, fields["spec"][1])
     if "retry" in fields and "retry" not in task.parameters:
         task.retry = _read_retry(reader, fields["retry"][1])
+    if "timeout" in fields and "timeout" not in task.parameters:
+        task.timeout = fields["timeout"][1]
     if "set" in fields:
         task.sets = read_set(reader, fields["set"][1], f"{path}/set")
     task.output = read_output(reader, fields, path)
@@ -181,8 +183,12 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
         inside = reader.shape(block[1], "output")
         if "store" in inside:
             output.store = reader.mapping(inside["store"][1], "result store")
-        if "select" in inside:
-            output.select = reader.texts(inside["select"][1], "`select`")
+        for word in ("select", "output_select"):
+            if word in inside:
+                output.select += reader.texts(inside[word][1], f"`{word}`")
+        if "output_select" in inside:
+            key = inside["output_select"][0]
+            reader.add("old-spelling", key, "`output_select` is written `select`", "write `select`")
     if "output_select" in fields:
         key, node = fields["output_select"]
         reader.add(

@@ -57,6 +57,8 @@ def _check_kind_map(scene: Scene, spec: ToolSpec, node: Node) -> None:
 
 
 def _check_task(scene: Scene, task: TaskSyntax) -> None:
+    if task.timeout is not None:
+        _check_timeout(scene, task.timeout)
     if task.spec is None:
         return
     for key, (key_node, value) in task.spec.entries.items():

@@ -162,19 +162,19 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
         reader.add("unknown-keychain-kind", entry.kind_node, f'there is no keychain kind "{written}"', hint)
         return
     entry.kind = kind
+    _normalise_oauth2(reader, entry, fields)
     keys = KEYCHAIN_KINDS[kind]
     shape = Shape("keychain." + kind, kind, "", keys, noun=f"keychain entry of kind {kind}")
     for key, value in list(entry.fields.items()):
         known = keys.get(key)
         if known is None:
             hint = did_you_mean(key, keys, "it takes: " + ", ".join(keys))
-            reader.add(
-                "unknown-keychain-field", fields[key][0], f'a keychain entry of kind {kind} has no field "{key}"', hint
-            )
+            message = f'a keychain entry of kind {kind} has no field "{key}"'
+            reader.add("unknown-keychain-field", fields[key][0], message, hint)
         elif not reader.fits(value, known, key, shape):
             del entry.fields[key]
     for key, known in keys.items():
-        if known.required and key not in fields:
+        if known.required and key not in entry.fields and key not in fields:
             reader.missing(entry.node, key, known, shape)
     if kind == "env" and not {"var", "vars"} & set(entry.fields):
         reader.add("missing-key", entry.node, "a keychain entry of kind env needs `var` or `vars`", "add `var: NAME`")
@@ -186,6 +186,25 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
             "a static secret stands in the playbook's text; use it in tests only",
             hint,
         )
+
+
+def _normalise_oauth2(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
+    """`endpoint` is `token_url`, and what the token request's `data` says are fields of the entry."""
+    if entry.kind != "oauth2":
+        return
+    if "endpoint" in entry.fields and "token_url" not in entry.fields:
+        reader.add("old-spelling", fields["endpoint"][0], "`endpoint` is written `token_url`", "write `token_url`")
+        entry.fields["token_url"] = entry.fields.pop("endpoint")
+    data = entry.fields.get("data")
+    if isinstance(data, Mapping) and {"client_id", "client_secret"} & set(data.entries):
+        message = "the fields of the token request's `data` are fields of the entry"
+        reader.add(
+            "old-spelling", fields["data"][0], message, "write `client_id`, `client_secret` and `scope` beside `kind`"
+        )
+        for key, (_, value) in data.entries.items():
+            if key != "grant_type":
+                entry.fields.setdefault(key, value)
+        del entry.fields["data"]
 
 
 # --- steps and blocks ---------------------------------------------------------------------------
