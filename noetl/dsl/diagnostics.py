@@ -303,7 +303,6 @@ def _sarif_rule(code: str) -> dict[str, Any]:
     return {
         "id": code,
         "shortDescription": {"text": known.title},
-        "fullDescription": {"text": known.why or known.title},
         "helpUri": f"{DOCS}{code}",
         "defaultConfiguration": {"level": known.severity},
     }

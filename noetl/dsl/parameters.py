@@ -135,6 +135,8 @@ def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: Tool
     """Tell a literal whose type or value the field cannot take; templates are known only at run time."""
     if is_template(value) or (isinstance(value, Scalar) and value.value is None):
         return
+    if isinstance(value, Mapping) and value.broken:
+        return
     wanted = _WANTED.get(field.type)
     if wanted is not None and not _has_type(value, field.type):
         reader.add(

@@ -25,6 +25,7 @@ class Word(NamedTuple):
     code: str
     message: str
     hint: str
+    means: str = ""  # the key it stands for, so that its absence need not be told as well
 
 
 Words = Table[tuple[str, str], Word]  # (shape, key) -> word
@@ -54,10 +55,13 @@ class Reader:
 
     # --- whole shapes ---
 
-    def shape(self, node: Node | None, name: str, *, what: str = "", defer: bool = False) -> Fields:
+    def shape(
+        self, node: Node | None, name: str, *, what: str = "", defer: bool = False, told: tuple[str, ...] = ()
+    ) -> Fields:
         """The known keys of a mapping of this shape; values of a wrong type are reported and left out.
 
-        `defer` leaves the judgement about unknown keys to the caller."""
+        `defer` leaves the judgement about unknown keys to the caller; what is missing and `told` already is
+        not told again."""
         shape = SHAPES[name]
         mapping = self.mapping(node, what or shape.noun)
         if mapping is None:
@@ -66,9 +70,16 @@ class Reader:
         for key, (key_node, value) in mapping.entries.items():
             known = shape.keys.get(key)
             if known is None:
-                if defer or (not self.reject(name, key, key_node) and shape.open):
+                word = self.rejected.get((name, key))
+                if defer:
                     fields[key] = (key_node, value)
-                elif not shape.open and (name, key) not in self.rejected:
+                elif word is not None:
+                    self.reject(name, key, key_node)
+                    if word.means and word.means not in mapping.entries:
+                        fields[word.means] = (key_node, value)
+                elif shape.open:
+                    fields[key] = (key_node, value)
+                else:
                     self._unknown(key_node, key, shape)
                 continue
             if known.state != "canonical":
@@ -76,7 +87,7 @@ class Reader:
             if self.fits(value, known, key, shape):
                 fields[key] = (key_node, value)
         for key, known in shape.keys.items():
-            if known.required and key not in mapping.entries:
+            if known.required and key not in mapping.entries and key not in fields and key not in told:
                 self.missing(mapping, key, known, shape)
         return fields
 

@@ -71,11 +71,12 @@ class Scalar(Node):
 class Mapping(Node):
     """Keys and values in the author's order, merge keys already laid under."""
 
-    __slots__ = ("entries", "flow", "merges")
+    __slots__ = ("broken", "entries", "flow", "merges")
 
     entries: dict[str, tuple[Scalar, Node]]
     merges: list[Node]
     flow: bool
+    broken: bool  # a key could not be read: whoever looks at the type need not complain again
 
     def get(self, key: str) -> Node | None:
         """The value of a key, if it is there."""
@@ -166,7 +167,7 @@ def scalar_node(value: Any, at: Node) -> Scalar:
 def mapping_node(entries: dict[str, tuple[Scalar, Node]], at: Node) -> Mapping:
     """A mapping that stands where another node stands."""
     node = Mapping()
-    node.entries, node.merges, node.flow = entries, [], False
+    node.entries, node.merges, node.flow, node.broken = entries, [], False, False
     return _stand_at(node, at)
 
 
@@ -302,6 +303,7 @@ class _Builder:
             elif kind is MappingStartEvent:
                 mapping = Mapping()
                 mapping.entries, mapping.merges, mapping.flow = {}, [], bool(event.flow_style)
+                mapping.broken = False
                 self._open(mapping, event, "tag:yaml.org,2002:map")
             elif kind is SequenceStartEvent:
                 sequence = Sequence()
@@ -417,7 +419,13 @@ class _Builder:
                 f"nested deeper than {MAX_DEPTH} levels through this alias",
                 "flatten the structure",
             )
+        if self.stack and self.stack[-1].size + known.size > MAX_NODES:
+            self._too_many(where)
         self._add(known.node, None, known.size, known.height)
+
+    def _too_many(self, node: Node) -> None:
+        hint = "keep data in files and read them by tools"
+        self._stop("yaml-limit", node, f"more than {MAX_NODES:,} values, aliases expanded", hint)
 
     def _add(self, node: Node, anchor: str | None, size: int, height: int) -> None:
         """Put a finished node where it belongs; `size` counts it with everything below, aliases expanded."""
@@ -432,12 +440,7 @@ class _Builder:
             top.height = height + 1
         self.nodes += 1
         if top.size > MAX_NODES or self.nodes > MAX_NODES:
-            self._stop(
-                "yaml-limit",
-                node,
-                f"more than {MAX_NODES:,} values, aliases expanded",
-                "keep data in files and read them by tools",
-            )
+            self._too_many(node)
         holder = top.node
         if isinstance(holder, Sequence):
             holder.items.append(node)
@@ -449,6 +452,7 @@ class _Builder:
 
     def _entry(self, holder: Mapping, key: Node, value: Node) -> None:
         if not isinstance(key, Scalar):
+            holder.broken = True
             hint = (
                 'quote the template: "{{ ... }}"' if isinstance(key, Mapping) and key.flow else "use plain text as key"
             )
@@ -487,12 +491,7 @@ class _Builder:
                         holder.entries[name] = entry
                         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._stop(
-                "yaml-limit",
-                holder,
-                f"more than {MAX_NODES:,} values, aliases expanded",
-                "keep data in files and read them by tools",
-            )
+            self._too_many(holder)
 
 
 def _short_tag(tag: str) -> str:

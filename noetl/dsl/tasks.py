@@ -7,7 +7,7 @@ from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import SHAPES
 from noetl.dsl.parameters import bind_parameters
 from noetl.dsl.reading import Fields, Reader, is_template, noun_of, text_of
-from noetl.dsl.source import Mapping, Node, Scalar, Sequence, mapping_node, scalar_node, sequence_node
+from noetl.dsl.source import Mapping, Node, Scalar, Sequence
 from noetl.dsl.syntax import (
     BranchSyntax,
     ConstructSyntax,
@@ -139,9 +139,8 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
         return
     known = sorted({spec.kind for spec in reader.specs.values()})
     hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
-    reader.add(
-        "unknown-kind", node, f'there is no tool kind "{written}"', f'{hint}; more come from "noetl.tools" plug-ins'
-    )
+    hint += ' (packages with entry points in "noetl.tools" bring more)'
+    reader.add("unknown-kind", node, f'there is no tool kind "{written}"', hint)
 
 
 def _artifact(reader: Reader, fields: Fields) -> ToolSpec | None:
@@ -228,7 +227,7 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
         reader.add("policy-shape", key, "a task's policy needs `rules`", "write `policy: {rules: [...]}`")
         if "do" in node.entries or "then" in node.entries or "when" in node.entries:
             return None
-    fields = reader.shape(_without_missing(node, "rules"), "task.policy")
+    fields = reader.shape(node, "task.policy", told=("rules",))
     policy = PolicySyntax(node, path)
     if "rules" in fields:
         for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`")):
@@ -236,13 +235,6 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
             if rule is not None:
                 policy.rules.append(rule)
     return policy
-
-
-def _without_missing(node: Mapping, key: str) -> Mapping:
-    """The mapping with a placeholder for a key whose absence is told already."""
-    if key in node.entries:
-        return node
-    return mapping_node({**node.entries, key: (scalar_node(key, node), sequence_node([], node))}, node)
 
 
 def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[Node | None, bool, Node | None] | None:
@@ -307,10 +299,7 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
     rule.then = mapping
     if "do" not in mapping.entries:
         reader.add("rule-without-do", mapping, "this `then` has no `do`", "add `do: continue`, or another directive")
-        mapping = _without_missing(mapping, "do")
-        fields = {key: entry for key, entry in reader.shape(mapping, "directive").items() if key != "do"}
-    else:
-        fields = reader.shape(mapping, "directive")
+    fields = reader.shape(mapping, "directive", told=("do",))
     do = fields.get("do")
     rule.do = text_of(do[1]) if do else None
     rule.fields = {

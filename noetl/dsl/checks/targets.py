@@ -6,7 +6,9 @@ from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.reading import Reader, is_template
 from noetl.dsl.source import Scalar
-from noetl.dsl.syntax import BodySyntax
+from noetl.dsl.syntax import BodySyntax, StepSyntax
+from noetl.dsl.visibility import SCOPE_NAMES
+from noetl.expr.functions import FUNCTIONS
 
 
 def check(scene: Scene) -> None:
@@ -26,8 +28,19 @@ def check(scene: Scene) -> None:
                 message = f'this arc leads to "{arc.target}", a step this playbook does not have'
                 reader.add("unknown-step", arc.target_node, message, did_you_mean(arc.target, steps))
     for body in document.bodies():
+        _check_names(body, reader)
         _check_jumps(body, reader)
         _check_calls(body, blocks, reader)
+
+
+def _check_names(body: BodySyntax, reader: Reader) -> None:
+    """Names that a template can never read, since they mean something else."""
+    named = [("step" if isinstance(body, StepSyntax) else "block", body.name, body.name_node)]
+    named += [("task", task.name, task.name_node) for task in body.tasks() if task.named]
+    for what, name, node in named:
+        if what != "block" and (name in SCOPE_NAMES or name in FUNCTIONS):
+            message = f'a {what} called "{name}" cannot be read by its name: in templates `{name}` means something else'
+            reader.add("shadowed-name", node, message, "choose another name")
 
 
 def _check_jumps(body: BodySyntax, reader: Reader) -> None:

@@ -249,7 +249,8 @@ def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     step.output = read_output(reader, fields, path)
     if "next" in fields:
         step.router = _read_router(reader, fields["next"][1], f"{path}/next")
-    if not step.has_tool and "next" not in fields:
+    older = isinstance(node, Mapping) and any(("step", key) in reader.rejected for key in node.entries)
+    if not step.has_tool and "next" not in fields and not older:
         hint = "add `tool` or `next`, or remove the step" if not step.sets else "add `tool: {kind: noop}`"
         reader.add("step-without-body", name_node, f'the step "{name}" has neither `tool` nor `next`', hint)
     return step

@@ -7,8 +7,8 @@ from noetl.dsl.reading import Word
 RUNS = "`noetl migrate` rewrites it, `--legacy` runs it as it is"
 
 
-def _word(code: str, message: str, instead: str) -> Word:
-    return Word(code, message, f"{instead}; {RUNS}")
+def _word(code: str, message: str, instead: str, means: str = "") -> Word:
+    return Word(code, message, f"{instead}; {RUNS}", means)
 
 
 _RESULT = 'read the step by its name (`{{ fetch.id }}`), or `set: {ctx.<name>: "{{ output.data }}"}`'
@@ -41,8 +41,8 @@ REJECTED: dict[tuple[str, str], Word] = {
     ("step", "sink"): _word("legacy-sink", "a step has no `sink`", _SINK),
     ("step", "save"): _word("legacy-sink", "a step has no `save`", _SINK),
     ("step", "type"): _word("legacy-step-type", "a step has no `type`", "write `tool: {kind: ...}`"),
-    ("step", "data"): _word("legacy-step-type", "a step has no `data`", "write `input`"),
-    ("step", "with"): _word("legacy-step-type", "a step has no `with`", "write `input`"),
+    ("step", "data"): _word("legacy-step-type", "a step has no `data`", "write `input`", "input"),
+    ("step", "with"): _word("legacy-step-type", "a step has no `with`", "write `input`", "input"),
     ("step", "iterator"): _word("legacy-loop", "a step has no `iterator`", "write `loop: {in: ..., iterator: ...}`"),
     ("step", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
     ("step", "eval"): _word(
@@ -51,8 +51,10 @@ REJECTED: dict[tuple[str, str], Word] = {
     ("step.spec", "next_mode"): _word(
         "legacy-next-mode", "`next_mode` is not under `spec`", "write `next: {spec: {mode: ...}}`"
     ),
-    ("loop", "collection"): _word("legacy-loop", "a loop has no `collection`", "write `in`"),
-    ("loop", "element"): _word("legacy-loop", "a loop has no `element`", "write `iterator`, and read `iter.<name>`"),
+    ("loop", "collection"): _word("legacy-loop", "a loop has no `collection`", "write `in`", "in"),
+    ("loop", "element"): _word(
+        "legacy-loop", "a loop has no `element`", "write `iterator`, and read `iter.<name>`", "iterator"
+    ),
     ("loop", "mode"): _word("legacy-loop", "`mode` is not beside `in`", "write `loop: {spec: {mode: ...}}`"),
     ("loop", "until"): _word("legacy-loop", "`until` is not beside `in`", "write `loop: {spec: {until: ...}}`"),
     ("task", "result"): _word("legacy-result", "a task has no `result`", _RESULT),
@@ -78,12 +80,12 @@ REJECTED: dict[tuple[str, str], Word] = {
         "write them beside `kind`, or under `input`",
     ),
     ("task.spec", "eval"): _word("legacy-eval", "`eval` is no word of this language", "write `policy: {rules: [...]}`"),
-    ("task.rule", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
-    ("task.rule", "if"): _word("legacy-eval", "`if` is no word of this language", "write `when`"),
-    ("admit.rule", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
-    ("arc", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
-    ("arc", "condition"): _word("legacy-eval", "`condition` is no word of this language", "write `when`"),
-    ("choose.branch", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("task.rule", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("task.rule", "if"): _word("legacy-eval", "`if` is no word of this language", "write `when`", "when"),
+    ("admit.rule", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("arc", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("arc", "condition"): _word("legacy-eval", "`condition` is no word of this language", "write `when`", "when"),
+    ("choose.branch", "expr"): _word("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
     ("kind", "iterator"): _word(
         "legacy-kind", "iteration is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
     ),
