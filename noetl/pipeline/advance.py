@@ -80,6 +80,7 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     before = snapshot(frame, level)
     patch: Patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
     rule = None
+    unset: dict[str, str] | None = {} if outcome.status == "error" else None
     names, task = level.names, compiled.task
     held = Held(task.name, outcome, recorded, frame.shared)
     show_output(frame.shared, level, outcome)
@@ -87,7 +88,7 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     if compiled.policy_reads_input:
         names["input"] = {**level.input, **(level.task_input or {})}
     try:
-        assign(frame, level, compiled.assignments, patch)
+        assign(frame, level, compiled.assignments, patch, unset)
         rule = matching_rule(frame, level, compiled)
         if rule is None:
             move = DIRECTIVES[default_directive(compiled, outcome)](frame, level, None, outcome)
@@ -104,6 +105,9 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
         patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
         move = Move("fail", error=info_of(problem))
     frame.call_patch = {}
+    if unset and move.error is not None:
+        told = msgspec.structs.replace(move.error, details={**move.error.details, "unset": unset})
+        move = move._replace(error=told)
     visit, attempt = level.event_visit, level.attempt
     if move.do == "retry":
         _hide_result(level, task.name, unnamed)
@@ -423,7 +427,7 @@ def _finish(frame: Frame, level: Level) -> Finished:
         elif level.program.assignments:
             level.names.pop("iter", None)
             show_output(frame.shared, level, outcome)
-            assign(frame, level, level.program.assignments, patch)
+            assign(frame, level, level.program.assignments, patch, {} if failed else None)
     except NEEDS:
         restore(frame, level, before)
         raise

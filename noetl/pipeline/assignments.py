@@ -29,10 +29,27 @@ MAX_CTX_VALUE = 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-def assign(frame: Frame, level: Level, assignments: tuple[CompiledAssignment, ...], patch: Patch) -> None:
-    """Evaluate and apply, adding what was written to `patch` (scope -> dotted path -> value)."""
+def assign(
+    frame: Frame,
+    level: Level,
+    assignments: tuple[CompiledAssignment, ...],
+    patch: Patch,
+    unset: dict[str, str] | None = None,
+) -> None:
+    """Evaluate and apply, adding what was written to `patch` (scope -> dotted path -> value).
+
+    With `unset` (after an error) a value that cannot be evaluated is left unwritten and told there:
+    what failed has no data to set, and its own error must not be hidden behind that."""
     for assignment in assignments:
-        value = _evaluate(frame, level, assignment)
+        try:
+            value = _evaluate(frame, level, assignment)
+        except NEEDS:
+            raise
+        except TemplateError as problem:
+            if unset is None:
+                raise
+            unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem.message
+            continue
         patch.setdefault(assignment.scope, {})[".".join(assignment.keys)] = value
         _write(frame, level, assignment, value)
 

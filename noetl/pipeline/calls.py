@@ -105,7 +105,7 @@ def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
         before = snapshot(frame, level)
         patch: dict[str, dict[str, Any]] = {}
         try:
-            assign(frame, level, level.program.assignments, patch)
+            assign(frame, level, level.program.assignments, patch, {} if outcome.status == "error" else None)
         except NEEDS:
             restore(frame, level, before)
             raise

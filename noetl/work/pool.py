@@ -221,14 +221,18 @@ class Pool:
         """See to it that somebody works while there is work.
 
         One more slot task a turn of the loop: runs that do not wait are all done by the first."""
-        if not self._line or self._ensuring:
+        if not self._line or self._ensuring or len(self._slots) - self._resting >= self.slots:
             return
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._work())
         self._slots.add(task)
-        task.add_done_callback(self._slots.discard)
+        task.add_done_callback(self._slot_left)
         self._ensuring = True
         loop.call_soon(self._ensure_again)
+
+    def _slot_left(self, task: asyncio.Task[None]) -> None:
+        self._slots.discard(task)
+        self._ensure()
 
     def _ensure_again(self) -> None:
         # Runs after the new task's first turn, since that was scheduled before.
@@ -251,7 +255,6 @@ class Pool:
             except asyncio.CancelledError:
                 if not held.lost:
                     raise
-                self._ensure()
                 return
             except Exception as problem:  # noqa: BLE001 - our own mistake: told loudly, and the run must not hang on it
                 _log.exception("run %s broke this worker's own code", held.order.run_id)
@@ -267,6 +270,7 @@ class Pool:
     def _rest(self, resting: bool) -> None:
         self._resting += 1 if resting else -1
         self._look()
+        self._ensure()
 
     def _ended(self, outlet: Outlet, verdict: Verdict) -> None:
         """A run's last report was answered, or one of its reports was not wanted."""

@@ -127,3 +127,19 @@ def test_draws_are_recorded_with_the_task_that_drew_them():
     assert set(run.done[0].draws) == {"uuid", "now", "random"}
     assert run.done[0].draws["uuid"] == [run.runs[0].input["id"]]
     assert run.done[1].draws == {}
+
+
+def test_after_an_error_a_set_without_data_is_left_unwritten_and_does_not_hide_the_error():
+    failing = task("a", assignments=sets(ctx_id="{{ output.data.id }}", ctx_s="{{ output.status }}"))
+    run = drive(failing, tools={"a": error("auth", "no")}, assignments=sets(ctx_x="{{ output.data.x }}", ctx_e=1))
+    assert run.output.error.kind == "auth" and list(run.output.error.details["unset"]) == ["ctx.id"]
+    assert run.done[0].patch == {"ctx": {"s": "error"}} and run.finished.patch == {"e": 1}
+
+
+def test_a_retry_is_not_kept_from_happening_by_a_set_that_needs_data():
+    rules = [rule("{{ output.status == 'error' }}", "retry")]
+    run = drive(
+        task("a", assignments=sets(ctx_id="{{ output.data.id }}"), rules=rules),
+        tools={"a": [error("timeout", "slow"), ok({"id": 4})]},
+    )
+    assert run.status == "done" and run.done[1].patch == {"ctx": {"id": 4}}
