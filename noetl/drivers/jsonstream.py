@@ -16,8 +16,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import msgspec
 
 _BLANK = re.compile(rb"[ \t\r\n]*")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)  # a lone quote begins a string that is not all here
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A lone quote begins a string that is not all here yet.
+_NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,:\[\]{}\"]+")
 _LEAST = 1 << 16
 

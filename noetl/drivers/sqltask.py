@@ -189,22 +189,31 @@ async def _stored(host: Host, held: list[Chunk], chunks: AsyncIterator[Chunk], f
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         nonlocal count
-        encoder: tables.Encoder | None = None
+        encoder: Any = None
         async for chunk in _each(held, chunks):
-            batch = chunk.batch()
             if encoder is None:
-                encoder = tables.encoder(format, batch.schema)
-            count += batch.num_rows
-            data = await asyncio.to_thread(encoder.write, batch)
+                encoder = await asyncio.to_thread(_encoder, format, chunk)
+            count += chunk.count()
+            data = await asyncio.to_thread(_encoded, encoder, chunk)
             host.progress(rows=count)
             if data:
                 yield data
-        assert encoder is not None
         yield await asyncio.to_thread(encoder.close)
 
     reference = await host.put_result(pieces(), content_type=content_type)
     meta = structs.replace(reference.meta, rows=count, columns=columns)
     return Result(columns, [], count, structs.replace(reference, meta=meta))
+
+
+def _encoder(format: str, chunk: Chunk) -> Any:
+    if format in ("jsonl", "csv"):
+        return tables.row_encoder(format, chunk.columns)
+    return tables.encoder(format, chunk.batch().schema)
+
+
+def _encoded(encoder: Any, chunk: Chunk) -> bytes:
+    data: bytes = encoder.write_rows(chunk.rows()) if hasattr(encoder, "write_rows") else encoder.write(chunk.batch())
+    return data
 
 
 async def _each(held: list[Chunk], chunks: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:

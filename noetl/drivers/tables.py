@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from noetl.drivers.values import jsonable
+from noetl.drivers.values import duration, jsonable
 
 JSON = "application/json"
 JSONL = "application/x-ndjson"
@@ -173,7 +173,7 @@ def meaning_of(field: Any) -> str | None:
 def _plain_column(column: Any, field: Any) -> list[Any]:
     import pyarrow as pa
 
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     meaning = meaning_of(field)
     if meaning == "json":
         return [None if value is None else msgspec.json.decode(value) for value in values]
@@ -189,7 +189,19 @@ def _plain_column(column: Any, field: Any) -> list[Any]:
         or pa.types.is_large_string(kind)
     ):
         return values
+    if pa.types.is_interval(kind):
+        return [None if value is None else _calendar(*value) for value in values]
     return [jsonable(value) for value in values]
+
+
+def _calendar(months: int, days: int, nanoseconds: int) -> str:
+    """An interval of months, days and time as an ISO 8601 duration."""
+    from datetime import timedelta
+
+    rest = duration(timedelta(days=days, microseconds=nanoseconds // 1000))
+    if not months:
+        return rest
+    return f"P{months}M" + ("" if rest == "PT0S" else rest.removeprefix("P"))
 
 
 def _text(value: Any) -> str:
@@ -219,8 +231,15 @@ def encoder(format: str, schema: Any, **options: Any) -> Encoder:
     if format in ("json", "jsonl"):
         return _JsonEncoder(lines=format == "jsonl")
     if format == "csv":
-        return _CsvEncoder(schema, **options)
+        return _CsvEncoder(schema.names, **options)
     raise ValueError(f"format {format!r} is no table's: use parquet, arrow, jsonl, json or csv")
+
+
+def row_encoder(format: str, names: Sequence[str], **options: Any) -> Any:
+    """An encoder for `jsonl`, `json` or `csv` that is given rows of plain data by `write_rows`."""
+    if format == "csv":
+        return _CsvEncoder(names, **options)
+    return _JsonEncoder(lines=format == "jsonl")
 
 
 class _Sink(io.RawIOBase):
@@ -300,7 +319,10 @@ class _JsonEncoder:
         self._begun = False
 
     def write(self, batch: Any) -> bytes:
-        pieces = [self._encode(row) for row in rows_of(batch)]
+        return self.write_rows(rows_of(batch))
+
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
+        pieces = [self._encode(row) for row in rows]
         if self._lines:
             return b"\n".join(pieces) + b"\n" if pieces else b""
         if not pieces:
@@ -316,20 +338,23 @@ class _JsonEncoder:
 
 
 class _CsvEncoder:
-    def __init__(self, schema: Any, *, header: bool = True, delimiter: str = ",") -> None:
+    def __init__(self, names: Sequence[str], *, header: bool = True, delimiter: str = ",") -> None:
         self.content_type = CSV
-        self._names = list(schema.names)
+        self._names = list(names)
         self._header = header
         self._delimiter = delimiter
 
     def write(self, batch: Any) -> bytes:
+        return self.write_rows(rows_of(batch))
+
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
         text = io.StringIO()
         writer = csv.writer(text, delimiter=self._delimiter, lineterminator="\n")
         if self._header:
             writer.writerow(self._names)
             self._header = False
-        for row in rows_of(batch):
-            writer.writerow([_cell(value) for value in row.values()])
+        for row in rows:
+            writer.writerow([_cell(row.get(name)) for name in self._names])
         return text.getvalue().encode()
 
     def close(self) -> bytes:
