@@ -28,7 +28,7 @@ class RunTask(Struct, frozen=True):
     visit: int
     attempt: int
     task_run_id: str
-    names: Mapping[str, Any]
+    scopes: Mapping[str, Any]
     events: tuple[Event, ...]
     covered: bool  # the append that gave the lease stands for this start
 

@@ -30,8 +30,8 @@ from noetl.pipeline.directives import DIRECTIVES, Move
 from noetl.pipeline.frame import Frame, Held, Level, enter, position_of, show
 from noetl.pipeline.places import NEEDS, info_of, located
 from noetl.pipeline.policy import default_directive, matching_rule, skip_rule
-from noetl.pipeline.program import WORKBOOK, CompiledField, CompiledTask
-from noetl.pipeline.scopes import RESERVED, show_output
+from noetl.pipeline.program import WORKBOOK, CompiledField, CompiledRule, CompiledTask
+from noetl.pipeline.scopes import RESERVED, Scopes, show_output
 
 # The struct's own default object: encoders leave a field out when it holds just that.
 _NO_DELAY: float = next(known.default for known in msgspec.structs.fields(TaskDone) if known.name == "delay")
@@ -77,6 +77,10 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
         outcome = with_helpers(compiled.tool, outcome)
         recorded = None if recorded is None else with_helpers(compiled.tool, recorded)
     recorded = outcome if recorded is None else recorded
+    if compiled.plain and not frame.call_patch:
+        held = Held(compiled.task.name, outcome, recorded, frame.shared)
+        move = DIRECTIVES[default_directive(compiled, outcome)](frame, level, None, outcome)
+        return _settle(frame, level, compiled, held, move, None, {})
     before = snapshot(frame, level)
     patch: Patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
     rule = None
@@ -108,17 +112,31 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     if unset and move.error is not None:
         told = msgspec.structs.replace(move.error, details={**move.error.details, "unset": unset})
         move = move._replace(error=told)
-    visit, attempt = level.event_visit, level.attempt
     if move.do == "retry":
         _hide_result(level, task.name, unnamed)
+    return _settle(frame, level, compiled, held, move, rule, patch)
+
+
+def _settle(
+    frame: Frame,
+    level: Level,
+    compiled: CompiledTask,
+    held: Held,
+    move: Move,
+    rule: CompiledRule | None,
+    patch: Patch,
+) -> tuple[Event, ...]:
+    """Carry out the move and say what happened."""
+    context, task = frame.order.context, compiled.task
+    visit, attempt = level.event_visit, level.attempt
     _move(frame, level, compiled, move, held)
     frame.outbox.append(
         TaskDone(
-            step=frame.order.context.step,
-            step_run_id=frame.order.context.step_run_id,
+            step=context.step,
+            step_run_id=context.step_run_id,
             task=level.label(task),
             kind=task.kind,
-            outcome=recorded,
+            outcome=held.recorded,
             visit=visit,
             attempt=attempt,
             path=frame.path,
@@ -161,9 +179,8 @@ def abort_calls(frame: Frame, depth: int) -> None:
 def _prepare(frame: Frame, level: Level) -> ErrorInfo | None:
     """Build the names; evaluate the step's `input` where that is the worker's work."""
     show(frame, level)
-    context = frame.order.context
     program = level.program
-    if level is frame.root and (frame.looping or context.defer_input):
+    if program.owner.input and level is frame.root and (frame.looping or frame.order.context.defer_input):
         mark = frame.draws.mark()
         made = {**level.input, **program.static_input}
         try:
@@ -176,7 +193,6 @@ def _prepare(frame: Frame, level: Level) -> ErrorInfo | None:
             return info_of(problem)
         level.input = made
         level.names["input"] = level.names["args"] = made
-    _show_previous(frame, level)
     level.prepared = True
     return None
 
@@ -283,7 +299,7 @@ def _start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         visit=level.event_visit,
         attempt=level.attempt,
         task_run_id=task_run_id(frame.run_id, label, level.event_visit, level.attempt),
-        names=names,
+        scopes=Scopes(level),
         events=frame.drain(),
         covered=covered,
     )
@@ -354,8 +370,12 @@ def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: 
     level.results[task.name] = level.last = held
     level.previous = task.name
     level.ran = True
-    names = level.names
-    names["_prev"] = held.view
+    program, names = level.program, level.names
+    if "_prev" in program.bare:
+        names["_prev"] = held.view
+    if compiled.plain:
+        show_output(frame.shared, level, held.outcome)
+        _show_result(level, task.name, held)
     level.fallbacks.discard(task.name)
     names["input"] = level.input
     if move.target is not None:
@@ -368,7 +388,7 @@ def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: 
 
 def _show_result(level: Level, name: str, held: Held) -> Any:
     """Let the task's result be read by its name; what stood there before is given back."""
-    if name in RESERVED or name in level.iterators:
+    if name not in level.program.bare or name in RESERVED or name in level.iterators:
         return _NOT_SHOWN
     before = level.names.get(name, _NOTHING)
     level.names[name] = held.view
@@ -391,7 +411,7 @@ def _show_previous(frame: Frame, level: Level) -> None:
     """`output` and `_prev` as the task to run sees them: those of the task before it."""
     held = level.results.get(level.previous) if level.previous else None
     show_output(frame.shared, level, held.outcome if held else None)
-    if held is not None:
+    if held is not None and "_prev" in level.program.bare:
         level.names["_prev"] = held.view
     level.names["input"] = level.input
 
@@ -420,19 +440,14 @@ def _finish(frame: Frame, level: Level) -> Finished:
     failed = level.ended == "failed"
     patch: Patch = {}
     stop = False
-    before = snapshot(frame, level)
     try:
         if frame.looping:
-            stop = not failed and _until_holds(frame, level, outcome)
+            stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
         elif level.program.assignments:
-            level.names.pop("iter", None)
-            show_output(frame.shared, level, outcome)
-            assign(frame, level, level.program.assignments, patch, {} if failed else None)
+            _set_at_the_end(frame, level, outcome, patch, failed=failed)
     except NEEDS:
-        restore(frame, level, before)
         raise
     except TemplateError as problem:
-        restore(frame, level, before)
         patch = {}
         failed = True
         broken = info_of(problem)
@@ -458,6 +473,18 @@ def _finish(frame: Frame, level: Level) -> Finished:
         skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
         looping=frame.looping,
     )
+
+
+def _set_at_the_end(frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool) -> None:
+    """The step's own `set`, which sees the step's output and no `iter`."""
+    before = snapshot(frame, level)
+    level.names.pop("iter", None)
+    show_output(frame.shared, level, outcome)
+    try:
+        assign(frame, level, level.program.assignments, patch, {} if failed else None)
+    except TemplateError:
+        restore(frame, level, before)
+        raise
 
 
 def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:

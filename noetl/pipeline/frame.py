@@ -28,12 +28,21 @@ from noetl.pipeline.scopes import Keychain, Shared, iteration, names_of, one_ite
 class Held:
     """A finished task's outcome: with its data, as the log has it, and as templates see it."""
 
-    __slots__ = ("outcome", "recorded", "view")
+    __slots__ = ("_name", "_shared", "_view", "outcome", "recorded")
 
     def __init__(self, name: str, outcome: Outcome, recorded: Outcome, shared: Shared) -> None:
         self.outcome = outcome
         self.recorded = recorded
-        self.view = ResultView(outcome, name=name, resolve=shared.resolve)
+        self._name = name
+        self._shared = shared
+        self._view: ResultView | None = None
+
+    @property
+    def view(self) -> ResultView:
+        """The result as templates see it; made when somebody looks."""
+        if self._view is None:
+            self._view = ResultView(self.outcome, name=self._name, resolve=self._shared.resolve)
+        return self._view
 
 
 class BlockLoop:
@@ -133,6 +142,9 @@ class Level:
         self.names["iter"] = self.iter
 
 
+_NO_KEYCHAIN = Keychain(())
+
+
 class Frame:
     """A run under way."""
 
@@ -143,9 +155,11 @@ class Frame:
         "interrupted",
         "keychain",
         "levels",
+        "looping",
         "lost",
         "order",
         "outbox",
+        "path",
         "playbook",
         "programs",
         "resume",
@@ -162,9 +176,11 @@ class Frame:
         self.programs = programs
         self.playbook: Playbook = programs.playbook
         self.shared = shared
-        self.keychain = Keychain(programs.secrets)
+        self.keychain = Keychain(programs.secrets) if programs.secrets else _NO_KEYCHAIN
         self.draws = draws
         self.run_id = order.run_id
+        self.path: IterationPath = order.path  # empty for a step without a loop
+        self.looping = bool(order.items or order.path)  # the run is one iteration of a looping step
         self.ctx: Mapping[str, Any] = order.ctx
         self.written: dict[str, Any] = {}  # to `ctx`, by dotted path
         self.call_patch: dict[str, Any] = {}  # what the `set` of a block that has just ended wrote to `ctx`
@@ -186,16 +202,6 @@ class Frame:
     def top(self) -> Level:
         """The pipeline that is running."""
         return self.levels[-1]
-
-    @property
-    def path(self) -> IterationPath:
-        """The iteration this run is, empty for a step without a loop."""
-        return self.order.path
-
-    @property
-    def looping(self) -> bool:
-        """Whether the run is one iteration of a looping step."""
-        return bool(self.order.items) or bool(self.order.path)
 
     def iter_owner(self, level: Level) -> Level:
         """Whose `iter` a level sees: a block without a loop shares its caller's."""
@@ -224,10 +230,11 @@ def open_frame(
     definition = order.context.definition
     program = programs.step(order.context.step) if definition is None else programs.synthesized(definition)
     level = Level(program)
-    level.input = {**order.context.args, **order.context.input}
-    level.step = dict(order.step_scope)
+    level.input = {**order.context.args, **order.context.input} if order.context.args else order.context.input
+    level.step = order.step_scope
     items = order.items
-    level.iter_base = iteration(items, [item.value for item in items] if values is None else values)
+    if items:
+        level.iter_base = iteration(items, [item.value for item in items] if values is None else values)
     level.iter = level.iter_base
     frame.levels.append(level)
     if order.position is None:
@@ -260,8 +267,9 @@ def enter(frame: Frame, level: Level, index: int) -> None:
 def show(frame: Frame, level: Level) -> None:
     """Build the names that templates of this level see."""
     iterators: dict[str, Any] = {}
-    if level is frame.root or not level.loops:
-        for item in frame.order.items:
+    items = frame.order.items
+    if items and (level is frame.root or not level.loops):
+        for item in items:
             iterators[item.name] = _named(frame.root.iter_base, item.name)
     for loop in level.program.loops[: len(level.loops)]:
         iterators[loop.iterator] = _named(level.iter_base, loop.iterator)
@@ -269,6 +277,8 @@ def show(frame: Frame, level: Level) -> None:
     level.names = names_of(frame.shared, level, frame.ctx, frame.keychain)
     previous = level.results.get(level.previous) if level.previous else None
     show_output(frame.shared, level, previous.outcome if previous else None)
+    if previous is not None:
+        level.names["_prev"] = previous.view
 
 
 def block_iteration(frame: Frame, level: Level) -> None:

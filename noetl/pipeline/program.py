@@ -100,6 +100,7 @@ class CompiledTask:
     suspends: bool
     needs_previous: bool  # its templates read `_prev` or the previous `output`, or it may be skipped
     stored: bool  # some template asks for this task's `output.ref`, so there must be one
+    plain: bool  # nothing is evaluated after its tool: no `set`, no rules
     fields_read_input: bool
     policy_reads_input: bool
 
@@ -302,6 +303,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
         or "_prev" in roots_after
         or task.kind == "python",  # its code may look at all scopes
         stored=all_stored or bool(_locators(reads, {task.name})),
+        plain=not assignments and not rules,
         fields_read_input="input" in roots_before,
         policy_reads_input=bool(roots_after & {"input", "args"}),
     )

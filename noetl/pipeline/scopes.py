@@ -160,15 +160,17 @@ class Steps(Mapping[str, Any]):
 class Scopes(Mapping[str, Any]):
     """The names a tool's own code may look at, as plain data and without secrets."""
 
-    __slots__ = ("_names",)
+    __slots__ = ("_level",)
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names
+    def __init__(self, level: Level) -> None:
+        self._level = level
 
     def __getitem__(self, name: str) -> Any:
         if name in _NOT_FOR_CODE:
             raise KeyError(name)
-        value = self._names[name]
+        value = self._look_up(name)
+        if value is None and name not in self._level.names:
+            raise KeyError(name)
         if isinstance(value, Missing):
             raise KeyError(name)
         try:
@@ -177,10 +179,22 @@ class Scopes(Mapping[str, Any]):
             return plain(needs.reference)
 
     def __iter__(self) -> Iterator[str]:
-        return (n for n, v in self._names.items() if n not in _NOT_FOR_CODE and not isinstance(v, Missing))
+        level = self._level
+        names = dict.fromkeys((*level.names, *level.results))
+        return (name for name in names if name not in _NOT_FOR_CODE and not isinstance(self._look_up(name), Missing))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _look_up(self, name: str) -> Any:
+        """Templates are shown no more names than they read; code may read any."""
+        level = self._level
+        if name in ("output", "_prev"):
+            previous = level.results.get(level.previous) if level.previous else None
+            return _NO_OUTPUT if previous is None else previous.view
+        if name in level.results and name not in RESERVED and name not in level.iterators:
+            return level.results[name].view
+        return level.names.get(name)
 
 
 _NOT_FOR_CODE = frozenset({"keychain", "steps", "outcome"})
@@ -191,7 +205,7 @@ def iteration(items: Sequence[Item], values: Sequence[Any], parent: dict[str, An
     current = parent
     for item, value in zip(items, values, strict=True):
         current = one_iteration(item.name, value, item.index, item.count, current)
-    return {} if current is None else current
+    return current or {}
 
 
 def one_iteration(name: str, value: Any, index: int, count: int, parent: dict[str, Any] | None) -> dict[str, Any]:
@@ -215,7 +229,9 @@ def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any], keychain: Key
     for label, held in level.results.items():
         if label not in RESERVED:
             names[label] = held.view
-    names |= {name: value for name, value in level.iterators.items() if name not in RESERVED}
+    for name in level.iterators:
+        if name not in RESERVED:
+            names[name] = level.iterators[name]
     program = level.program
     if "steps" in program.bare:
         names["steps"] = Steps(shared, level)
@@ -251,14 +267,18 @@ def show_ctx(shared: Shared, level: Level, ctx: Mapping[str, Any], keys: Sequenc
 
 def show_output(shared: Shared, level: Level, outcome: Outcome | None) -> None:
     """Make `output` (and its older name) this outcome; nothing has run yet when there is none."""
-    names = level.names
+    names, program = level.names, level.program
     if outcome is None:
-        names["output"] = names["outcome"] = Missing("output", "no task has run before this one")
+        names["output"] = names["outcome"] = _NO_OUTPUT
         return
-    results = level.task_outcomes() if level.program.composite else None
-    names["output"] = OutputView(outcome, results=results, resolve=shared.resolve)
-    if "outcome" in level.program.bare:
+    results = level.task_outcomes() if program.composite else None
+    if "output" in program.bare:
+        names["output"] = OutputView(outcome, results=results, resolve=shared.resolve)
+    if "outcome" in program.bare:
         names["outcome"] = OutputView(outcome, name="outcome", results=results, resolve=shared.resolve)
+
+
+_NO_OUTPUT = Missing("output", "no task has run before this one")
 
 
 def _not_run(name: str) -> Missing:

@@ -84,37 +84,39 @@ class AddressPolicy(Struct, frozen=True):
         return parsed.is_global and not parsed.is_multicast
 
 
+class Surroundings(Struct, frozen=True):
+    """What all tool calls of a worker have around them."""
+
+    results: ResultStore
+    policy: AddressPolicy
+    watcher: Watcher
+
+
 class TaskHost:
     """The worker's side of one tool call."""
 
-    __slots__ = ("_counts", "_facts", "_file", "_name", "_policy", "_results", "_secrets", "_watcher")
+    __slots__ = ("_around", "_counted", "_facts", "_file", "_secrets")
 
     def __init__(
         self,
-        *,
         facts: tuple[str, str, str, str],  # execution id, step, task, task run id
         file: str,
-        results: ResultStore,
         secrets: Secrets,
-        policy: AddressPolicy,
-        watcher: Watcher,
-        counts: Callable[[dict[str, float]], None],
+        around: Surroundings,
+        counted: Callable[[dict[str, float]], None],
     ) -> None:
         self._facts = facts
         self._file = file
-        self._results = results
         self._secrets = secrets
-        self._policy = policy
-        self._watcher = watcher
-        self._counts = counts
-        self._name = f"{facts[0]}/{facts[1]}/{facts[3].partition(':')[2]}"
+        self._around = around
+        self._counted = counted
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Keep a line of the tool's own output (masked) for people to read."""
         masked = self._secrets.masker.mask(line)
         if len(masked) > LONGEST_LINE:
             masked = masked[:LONGEST_LINE] + "... (cut)"
-        self._watcher.line(TaskLine(*self._facts, stream, masked))
+        self._around.watcher.line(TaskLine(*self._facts, stream, masked))
 
     def mask(self, text: str) -> str:
         """The text without secret values."""
@@ -122,8 +124,8 @@ class TaskHost:
 
     def progress(self, **counts: float) -> None:
         """Say how far the work is: rows, bytes, pages."""
-        self._watcher.counts(TaskCounts(*self._facts, counts))
-        self._counts(counts)
+        self._around.watcher.counts(TaskCounts(*self._facts, counts))
+        self._counted(counts)
 
     async def credential(self, name: str) -> Mapping[str, Any]:
         """The fields of a keychain entry or stored credential; a one-value entry has the field `value`."""
@@ -136,13 +138,15 @@ class TaskHost:
     ) -> Reference:
         """Stream a payload into the result store of this run."""
         masker = self._secrets.masker
-        return await self._results.put(
-            self._name, masker.mask_chunks(chunks) if masker else chunks, content_type=content_type, rows=rows
+        execution_id, step, _, task_run = self._facts
+        name = f"{execution_id}/{step}/{task_run.partition(':')[2]}"
+        return await self._around.results.put(
+            name, masker.mask_chunks(chunks) if masker else chunks, content_type=content_type, rows=rows
         )
 
     def open_result(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Stream a stored payload."""
-        return self._results.open(reference, offset=offset, length=length)
+        return self._around.results.open(reference, offset=offset, length=length)
 
     def resolve_path(self, path: str) -> str:
         """A path of the playbook made absolute against the folder it lives in."""
@@ -154,7 +158,7 @@ class TaskHost:
 
     def allows_address(self, address: str) -> bool:
         """Whether the installation's policy lets tools reach this IP address."""
-        return self._policy.allows(address)
+        return self._around.policy.allows(address)
 
     async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
         """The bytes of `script: {uri}`: beside the playbook, http, or an object store."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from noetl.errors import NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.expr.views import extract, plain
-from noetl.model.events import ChildRequested, Event, IterationDone, IterationFailed, TaskDone
+from noetl.model.events import ChildRequested, Event, IterationDone, IterationFailed, TaskDone, TaskStarted
 from noetl.model.outcome import ERROR_KINDS, Outcome, error_info
 from noetl.model.playbook import ALL, OutputPolicy, Step
 from noetl.model.position import CallFrame, LoopFrame, Position
@@ -135,7 +135,7 @@ class Payloads:
 
     def must_park(self, events: Sequence[Event], limit: int) -> bool:
         """Whether some event's position or private patch is too large to travel."""
-        return any(_private_size(event) > limit for event in events)
+        return any(type(event) is not TaskStarted and _private_size(event) > limit for event in events)
 
     async def park(
         self, events: Sequence[Event], name: str, limit: int, parked: dict[int, tuple[Any, Any]]

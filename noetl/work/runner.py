@@ -34,12 +34,12 @@ from noetl.pipeline.advance import abort, abort_calls, apply_outcome, next_actio
 from noetl.pipeline.draws import DrawLog
 from noetl.pipeline.frame import Frame, open_frame
 from noetl.pipeline.program import Program
-from noetl.pipeline.scopes import NeedsSecret, Scopes
+from noetl.pipeline.scopes import NeedsSecret
 from noetl.ports import Clock, ResultStore, WorkLink
 from noetl.work.calling import BadSpec, call_tool, timeout_of
 from noetl.work.collections import StoredCollections
 from noetl.work.draws import WorldDraws
-from noetl.work.host import AddressPolicy, TaskHost, Watcher
+from noetl.work.host import AddressPolicy, Surroundings, TaskHost, Watcher
 from noetl.work.library import Library, Secrets
 from noetl.work.masking import mask_event, mask_outcome
 from noetl.work.payloads import Payloads, is_parked
@@ -69,6 +69,36 @@ class Job:
         self.rest = rest
 
 
+class Counter:
+    """Tells the server how far a task is, but not too often."""
+
+    __slots__ = ("_action", "_job", "_last", "_runner")
+
+    def __init__(self, runner: Runner, job: Job, action: RunTask) -> None:
+        self._runner = runner
+        self._job = job
+        self._action = action
+        self._last = 0.0
+
+    def __call__(self, counts: dict[str, float]) -> None:
+        """The task has come so far."""
+        now = self._runner.clock.monotonic()
+        if not self._runner.progress_events or now - self._last < PROGRESS_EVERY:
+            return
+        self._last = now
+        order, action = self._job.order, self._action
+        event = TaskProgress(
+            step=order.context.step,
+            step_run_id=order.context.step_run_id,
+            task=action.label,
+            visit=action.visit,
+            attempt=action.attempt,
+            path=order.path,
+            counts={name: float(value) for name, value in counts.items()},
+        )
+        self._job.outlet.queue((event,))
+
+
 class Runner:
     """Carries out run orders."""
 
@@ -86,16 +116,15 @@ class Runner:
     ) -> None:
         self.library = Library(link, specs, clock)
         self.payloads = Payloads(results)
-        self.watcher = watcher or Watcher()
-        self._results = results
+        self.around = Surroundings(results, policy or AddressPolicy(), watcher or Watcher())
         self._collections = StoredCollections(results)
         self._specs = specs
         self._load = load
-        self._clock = clock
-        self._policy = policy or AddressPolicy()
+        self.clock = self._clock = clock
         self._draws = WorldDraws(clock)
-        self._progress_events = progress_events
+        self.progress_events = progress_events
         self._tools: dict[str, tuple[Run, bool]] = {}
+        self._second = (0, "")
 
     async def run(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None] = lambda resting: None) -> None:
         """Carry out one order; its last events are handed to the outlet before this returns."""
@@ -125,7 +154,7 @@ class Runner:
             programs = await self._patiently(lambda: self.library.programs(context.playbook))
         shared = self.library.shared(context, programs)
         values: list[Any] | None = None
-        if order.items:
+        if order.items and any(item.collection is not None for item in order.items):
             values = [
                 item.value if item.collection is None else await self._patiently(partial(self._element, item))
                 for item in order.items
@@ -289,13 +318,11 @@ class Runner:
                 input=action.input,
                 spec=action.spec,
                 host=TaskHost(
-                    facts=(context.execution_id, context.step, action.label, action.task_run_id),
-                    file=job.frame.playbook.file,
-                    results=self._results,
-                    secrets=job.secrets,
-                    policy=self._policy,
-                    watcher=self.watcher,
-                    counts=self._counter(job, action),
+                    (context.execution_id, context.step, action.label, action.task_run_id),
+                    job.frame.playbook.file,
+                    job.secrets,
+                    self.around,
+                    Counter(self, job, action),
                 ),
                 execution_id=context.execution_id,
                 step=context.step,
@@ -304,7 +331,7 @@ class Runner:
                 idempotency_key="" if pure else idempotency_key(action.task_run_id),
                 attempt=action.attempt,
                 timeout=timeout_of(action.spec),
-                scopes=Scopes(action.names),
+                scopes=action.scopes,
                 where=where,
                 code_line=code_line,
             )
@@ -318,9 +345,16 @@ class Runner:
             **outcome.meta,
             "attempt": action.attempt,
             "duration_ms": round((clock.monotonic() - started) * 1000, 3),
-            "ts": instant(began),
+            "ts": self._stamp(began),
         }
         return replace(outcome, meta=meta)
+
+    def _stamp(self, at: float) -> str:
+        """The instant as ISO 8601 text; the second is written once and kept."""
+        second = int(at)
+        if second != self._second[0]:
+            self._second = (second, instant(second)[:19])
+        return f"{self._second[1]}.{int((at - second) * 1e6):06d}Z"
 
     async def _inside_calls(self, job: Job, run: Run, call: ToolCall) -> Outcome:
         """Run a tool of a called block within what is left of its callers' own time."""
@@ -351,32 +385,6 @@ class Runner:
             return 0, None
         depth = min(job.deadlines, key=lambda depth: job.deadlines[depth])
         return depth, job.deadlines[depth] - now
-
-    def _counter(self, job: Job, action: RunTask) -> Callable[[dict[str, float]], None]:
-        last = 0.0
-
-        def count(counts: dict[str, float]) -> None:
-            nonlocal last
-            now = self._clock.monotonic()
-            if not self._progress_events or now - last < PROGRESS_EVERY:
-                return
-            last = now
-            context = job.order.context
-            job.outlet.queue(
-                (
-                    TaskProgress(
-                        step=context.step,
-                        step_run_id=context.step_run_id,
-                        task=action.label,
-                        visit=action.visit,
-                        attempt=action.attempt,
-                        path=job.order.path,
-                        counts={name: float(value) for name, value in counts.items()},
-                    ),
-                )
-            )
-
-        return count
 
     async def _rest(self, job: Job, seconds: float) -> None:
         """Wait without keeping others from working."""

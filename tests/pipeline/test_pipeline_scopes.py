@@ -10,7 +10,7 @@ from noetl.model.playbook import KeychainEntry, Step
 from noetl.model.reference import Reference, ReferenceMeta
 from noetl.model.work import Item
 from noetl.pipeline.advance import next_action
-from noetl.pipeline.scopes import NeedsSecret, Scopes
+from noetl.pipeline.scopes import NeedsSecret
 
 
 def rendered(template, *, before=(), **others):
@@ -240,7 +240,7 @@ def test_tools_see_plain_scopes_without_secrets():
         ctx={"c": 2},
         results={"big": Outcome(status="ok", ref=STORED)},
     )
-    scopes = Scopes(run.runs[1].names)
+    scopes = run.runs[1].scopes
     assert scopes["workload"] == {"w": 1} and scopes["ctx"] == {"c": 2} and scopes["a"] == {"v": 1}
     assert scopes["big"]["locator"] == {"name": "x"}
     assert "keychain" not in scopes and "keychain" not in list(scopes)

@@ -63,7 +63,6 @@ def test_another_worker_reads_a_stored_task_result_when_it_resumes():
     position = next(event.position for event in events if isinstance(event, TaskDone) and event.task == "use")
     again = Bench(READER, act=answering())
     again.results = bench.results
-    again.runner._results = bench.results
     again.runner.payloads = Payloads(bench.results)
     resumed = again.run(position=msgspec.json.decode(msgspec.json.encode(position), type=Position))
     assert resumed[-1].output.data == {"id": 1} and bench.results.reads == 1

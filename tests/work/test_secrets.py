@@ -9,7 +9,7 @@ from work_link import Bench
 
 from noetl.model.events import StepDone, StepFailed, TaskDone
 from noetl.model.outcome import Outcome, error, ok
-from noetl.work.host import AddressPolicy, Watcher
+from noetl.work.host import AddressPolicy, Surroundings, Watcher
 
 CANARY = 'c4n"ary/+secret value'
 
@@ -45,7 +45,7 @@ def test_a_secret_reaches_the_tool_and_nothing_that_leaves_the_worker():
 
     seen = []
     bench = Bench(TEXT, act=echoing(seen))
-    bench.runner.watcher = Lines()
+    bench.runner.around = Surroundings(bench.results, AddressPolicy(), Lines())
     bench.link.keychain = {"token": CANARY}
     events = bench.run()
     assert isinstance(events[-1], StepDone)
