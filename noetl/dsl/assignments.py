@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import READ_ONLY_SCOPES, SCOPES
+from noetl.dsl.nodes import Mapping, Node, Scalar
 from noetl.dsl.reading import Reader, noun_of
-from noetl.dsl.source import Mapping, Node, Scalar
 from noetl.dsl.syntax import SetSyntax
 
 

@@ -10,8 +10,9 @@ from noetl.dsl.checks import check_document
 from noetl.dsl.detect import detect
 from noetl.dsl.diagnostics import Diagnostic, Findings
 from noetl.dsl.lower import Lowering
+from noetl.dsl.nodes import node_from
 from noetl.dsl.reading import Reader
-from noetl.dsl.source import node_from, read_source
+from noetl.dsl.source import read_source
 from noetl.dsl.surfaces import canonical, v10, v2025_11
 from noetl.dsl.syntax import DocumentSyntax
 from noetl.model.playbook import Playbook, Step

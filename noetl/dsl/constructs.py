@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from noetl.dsl.source import Node
+from noetl.dsl.nodes import Node
 from noetl.dsl.syntax import BranchSyntax, ConstructSyntax, ItemSyntax, TaskSyntax
 from noetl.model.playbook import Directive, Rule, Task
 

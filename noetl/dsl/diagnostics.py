@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from noetl.dsl.codes import CODES, Severity
 from noetl.dsl.locating import locate
-from noetl.dsl.source import LINE_BREAK, Node, Scalar
+from noetl.dsl.nodes import Node, Scalar
+from noetl.dsl.source import LINE_BREAK
 
 DOCS = "https://noetl.io/docs/reference/diagnostics/"
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from noetl.dsl.source import LINE_BREAK, Scalar
+from noetl.dsl.nodes import Scalar
+from noetl.dsl.source import LINE_BREAK
 
 
 def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:

@@ -14,9 +14,9 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from noetl.dsl.constructs import expand
+from noetl.dsl.nodes import Mapping as MappingNode
+from noetl.dsl.nodes import Node, Scalar, Sequence, data_of
 from noetl.dsl.reading import has_template
-from noetl.dsl.source import Mapping as MappingNode
-from noetl.dsl.source import Node, Scalar, Sequence, data_of
 from noetl.dsl.syntax import (
     AdmitSyntax,
     BlockSyntax,

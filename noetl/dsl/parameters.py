@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from noetl.dsl.diagnostics import closest, did_you_mean
 from noetl.dsl.grammar import SHAPES
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, mapping_node
 from noetl.dsl.reading import Fields, Reader, is_template, noun_of, shorten
-from noetl.dsl.source import Mapping, Node, Scalar, Sequence, mapping_node
 from noetl.dsl.syntax import Parameter, TaskSyntax
 from noetl.model.tool import Field, ToolSpec
 

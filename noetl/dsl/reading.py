@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from noetl.dsl.diagnostics import Findings, did_you_mean
 from noetl.dsl.grammar import SHAPES, Key, Shape
-from noetl.dsl.source import Mapping, Node, Scalar, Sequence
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
 from noetl.expr.template import is_template as is_templated
 from noetl.model.tool import ToolSpec
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from noetl.dsl import visibility as at
-from noetl.dsl.source import Mapping, Node, Scalar, Sequence
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
 from noetl.dsl.syntax import (
     BlockSyntax,
     BodySyntax,
@@ -160,7 +160,9 @@ class Sites:
         assigns: SetSyntax | None = None,
         depth: int = 0,
     ) -> None:
-        for scalar in self._scalars(node):
+        if node is None:
+            return
+        for scalar in (node,) if isinstance(node, Scalar) else self._scalars(node):
             text = scalar.value
             if isinstance(text, str) and "{" in text and is_template(text):
                 self.templates.append(Site(scalar, glance(text), spot, body, task, assigns, depth))

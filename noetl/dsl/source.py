@@ -11,7 +11,7 @@ Whatever the input is, the answer is a tree, problems, or both; never an excepti
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.events import (
@@ -22,7 +22,11 @@ from yaml.events import (
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
+    StreamEndEvent,
 )
+
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, point
+from noetl.dsl.nodes import data_of as data_of
 
 try:
     from yaml import CSafeLoader as _Parser
@@ -30,67 +34,8 @@ except ImportError:  # PyYAML was built without libyaml: slower, same events
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 MAX_BYTES = 8 * 1024 * 1024
-MAX_NODES = 300_000
+MAX_NODES = 200_000
 MAX_DEPTH = 100
-
-
-class Node:
-    """A piece of the text: lines and columns count from 1, `start` and `end` are character offsets."""
-
-    __slots__ = ("column", "end", "end_column", "end_line", "line", "start")
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    start: int
-    end: int
-
-    def _place(self, first: Any, last: Any) -> None:
-        self.line = first.line + 1
-        self.column = first.column + 1
-        self.start = first.index
-        self._close(last)
-
-    def _close(self, last: Any) -> None:
-        self.end_line = last.line + 1
-        self.end_column = last.column + 1
-        self.end = last.index
-
-
-class Scalar(Node):
-    """One value. `text` is what the author wrote (unquoted), `value` what it means."""
-
-    __slots__ = ("style", "text", "value")
-
-    text: str
-    value: Any  # str, int, float, bool or None
-    style: str  # "" plain, ' " quoted, | > block
-
-
-class Mapping(Node):
-    """Keys and values in the author's order, merge keys already laid under."""
-
-    __slots__ = ("broken", "entries", "flow", "merges")
-
-    entries: dict[str, tuple[Scalar, Node]]
-    merges: list[Node]
-    flow: bool
-    broken: bool  # a key could not be read: whoever looks at the type need not complain again
-
-    def get(self, key: str) -> Node | None:
-        """The value of a key, if it is there."""
-        entry = self.entries.get(key)
-        return entry[1] if entry else None
-
-
-class Sequence(Node):
-    """Items in order."""
-
-    __slots__ = ("flow", "items")
-
-    items: list[Node]
-    flow: bool
 
 
 class Problem(NamedTuple):
@@ -116,7 +61,7 @@ def read_source(content: str | bytes) -> Source:
     if size > MAX_BYTES:
         found = f"the file has {size / 1048576:.1f} MB; a playbook may have {MAX_BYTES // 1048576}"
         return Source(
-            "", None, [Problem("yaml-limit", _point(1, 1), found, "keep data in files and read them by tools")]
+            "", None, [Problem("yaml-limit", point(1, 1), found, "keep data in files and read them by tools")]
         )
     text, problem = _decoded(content)
     if problem is None:
@@ -127,82 +72,13 @@ def read_source(content: str | bytes) -> Source:
     return Source(text, builder.build(), builder.problems)
 
 
-def data_of(node: Node | None) -> Any:
-    """The plain data a node stands for."""
-    if isinstance(node, Scalar):
-        return node.value
-    if isinstance(node, Mapping):
-        return {key: data_of(value) for key, (_, value) in node.entries.items()}
-    if isinstance(node, Sequence):
-        return [data_of(item) for item in node.items]
-    return None
-
-
-def node_from(data: Any, at: Node | None = None) -> Node:
-    """Nodes for data that has no text of its own (synthesized steps); all stand at one place."""
-    place = at or _point(1, 1)
-    node: Node
-    if isinstance(data, dict):
-        node = mapping_node(
-            {str(key): (scalar_node(str(key), place), node_from(v, place)) for key, v in data.items()}, place
-        )
-    elif isinstance(data, list | tuple):
-        node = sequence_node([node_from(item, place) for item in data], place)
-    elif data is None or isinstance(data, bool | int | float | str):
-        node = scalar_node(data, place)
-    else:
-        node = scalar_node(str(data), place)
-    return node
-
-
-def scalar_node(value: Any, at: Node) -> Scalar:
-    """A scalar that stands where another node stands."""
-    node = Scalar()
-    node.value = value
-    node.text = value if isinstance(value, str) else "" if value is None else str(value)
-    node.style = "" if not isinstance(value, str) else '"'
-    return _stand_at(node, at)
-
-
-def mapping_node(entries: dict[str, tuple[Scalar, Node]], at: Node) -> Mapping:
-    """A mapping that stands where another node stands."""
-    node = Mapping()
-    node.entries, node.merges, node.flow, node.broken = entries, [], False, False
-    return _stand_at(node, at)
-
-
-def sequence_node(items: list[Node], at: Node) -> Sequence:
-    """A sequence that stands where another node stands."""
-    node = Sequence()
-    node.items, node.flow = items, False
-    return _stand_at(node, at)
-
-
-_N = TypeVar("_N", bound=Node)
-
-
-def _stand_at(node: _N, at: Node) -> _N:
-    node.line, node.column, node.start = at.line, at.column, at.start
-    node.end_line, node.end_column, node.end = at.end_line, at.end_column, at.end
-    return node
-
-
-def _point(line: int, column: int, start: int = 0) -> Node:
-    node = Node()
-    node.line = node.end_line = line
-    node.column = column
-    node.end_column = column + 1
-    node.start, node.end = start, start + 1
-    return node
-
-
 # --- the text before it is YAML -----------------------------------------------------------------
 
 
 def _decoded(content: str | bytes) -> tuple[str, Problem | None]:
     if isinstance(content, bytes):
         if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            return "", Problem("yaml-encoding", _point(1, 1), "the file is UTF-16", "save it as UTF-8")
+            return "", Problem("yaml-encoding", point(1, 1), "the file is UTF-16", "save it as UTF-8")
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -237,7 +113,7 @@ def _point_at(text: str, offset: int) -> Node:
     line, begin = 1, 0
     for found in LINE_BREAK.finditer(text, 0, offset):
         line, begin = line + 1, found.end()
-    return _point(line, offset - begin + 1, offset)
+    return point(line, offset - begin + 1, offset)
 
 
 # --- events to nodes ----------------------------------------------------------------------------
@@ -286,7 +162,7 @@ class _Builder:
         if self.root is None or (isinstance(self.root, Scalar) and self.root.value is None):
             self._note(
                 "yaml-empty",
-                _point(1, 1),
+                point(1, 1),
                 "the file has no content",
                 "a playbook begins with `apiVersion: noetl.io/v2`",
             )
@@ -299,7 +175,17 @@ class _Builder:
         while (event := next_event()) is not None:
             kind = type(event)
             if kind is ScalarEvent:
-                self._add(self._scalar(event), event.anchor, 1, 1)
+                node = Scalar()
+                node.first, node.last = event.start_mark, event.end_mark
+                node.text = text = event.value
+                node.style = style = event.style or ""
+                if event.tag is not None:
+                    self._tagged(node, event.tag)
+                elif style or text[:1] not in _MAY_BE_SPECIAL:
+                    node.value = text
+                else:
+                    self._plain(node, text)
+                self._add(node, event.anchor, 1, 1)
             elif kind is MappingStartEvent:
                 mapping = Mapping()
                 mapping.entries, mapping.merges, mapping.flow = {}, [], bool(event.flow_style)
@@ -310,16 +196,21 @@ class _Builder:
                 sequence.items, sequence.flow = [], bool(event.flow_style)
                 self._open(sequence, event, "tag:yaml.org,2002:seq")
             elif kind is MappingEndEvent or kind is SequenceEndEvent:
-                self._end(event)
+                done = self.stack.pop()
+                done.node.last = event.end_mark
+                if type(done.node) is Mapping and done.node.merges:
+                    self._merge(done.node)
+                self._add(done.node, done.anchor, done.size, done.height)
             elif kind is AliasEvent:
                 self._alias(event)
             elif kind is DocumentStartEvent:
                 documents += 1
                 if documents > 1:
-                    where = _point(event.start_mark.line + 1, event.start_mark.column + 1, event.start_mark.index)
+                    mark = event.start_mark
+                    where = point(mark.line + 1, mark.column + 1, mark.index)
                     self._note("yaml-documents", where, "a second document begins here", "keep one playbook per file")
                     return
-            elif event.__class__.__name__ == "StreamEndEvent":
+            elif kind is StreamEndEvent:
                 return
 
     def _note(self, code: str, node: Node, message: str, hint: str = "") -> None:
@@ -329,29 +220,7 @@ class _Builder:
         self._note(code, node, message, hint)
         raise _Stop
 
-    def _scalar(self, event: Any) -> Scalar:
-        node = Scalar()
-        first, last = event.start_mark, event.end_mark
-        node.line = first.line + 1
-        node.column = first.column + 1
-        node.start = first.index
-        node.end_line = last.line + 1
-        node.end_column = last.column + 1
-        node.end = last.index
-        node.text = text = event.value
-        node.style = event.style or ""
-        if event.tag is not None and event.tag != "!":
-            self._tagged(node, event.tag)
-        elif node.style or event.tag == "!":
-            node.value = text
-        else:
-            self._plain(node, text)
-        return node
-
     def _plain(self, node: Scalar, text: str) -> None:
-        if text[:1] not in _MAY_BE_SPECIAL:
-            node.value = text
-            return
         node.value, trouble = resolve_plain(text)
         if trouble:
             self._note("yaml-number", node, trouble, "quote it if it is meant as text")
@@ -359,7 +228,7 @@ class _Builder:
     def _tagged(self, node: Scalar, tag: str) -> None:
         name = tag.removeprefix("tag:yaml.org,2002:")
         node.value = node.text
-        if name == "str":
+        if name in ("str", "!"):
             return
         if name in ("int", "float", "bool", "null"):
             value, trouble = resolve_plain(node.text)
@@ -375,7 +244,7 @@ class _Builder:
         )
 
     def _open(self, node: Mapping | Sequence, event: Any, natural: str) -> None:
-        node._place(event.start_mark, event.end_mark)
+        node.first, node.last = event.start_mark, event.end_mark
         if event.tag not in (None, "!", natural):
             self._note(
                 "yaml-tag",
@@ -389,16 +258,9 @@ class _Builder:
             self.anchors[event.anchor] = None
         self.stack.append(_Open(node, event.anchor))
 
-    def _end(self, event: Any) -> None:
-        done = self.stack.pop()
-        done.node._close(event.end_mark)
-        if isinstance(done.node, Mapping) and done.node.merges:
-            self._merge(done.node)
-        self._add(done.node, done.anchor, done.size, done.height)
-
     def _alias(self, event: Any) -> None:
         where = Node()
-        where._place(event.start_mark, event.end_mark)
+        where.first, where.last = event.start_mark, event.end_mark
         if event.anchor not in self.anchors:
             self._stop(
                 "yaml-alias", where, f'no anchor "&{event.anchor}" stands before this alias', "define the anchor first"
@@ -442,37 +304,42 @@ class _Builder:
         if top.size > MAX_NODES or self.nodes > MAX_NODES:
             self._too_many(node)
         holder = top.node
-        if isinstance(holder, Sequence):
+        if type(holder) is Sequence:
             holder.items.append(node)
-        elif top.key is None:
+            return
+        key = top.key
+        if key is None:
             top.key = node
+            return
+        top.key = None
+        entries: dict[str, tuple[Scalar, Node]] = holder.entries  # type: ignore[union-attr]
+        if type(key) is Scalar and key.text and key.text != "<<" and key.text not in entries:
+            entries[key.text] = (key, node)
         else:
-            key, top.key = top.key, None
-            self._entry(holder, key, node)
+            self._odd_entry(holder, key, node)  # type: ignore[arg-type]
 
-    def _entry(self, holder: Mapping, key: Node, value: Node) -> None:
+    def _odd_entry(self, holder: Mapping, key: Node, value: Node) -> None:
+        """A key that is no text, is empty, merges, or was there before."""
         if not isinstance(key, Scalar):
             holder.broken = True
             hint = (
                 'quote the template: "{{ ... }}"' if isinstance(key, Mapping) and key.flow else "use plain text as key"
             )
             self._note("yaml-key", key, "a mapping or a list cannot be a key", hint)
-            return
-        if key.value is None and not key.style:
+        elif key.value is None and not key.style:
             self._note("yaml-key", key, "a key is missing here", "write a name before the colon")
-            return
-        name = key.text
-        if name == "<<" and not key.style:
+        elif key.text == "<<" and not key.style:
             holder.merges.append(value)
-            return
-        known = holder.entries.get(name)
-        if known is not None:
-            first = known[0]
+        elif key.text in holder.entries:
+            first = holder.entries[key.text][0]
             self._note(
-                "yaml-duplicate-key", key, f'the key "{name}" is here twice', f"the first one is in line {first.line}"
+                "yaml-duplicate-key",
+                key,
+                f'the key "{key.text}" is here twice',
+                f"the first one is in line {first.line}",
             )
-            return
-        holder.entries[name] = (key, value)
+        else:
+            holder.entries[key.text] = (key, value)
 
     def _merge(self, holder: Mapping) -> None:
         """Lay merged mappings under the holder's own keys; of several, the first wins."""
@@ -540,7 +407,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
     context = str(getattr(error, "context", "") or "")
     if mark is None:
         return Problem("yaml-syntax", _point_at(text, int(getattr(error, "position", 0) or 0)), problem)
-    where = _point(mark.line + 1, mark.column + 1, mark.index)
+    where = point(mark.line + 1, mark.column + 1, mark.index)
     begin = getattr(error, "context_mark", None)
     since = f" (it begins in line {begin.line + 1})" if begin is not None and begin.line != mark.line else ""
     character = text[mark.index : mark.index + 1]

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noetl.dsl.source import Mapping, Node, Scalar
+from noetl.dsl.nodes import Mapping, Node, Scalar
 from noetl.model.playbook import Playbook, Surface
 from noetl.model.tool import ToolSpec
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SetSyntax:
     """One assignment: `ctx.page: ...`, or what v10 wrote as `set_ctx: {page: ...}`."""
 
@@ -33,7 +33,7 @@ class SetSyntax:
         return ".".join((self.scope, *self.keys))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RuleSyntax:
     """One rule of a task's policy; `when` is None for `else`."""
 
@@ -48,7 +48,7 @@ class RuleSyntax:
     sets: list[SetSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PolicySyntax:
     """`spec.policy` of a task."""
 
@@ -57,7 +57,7 @@ class PolicySyntax:
     rules: list[RuleSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Parameter:
     """One parameter of a task under its canonical name: where it was written, and the value."""
 
@@ -67,7 +67,7 @@ class Parameter:
     raw: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OutputSyntax:
     """`output: {store, select}`."""
 
@@ -76,7 +76,7 @@ class OutputSyntax:
     path: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TaskSyntax:
     """One task of a pipeline."""
 
@@ -99,7 +99,7 @@ class TaskSyntax:
     output: OutputSyntax | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BranchSyntax:
     """A guarded list of tasks inside `choose`, `while` or `until`."""
 
@@ -109,7 +109,7 @@ class BranchSyntax:
     items: list[ItemSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ConstructSyntax:
     """`choose`, `while` or `until`: sugar that is compiled into tasks and jumps."""
 
@@ -125,7 +125,7 @@ class ConstructSyntax:
 ItemSyntax = TaskSyntax | ConstructSyntax
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LoopSyntax:
     """`loop`, with what its spec says about scheduling."""
 
@@ -151,7 +151,7 @@ class LoopSyntax:
             level = level.inner
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AdmitRuleSyntax:
     """One rule of an admission gate; `when` is None for `else`."""
 
@@ -162,7 +162,7 @@ class AdmitRuleSyntax:
     allow: Node | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AdmitSyntax:
     """The gate before a step."""
 
@@ -174,7 +174,7 @@ class AdmitSyntax:
     once: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ArcSyntax:
     """A way out of a step."""
 
@@ -186,7 +186,7 @@ class ArcSyntax:
     sets: list[SetSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RouterSyntax:
     """`next`."""
 
@@ -196,7 +196,7 @@ class RouterSyntax:
     arcs: list[ArcSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SynthesisSyntax:
     """`spec.policy.synthesize`."""
 
@@ -207,7 +207,7 @@ class SynthesisSyntax:
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BodySyntax:
     """What steps and workbook blocks have in common."""
 
@@ -237,7 +237,7 @@ class BodySyntax:
         yield from _constructs_of(self.items)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StepSyntax(BodySyntax):
     """A step of the workflow."""
 
@@ -248,12 +248,12 @@ class StepSyntax(BodySyntax):
     pool: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BlockSyntax(BodySyntax):
     """A block of the workbook."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class KeychainSyntax:
     """One entry of the keychain."""
 
@@ -266,7 +266,7 @@ class KeychainSyntax:
     fields: dict[str, Node] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ExecutorSyntax:
     """`executor`."""
 
@@ -282,7 +282,7 @@ class ExecutorSyntax:
     defaults: Mapping | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DocumentSyntax:
     """A whole playbook."""
 

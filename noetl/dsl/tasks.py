@@ -5,9 +5,9 @@ from __future__ import annotations
 from noetl.dsl.assignments import read_scoped, read_set
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import SHAPES
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
 from noetl.dsl.parameters import bind_parameters
 from noetl.dsl.reading import Fields, Reader, is_template, noun_of, text_of
-from noetl.dsl.source import Mapping, Node, Scalar, Sequence
 from noetl.dsl.syntax import (
     BranchSyntax,
     ConstructSyntax,

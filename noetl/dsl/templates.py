@@ -65,12 +65,27 @@ def glance(text: str) -> Template:
         return _NOTHING
     if "{%" in text or "{#" in text:
         return _thorough(text)
-    if "{{" not in text:
+    expressions = text.count("{{")
+    if not expressions:
         return _NOTHING
+    names = [*_ONLY_NAMES.finditer(text)]
+    if len(names) == expressions and text.count("}}") == expressions:
+        return Template(tuple([_named(found) for found in names if found.group(1) not in _CALLABLE]), ())
     try:
         return _Parser(text).template()
     except (_NotSimple, RecursionError):
         return _thorough(text)
+
+
+_ONLY_NAMES = re.compile(
+    r"\{\{-?\s*((?!(?:and|or|not|in|is|if|else|true|false|none|True|False|None)\b)[^\W\d]\w*)((?:\.[^\W\d]\w*)*)\s*-?\}\}"
+)
+_CALLABLE = frozenset(FUNCTIONS) | _RUNTIME_NAMES
+
+
+def _named(found: re.Match[str]) -> Read:
+    first, rest = found.groups()
+    return Read((first, *rest[1:].split(".")) if rest else (first,), False, found.start(1))
 
 
 class _NotSimple(Exception):
@@ -116,12 +131,12 @@ _TOKEN = re.compile(
 )
 _KEYWORDS = frozenset(["and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None"])
 _CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
-_COMPARISONS = frozenset(["==", "!=", "<=", ">=", "<", ">"])
-_LOWEST = {"or": 1, "and": 2}
+_OPERATORS = frozenset(["==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "//", "%", "~", "**"])
 
 _Path = tuple[str, ...]
 _Paths = frozenset[_Path]
 _NO_PATHS: _Paths = frozenset()
+_NO_ANSWER: tuple[_Paths, _Paths, _Path | None] = (_NO_PATHS, _NO_PATHS, None)
 
 
 class _Parser:
@@ -206,7 +221,7 @@ class _Parser:
                 self.guards = guards | failed
                 self.condition()
                 self.guards = guards
-            answer = (_NO_PATHS, _NO_PATHS, None)
+            answer = _NO_ANSWER
         return answer
 
     def _guard(self, first: int, last: int, paths: _Paths) -> None:
@@ -248,32 +263,26 @@ class _Parser:
         return self.comparison()
 
     def comparison(self) -> tuple[_Paths, _Paths, _Path | None]:
-        answer = self.arithmetic()
+        """Everything that binds tighter than `not`; precedence among it does not matter here."""
+        answer = self.operand()
         while True:
-            if (self.kind == "op" and self.value in _COMPARISONS) or (self.kind == "keyword" and self.value == "in"):
+            kind, value = self.kind, self.value
+            if (kind == "op" and value in _OPERATORS) or (kind == "keyword" and value == "in"):
                 self.next()
-            elif self.kind == "keyword" and self.value == "not":
+            elif kind == "keyword" and value == "not":
                 self.next()
                 self.expect("in")
             else:
                 return answer
-            self.arithmetic()
-            answer = (_NO_PATHS, _NO_PATHS, None)
+            self.operand()
+            answer = _NO_ANSWER
 
-    def arithmetic(self) -> tuple[_Paths, _Paths, _Path | None]:
-        """Everything that binds tighter than a comparison; precedence among it does not matter here."""
-        answer = self.unary()
-        while self.kind == "op" and self.value in _ARITHMETIC:
-            self.next()
-            self.unary()
-            answer = (_NO_PATHS, _NO_PATHS, None)
-        return answer
-
-    def unary(self) -> tuple[_Paths, _Paths, _Path | None]:
-        if self.kind == "op" and self.value in ("-", "+"):
-            self.next()
-            self.unary()
-            return _NO_PATHS, _NO_PATHS, None
+    def operand(self) -> tuple[_Paths, _Paths, _Path | None]:
+        if self.kind == "op" and self.value in "-+":
+            while self.kind == "op" and self.value in ("-", "+"):
+                self.next()
+            self.postfix()
+            return _NO_ANSWER
         return self.postfix()
 
     def postfix(self) -> tuple[_Paths, _Paths, _Path | None]:
@@ -286,14 +295,14 @@ class _Parser:
             answer = self.primary()
             while self.kind == "op" and self.value in (".", "[", "("):
                 self.trailer()
-                answer = (_NO_PATHS, _NO_PATHS, None)
+                answer = _NO_ANSWER
         if path is not None:
             answer = (frozenset((path,)), _NO_PATHS, path)
         last = len(self.reads)
         while True:
             if self.kind == "op" and self.value == "|":
                 self.filter(first, last)
-                answer = (_NO_PATHS, _NO_PATHS, None)
+                answer = _NO_ANSWER
             elif self.kind == "keyword" and self.value == "is":
                 answer = self.test(first, last, answer[2])
             elif self.kind == "op" and self.value in (".", "["):
@@ -303,14 +312,13 @@ class _Parser:
 
     def chain(self) -> tuple[_Path | None, tuple[_Paths, _Paths, _Path | None]]:
         """A name and its constant fields; the path if that is all it is."""
-        nothing = (_NO_PATHS, _NO_PATHS, None)
         name, offset = self.value, self.offset
         self.next()
         if self.kind == "op" and self.value == "(":
             self.called(name, offset)
             while self.kind == "op" and self.value in (".", "[", "("):
                 self.trailer()
-            return None, nothing
+            return None, _NO_ANSWER
         keys: list[str] = [name]
         exact = True  # every key so far is a constant
         pure = True  # nothing but fields hangs on the name
@@ -327,7 +335,7 @@ class _Parser:
                     self.arguments()
                     while self.kind == "op" and self.value in (".", "[", "("):
                         self.trailer()
-                    return None, nothing
+                    return None, _NO_ANSWER
                 if exact:
                     keys.append(key)
             elif self.value == "[":
@@ -342,8 +350,8 @@ class _Parser:
                 break
         self.read(keys, offset)
         if not pure or self.reads[-1:] == [] or name in FUNCTIONS:
-            return None, nothing
-        return tuple(keys), nothing
+            return None, _NO_ANSWER
+        return tuple(keys), _NO_ANSWER
 
     def read(self, keys: list[str], offset: int) -> None:
         name = keys[0]
@@ -428,7 +436,6 @@ class _Parser:
         return None
 
     def primary(self) -> tuple[_Paths, _Paths, _Path | None]:
-        nothing = (_NO_PATHS, _NO_PATHS, None)
         if self.kind == "string":
             self.next()
             while self.kind == "string":
@@ -439,14 +446,14 @@ class _Parser:
             self.next()
             if self.value == ")":
                 self.next()
-                return nothing
+                return _NO_ANSWER
             held = self.condition()
             if self.accept(","):
                 while not (self.kind == "op" and self.value == ")"):
                     self.condition()
                     if not self.accept(","):
                         break
-                held = nothing
+                held = _NO_ANSWER
             self.expect(")")
             return held
         elif self.kind == "op" and self.value == "[":
@@ -460,7 +467,7 @@ class _Parser:
             self.mapping()
         else:
             raise _NotSimple
-        return nothing
+        return _NO_ANSWER
 
     def mapping(self) -> None:
         """`{key: value}`; its brace may be the first of the three in `}}}`."""
@@ -518,8 +525,7 @@ class _Parser:
             self.arguments()
         elif self.kind in ("name", "number", "string", "constant") or (self.kind == "op" and self.value in "[{"):
             self.postfix()
-        return _NO_PATHS, _NO_PATHS, None
+        return _NO_ANSWER
 
 
-_ARITHMETIC = frozenset(["+", "-", "*", "/", "//", "%", "~", "**"])
 _KEYWORD = re.compile(r"\s*=(?!=)")

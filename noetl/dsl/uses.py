@@ -100,7 +100,7 @@ def _other_server_values(step: Step) -> Iterator[Any]:
 def reads_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tuple[str, ...]]:
     """The steps whose results each step's worker reads by name."""
     steps = tuple(steps)
-    names = [step.name for step in steps]
+    order = {step.name: number for number, step in enumerate(steps)}
     of_block = {name: _worker_names(_block_values(block), block.tasks) for name, block in blocks.items()}
     calls = {name: _called(block.tasks) for name, block in blocks.items()}
     answer = {}
@@ -108,7 +108,7 @@ def reads_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tu
         read = _worker_names(_step_values(step), step.tasks)
         for block in _reached(_called(step.tasks), calls):
             read |= of_block.get(block, set())
-        answer[step.name] = (ALL,) if ALL in read else tuple(name for name in names if name in read)
+        answer[step.name] = (ALL,) if ALL in read else tuple(sorted(read & order.keys(), key=order.__getitem__))
     return answer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene
-from noetl.dsl.source import data_of
+from noetl.dsl.nodes import data_of
 from noetl.dsl.syntax import RouterSyntax, SetSyntax
 
 

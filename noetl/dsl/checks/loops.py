@@ -5,8 +5,8 @@ from __future__ import annotations
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import REDUCERS
-from noetl.dsl.source import Scalar
-from noetl.dsl.syntax import BodySyntax, LoopSyntax, SetSyntax
+from noetl.dsl.nodes import Scalar
+from noetl.dsl.syntax import BodySyntax, LoopSyntax, SetSyntax, StepSyntax
 
 
 def check(scene: Scene) -> None:
@@ -16,7 +16,7 @@ def check(scene: Scene) -> None:
             _check_level(scene, level)
         if body.loop is not None and any(level.mode == "parallel" for level in body.loop.levels()):
             _check_parallel(scene, body, body.loop)
-        if body.loop is None and body in scene.document.steps:
+        if body.loop is None and isinstance(body, StepSyntax):
             _check_writes(scene, body)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from noetl.dsl.checks.scene import Scene, is_block
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import ITERATION_NAMES
+from noetl.dsl.nodes import Mapping, Node
 from noetl.dsl.sites import Site
-from noetl.dsl.source import Mapping, Node
 from noetl.dsl.templates import Read
 from noetl.dsl.visibility import ELSEWHERE, LOCALS, SCOPE_NAMES
 

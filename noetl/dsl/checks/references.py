@@ -6,8 +6,8 @@ What can be told from the text alone: an assignment whose whole value is one nam
 from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene, all_sets
+from noetl.dsl.nodes import Mapping, Scalar, Sequence
 from noetl.dsl.sites import Site
-from noetl.dsl.source import Mapping, Scalar, Sequence
 from noetl.dsl.syntax import SetSyntax
 from noetl.dsl.templates import Read, glance
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene
-from noetl.dsl.source import Node, Scalar
+from noetl.dsl.nodes import Node, Scalar
 from noetl.dsl.syntax import RuleSyntax, TaskSyntax
 from noetl.dsl.templates import glance
 

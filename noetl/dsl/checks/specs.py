@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import SHAPES
+from noetl.dsl.nodes import Mapping, Node, Scalar
 from noetl.dsl.parameters import field_names
 from noetl.dsl.reading import is_template, noun_of
-from noetl.dsl.source import Mapping, Node, Scalar
 from noetl.dsl.syntax import TaskSyntax
 from noetl.model.tool import ToolSpec
 

@@ -6,8 +6,8 @@ import re
 
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.nodes import Scalar
 from noetl.dsl.sites import Site
-from noetl.dsl.source import Scalar
 from noetl.dsl.templates import Call, Problem
 from noetl.dsl.visibility import SCOPE_NAMES, STATUS_HELPERS
 from noetl.expr.filters import FILTERS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.nodes import Scalar
 from noetl.dsl.reading import Reader, is_template
-from noetl.dsl.source import Scalar
 from noetl.dsl.syntax import BodySyntax, StepSyntax
 from noetl.dsl.visibility import SCOPE_NAMES
 from noetl.expr.functions import FUNCTIONS
@@ -14,7 +14,7 @@ from noetl.expr.functions import FUNCTIONS
 def check(scene: Scene) -> None:
     """Tell every name that leads nowhere."""
     document, reader = scene.document, scene.reader
-    steps = document.step_names()
+    steps = scene.steps
     blocks = document.block_names()
     if document.executor is not None:
         for word in ("entry_step", "return_step"):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from noetl.dsl.assignments import read_scoped, read_set
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import EXTENSIONS, ITERATION_NAMES, KEYCHAIN_ALIASES, KEYCHAIN_KINDS, SHAPES, Shape
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from
 from noetl.dsl.reading import Fields, Reader, Word, noun_of, text_of
-from noetl.dsl.source import Mapping, Node, Scalar, Sequence, mapping_node, node_from
 from noetl.dsl.syntax import (
     AdmitRuleSyntax,
     AdmitSyntax,

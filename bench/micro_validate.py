@@ -1,0 +1,84 @@
+"""How much CPU the front end needs: reading, checking and lowering playbooks of known sizes.
+
+    python -m bench.micro_validate
+
+`measure()` returns the figures; the text is made here, so that every machine measures the same.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+from noetl import tools
+from noetl.dsl.compile import compile_playbook
+from noetl.dsl.templates import glance
+
+HEAD = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: { name: many_steps, path: bench/many_steps }
+keychain:
+  - { name: warehouse, kind: postgres_credential }
+workload:
+  base: "https://records.example.org"
+  limit: 50
+workflow:
+- step: start
+  tool: { kind: noop }
+  set: { ctx.done: 0 }
+  next: { arcs: [{ step: step_0 }] }
+"""
+STEP = """\
+- step: step_{n}
+  tool:
+    kind: postgres
+    auth: warehouse
+    command: "SELECT {{{{ ctx.done }}}} + {n}"
+    spec:
+      policy:
+        rules:
+        - when: "{{{{ output.error.retryable and _attempt < {n} }}}}"
+          then: {{ do: retry, delay: 1 }}
+        - else: {{ then: {{ do: continue }} }}
+  set: {{ ctx.done: "{{{{ output.data.n + {n} }}}}" }}
+  next: {{ arcs: [{{ step: step_{next}, when: "{{{{ ctx.done > {n} }}}}" }}] }}
+"""
+LAST = """\
+- step: step_{n}
+  tool: {{ kind: noop, input: {{ all: "{{{{ ctx.done }}}}" }} }}
+"""
+
+
+def playbook(steps: int) -> str:
+    """A chain of that many steps, no two templates alike."""
+    return HEAD + "".join(STEP.format(n=n, next=n + 1) for n in range(steps - 2)) + LAST.format(n=steps - 2)
+
+
+def cpu(text: str, repeats: int) -> float:
+    """Median CPU seconds of one compilation, nothing remembered from the one before."""
+    specs = tools.specs()
+    taken = []
+    for _ in range(repeats):
+        glance.cache_clear()
+        began = time.process_time()
+        result = compile_playbook(text, file="bench.yaml", specs=specs)
+        taken.append(time.process_time() - began)
+        assert result.playbook is not None, result.diagnostics
+    return median(taken)
+
+
+def measure() -> dict[str, float]:
+    """CPU milliseconds for a 100-step and a 1,000-step playbook, and their sizes in KB."""
+    small, large = playbook(100), playbook(1000)
+    return {
+        "validate_100_steps_ms": cpu(small, 9) * 1000,
+        "validate_100_steps_kb": len(small) / 1024,
+        "validate_1000_steps_ms": cpu(large, 3) * 1000,
+        "validate_1000_steps_kb": len(large) / 1024,
+    }
+
+
+if __name__ == "__main__":
+    for name, value in measure().items():
+        print(f"{name:28} {value:8.1f}")

@@ -1,0 +1,159 @@
+"""The nodes of a text's tree, each with its place.
+
+A node keeps the marks between which it stands; lines and columns count from 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+
+class Mark:
+    """A place in the text as the parser counts it: everything from 0."""
+
+    __slots__ = ("column", "index", "line")
+
+    def __init__(self, line: int, column: int, index: int) -> None:
+        self.line = line
+        self.column = column
+        self.index = index
+
+
+class Node:
+    """A piece of the text, from its first mark to its last."""
+
+    __slots__ = ("first", "last")
+
+    first: Any  # a Mark, or the parser's own
+    last: Any
+
+    @property
+    def line(self) -> int:
+        """The line it begins in."""
+        return int(self.first.line) + 1
+
+    @property
+    def column(self) -> int:
+        """The column it begins in."""
+        return int(self.first.column) + 1
+
+    @property
+    def end_line(self) -> int:
+        """The line it ends in."""
+        return int(self.last.line) + 1
+
+    @property
+    def end_column(self) -> int:
+        """The column just behind its last character."""
+        return int(self.last.column) + 1
+
+    @property
+    def start(self) -> int:
+        """The offset of its first character."""
+        return int(self.first.index)
+
+    @property
+    def end(self) -> int:
+        """The offset just behind its last character."""
+        return int(self.last.index)
+
+
+class Scalar(Node):
+    """One value. `text` is what the author wrote (unquoted), `value` what it means."""
+
+    __slots__ = ("style", "text", "value")
+
+    text: str
+    value: Any  # str, int, float, bool or None
+    style: str  # "" plain, ' " quoted, | > block
+
+
+class Mapping(Node):
+    """Keys and values in the author's order, merge keys already laid under."""
+
+    __slots__ = ("broken", "entries", "flow", "merges")
+
+    entries: dict[str, tuple[Scalar, Node]]
+    merges: list[Node]
+    flow: bool
+    broken: bool  # a key could not be read: whoever looks at the type need not complain again
+
+    def get(self, key: str) -> Node | None:
+        """The value of a key, if it is there."""
+        entry = self.entries.get(key)
+        return entry[1] if entry else None
+
+
+class Sequence(Node):
+    """Items in order."""
+
+    __slots__ = ("flow", "items")
+
+    items: list[Node]
+    flow: bool
+
+
+def data_of(node: Node | None) -> Any:
+    """The plain data a node stands for."""
+    if isinstance(node, Scalar):
+        return node.value
+    if isinstance(node, Mapping):
+        return {key: data_of(value) for key, (_, value) in node.entries.items()}
+    if isinstance(node, Sequence):
+        return [data_of(item) for item in node.items]
+    return None
+
+
+def node_from(data: Any, at: Node | None = None) -> Node:
+    """Nodes for data that has no text of its own (synthesized steps); all stand at one place."""
+    place = at or point(1, 1)
+    node: Node
+    if isinstance(data, dict):
+        node = mapping_node(
+            {str(key): (scalar_node(str(key), place), node_from(v, place)) for key, v in data.items()}, place
+        )
+    elif isinstance(data, list | tuple):
+        node = sequence_node([node_from(item, place) for item in data], place)
+    elif data is None or isinstance(data, bool | int | float | str):
+        node = scalar_node(data, place)
+    else:
+        node = scalar_node(str(data), place)
+    return node
+
+
+def scalar_node(value: Any, at: Node) -> Scalar:
+    """A scalar that stands where another node stands."""
+    node = Scalar()
+    node.value = value
+    node.text = value if isinstance(value, str) else "" if value is None else str(value)
+    node.style = "" if not isinstance(value, str) else '"'
+    return _stand_at(node, at)
+
+
+def mapping_node(entries: dict[str, tuple[Scalar, Node]], at: Node) -> Mapping:
+    """A mapping that stands where another node stands."""
+    node = Mapping()
+    node.entries, node.merges, node.flow, node.broken = entries, [], False, False
+    return _stand_at(node, at)
+
+
+def sequence_node(items: list[Node], at: Node) -> Sequence:
+    """A sequence that stands where another node stands."""
+    node = Sequence()
+    node.items, node.flow = items, False
+    return _stand_at(node, at)
+
+
+_N = TypeVar("_N", bound=Node)
+
+
+def _stand_at(node: _N, at: Node) -> _N:
+    node.first, node.last = at.first, at.last
+    return node
+
+
+def point(line: int, column: int, start: int = 0) -> Node:
+    """A place of one character; line and column count from 1."""
+    node = Node()
+    node.first, node.last = Mark(line - 1, column - 1, start), Mark(line - 1, column, start + 1)
+    return node
