@@ -8,7 +8,7 @@ Expiry alone does not fence: a slow worker whose run nobody else has claimed is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -31,11 +31,11 @@ from noetl.engine.facts import (
     SignalSent,
     TimerDue,
 )
-from noetl.engine.identity import checksum, key_of
+from noetl.engine.identity import checksum, checksum_of, checksums_seen, key_of
 from noetl.engine.leases import claim, claim_refusal, end_run, lose_lease
 from noetl.engine.loops import fail_step
 from noetl.engine.requests import evaluate_request
-from noetl.engine.routing import ctx_patch
+from noetl.engine.sets import ctx_patch
 from noetl.engine.state import PENDING, Run, State
 from noetl.model.events import (
     ChildFinished,
@@ -60,74 +60,71 @@ from noetl.model.outcome import ErrorInfo, Outcome, error, error_info
 from noetl.model.work import Report, Verdict
 
 _ENDED = "the execution has ended"
-_TERMINAL = (StepDone, StepFailed, IterationDone, IterationFailed)
+_OF_A_STEP = frozenset([StepDone, StepFailed])
+_OF_AN_ITERATION = frozenset([IterationDone, IterationFailed])
+_OF_ANY_RUN = frozenset([TaskStarted, TaskDone, TaskProgress, ChildRequested])
+_TERMINAL = _OF_A_STEP | _OF_AN_ITERATION
 _YES = Reply(True)
 
-# A list of events to record, or a reply: accepting is a conversation with `advance`, which applies
-# each batch before it asks for the next, so that later events of a report are judged by what the earlier did.
-Judgement = Iterator[list[Event] | Reply]
+# Applies events and goes on: later events of a report are judged by what the earlier ones did.
+# The number is the seq of the event that caused them.
+Record = Callable[[Sequence[Event], int | None], None]
 
 
-def accept(state: State, fact: Fact, env: Env) -> Judgement:
-    """Judge one fact."""
-    judge = JUDGES[type(fact)]
-    if state.finished is not None and not isinstance(fact, ReportMade | RequestMade):
-        yield Reply(False, _ENDED)
-        return
-    if state.request is None and not isinstance(fact, RequestMade):
-        yield Reply(False, "the execution has not been requested")
-        return
-    yield from judge(state, fact, env)
+def accept(state: State, fact: Fact, env: Env, record: Record) -> Reply:
+    """Judge one fact: record what follows at once, answer."""
+    kind = type(fact)
+    if state.finished is not None and kind is not ReportMade and kind is not RequestMade:
+        return Reply(False, _ENDED)
+    if state.request is None and kind is not RequestMade:
+        return Reply(False, "the execution has not been requested")
+    return JUDGES[kind](state, fact, env, record)
 
 
 # ── people ──────────────────────────────────────────────────────────────────────────────
 
 
-def _request(state: State, fact: RequestMade, env: Env) -> Judgement:
+def _request(state: State, fact: RequestMade, env: Env, record: Record) -> Reply:
     if state.request is not None:
-        yield Reply(False, "the execution has been requested already")
-        return
-    yield [fact.request]
-    yield [evaluate_request(state, fact, env)]
-    yield _YES
+        return Reply(False, "the execution has been requested already")
+    record([fact.request], None)
+    record([evaluate_request(state, fact, env)], state.seq)
+    return _YES
 
 
-def _cancel(state: State, fact: CancelAsked, env: Env) -> Judgement:
+def _cancel(state: State, fact: CancelAsked, env: Env, record: Record) -> Reply:
     if state.ending is None:
-        yield [ExecutionCancelled(reason=fact.reason)]
-    yield _YES
+        record([ExecutionCancelled(reason=fact.reason)], None)
+    return _YES
 
 
-def _pause(state: State, fact: PauseAsked, env: Env) -> Judgement:
+def _pause(state: State, fact: PauseAsked, env: Env, record: Record) -> Reply:
     if state.ending is not None:
-        yield Reply(False, "the execution is ending")
-        return
+        return Reply(False, "the execution is ending")
     if not state.paused:
-        yield [ExecutionPaused(reason=fact.reason)]
-    yield _YES
+        record([ExecutionPaused(reason=fact.reason)], None)
+    return _YES
 
 
-def _resume(state: State, fact: ResumeAsked, env: Env) -> Judgement:
+def _resume(state: State, fact: ResumeAsked, env: Env, record: Record) -> Reply:
     if state.paused:
-        yield [ExecutionResumed(reason=fact.reason)]
-    yield _YES
+        record([ExecutionResumed(reason=fact.reason)], None)
+    return _YES
 
 
-def _signal(state: State, fact: SignalSent, env: Env) -> Judgement:
+def _signal(state: State, fact: SignalSent, env: Env, record: Record) -> Reply:
     if state.ending is not None:
-        yield Reply(False, "the execution is ending")
-        return
-    events: list[Event] = [SignalReceived(name=fact.name, payload=fact.payload)]
+        return Reply(False, "the execution is ending")
+    record([SignalReceived(name=fact.name, payload=fact.payload)], None)
     if fact.payload:
-        events.append(CtxPatched(patch=ctx_patch(state.ctx, fact.payload), cause="signal"))
-    yield events
-    yield _YES
+        record([CtxPatched(ctx_patch(state.ctx, fact.payload), "signal")], state.seq)
+    return _YES
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────
 
 
-def _timer(state: State, fact: TimerDue, env: Env) -> Judgement:
+def _timer(state: State, fact: TimerDue, env: Env, record: Record) -> Reply:
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
         step_run = state.runs.get(run_id)
@@ -143,94 +140,119 @@ def _timer(state: State, fact: TimerDue, env: Env) -> Judgement:
             counts = {"total": loop.count, "succeeded": loop.succeeded, "failed": loop.failed}
             helpers["loop"] = {**counts, "skipped": loop.count - loop.succeeded - loop.failed}
         outcome = Outcome("error", error=error_info("timeout", why), helpers=helpers)
-        yield [fail_step(state, env, step_run, outcome)]
-    yield _YES
+        record([fail_step(state, env, step_run, outcome)], step_run.seq)
+    return _YES
 
 
 # ── leases ──────────────────────────────────────────────────────────────────────────────
 
 
-def _claim(state: State, fact: ClaimMade, env: Env) -> Judgement:
+def _claim(state: State, fact: ClaimMade, env: Env, record: Record) -> Reply:
     refusal = claim_refusal(state, fact.run_id)
     if refusal is not None:
-        yield Reply(False, refusal)
-        return
-    yield [claim(state, fact.worker, fact.run_id)]
-    yield _YES  # advance adds the order, made when everything has settled
+        return Reply(False, refusal)
+    record(*claim(state, fact.worker, fact.run_id))
+    return _YES  # advance adds the order, made when everything has settled
 
 
-def _expired(state: State, fact: LeaseExpired, env: Env) -> Judgement:
-    run = state.open.get(fact.run_id)
-    if run is None or run.status != "leased" or run.epoch != fact.epoch:
-        yield Reply(False, "the lease is no longer this one")
-        return
-    yield [lose_lease(state, run)]
-    yield _YES
+def _expired(state: State, fact: LeaseExpired, env: Env, record: Record) -> Reply:
+    return _take_back(state, fact.run_id, fact.epoch, record, returned=False)
 
 
-def _returned(state: State, fact: RunReturned, env: Env) -> Judgement:
-    run = state.open.get(fact.run_id)
-    if run is None or run.status != "leased" or run.epoch != fact.epoch:
-        yield Reply(False, "the lease is no longer this one")
-        return
-    yield [lose_lease(state, run, returned=True)]
-    yield _YES
+def _returned(state: State, fact: RunReturned, env: Env, record: Record) -> Reply:
+    return _take_back(state, fact.run_id, fact.epoch, record, returned=True)
+
+
+def _take_back(state: State, run_id: str, epoch: int, record: Record, *, returned: bool) -> Reply:
+    run = state.open.get(run_id)
+    if run is None or run.status != "leased" or run.epoch != epoch:
+        return Reply(False, "the lease is no longer this one")
+    record([lose_lease(state, run, returned=returned)], run.seq)
+    return _YES
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _report(state: State, fact: ReportMade, env: Env) -> Judgement:
+def _report(state: State, fact: ReportMade, env: Env, record: Record) -> Reply:
     report = fact.report
     run = state.open.get(report.run_id)
     if run is None:
-        yield _known(state, report) or _no(report, "the run has ended, or never was")
-        return
+        return _known(state, report) or _no(report, "the run has ended, or never was")
     if report.epoch != run.epoch:
-        yield _no(report, f"epoch {report.epoch} is not the current one ({run.epoch})")
-        return
-    fresh: list[Event] = []
+        return _no(report, f"epoch {report.epoch} is not the current one ({run.epoch})")
     for event in report.events:
         if not _belongs(event, run):
-            yield _no(report, f"{event.NAME} is not an event of this run")
-            return
-        seen = run.seen.get(key_of(event)) if type(event) is not TaskProgress else None
-        if seen is None:
-            fresh.append(event)
-        elif seen != checksum(event):
-            reason = f"{key_of(event)} was reported before with another body"
-            if state.refused.get(run.id) != run.epoch:
-                yield [ReportRefused(run_id=run.id, epoch=run.epoch, reason=reason)]
-            yield _no(report, reason)
-            return
+            return _no(report, f"{event.NAME} is not an event of this run")
+    fresh: Sequence[Event] = report.events
+    if run.latest is not None or run.seen:
+        seen = checksums_seen(run)
+        known = [seen.get(key_of(event)) for event in fresh]
+        for event, check in zip(fresh, known, strict=True):
+            if check is not None and check != checksum(event):
+                return _refuse(state, run, report, f"{key_of(event)} was reported before with another body", record)
+        fresh = [event for event, check in zip(fresh, known, strict=True) if check is None]
     if fresh and run.status != "leased":
-        yield _no(report, f"the run is {run.status}")
-        return
+        return _no(report, f"the run is {run.status}")
+    return _accept_events(state, env, run, report, fresh, record)
+
+
+def _accept_events(state: State, env: Env, run: Run, report: Report, fresh: Sequence[Any], record: Record) -> Reply:
+    """Record the events of a report that are new, one after the other."""
+    lease = run.seq
+    plain: list[Event] = []  # nothing follows from them that the next one would have to know
     for event in fresh:
-        if state.open.get(run.id) is not run or run.status != "leased":
-            break  # it has ended, or waits for a child
-        problem = yield from _accept_event(state, env, run, event)
-        if problem is not None:
-            yield [end_run(state, env, run, problem)]
-            yield Reply(True, verdict=Verdict(report.run_id, True, problem))
-            return
-    yield Reply(True, verdict=Verdict(report.run_id, True))
+        kind = type(event)
+        if kind is TaskDone and event.patch:
+            if plain:
+                record(plain, lease)
+                plain = []
+            problem = _accept_writes(state, run, event, record)
+            if problem is not None:
+                record([end_run(state, env, run, problem)], state.seq)
+                return Reply(True, verdict=Verdict(report.run_id, True, problem))
+        elif kind in _TERMINAL:
+            plain.append(_humbled(event) if event.by_server or (kind is StepFailed and event.fatal) else event)
+            break
+        else:
+            plain.append(event)
+            if kind is ChildRequested:
+                break  # it waits for the child
+    if plain:
+        record(plain, lease)
+        if type(plain[-1]) is ChildRequested:
+            _limit_depth(state, plain[-1], record)
+    return Reply(True, "", Verdict(report.run_id, True))
 
 
 def _no(report: Report, reason: str) -> Reply:
     return Reply(False, reason, Verdict(report.run_id, False))
 
 
-def _belongs(event: Event, run: Run) -> bool:
-    if isinstance(event, StepDone | StepFailed):
-        return not run.path and event.step_run_id == run.id
-    if isinstance(event, TaskStarted | TaskDone | TaskProgress | ChildRequested | IterationDone | IterationFailed):
-        if event.step_run_id != run.step_run.id or event.step != run.step_run.step.name:
-            return False
-        if isinstance(event, IterationDone | IterationFailed) and not run.path:
-            return False
-        return tuple(event.path) == run.path
-    return False
+def _refuse(state: State, run: Run, report: Report, reason: str, record: Record) -> Reply:
+    """A known key with another body: not believed, and recorded once per lease."""
+    if state.refused.get(run.id) != run.epoch:
+        record([ReportRefused(run_id=run.id, epoch=run.epoch, reason=reason)], run.seq)
+    return _no(report, reason)
+
+
+def _belongs(event: Any, run: Run) -> bool:
+    """Whether a worker that holds this run's lease may report it."""
+    step_run = run.step_run
+    kind = type(event)
+    if kind in _OF_A_STEP:
+        return not run.path and event.step_run_id == step_run.id
+    if kind not in _OF_ANY_RUN and not (run.path and kind in _OF_AN_ITERATION):
+        return False
+    return bool(event.path == run.path and event.step_run_id == step_run.id and event.step == step_run.step.name)
+
+
+def _humbled(event: Any) -> Event:
+    """Only the server ends an execution, and only the server speaks for itself."""
+    if type(event) is StepFailed:
+        return msgspec.structs.replace(event, fatal=False, by_server=False)
+    changed: Event = msgspec.structs.replace(event, by_server=False)
+    return changed
 
 
 def _known(state: State, report: Report) -> Reply | None:
@@ -240,7 +262,7 @@ def _known(state: State, report: Report) -> Reply | None:
     last = report.events[-1]
     if isinstance(last, StepDone | StepFailed):
         record = state.steps.get(last.step)
-        same = record is not None and record.last == report.run_id and record.checksum == checksum(last)
+        same = record is not None and record.last == report.run_id and checksum_of(record) == checksum(last)
     elif isinstance(last, IterationDone | IterationFailed):
         found = state.loop_of(report.run_id)
         if found is None:
@@ -252,37 +274,28 @@ def _known(state: State, report: Report) -> Reply | None:
     return Reply(True, "it is known already", Verdict(report.run_id, True)) if same else None
 
 
-def _accept_event(state: State, env: Env, run: Run, event: Event) -> Generator[list[Event], None, ErrorInfo | None]:
-    """Record one event of a report; the problem it brought, if any, is returned."""
-    if isinstance(event, TaskDone):
-        return (yield from _accept_task(state, run, event))
-    if isinstance(event, StepFailed) and event.fatal:
-        event = msgspec.structs.replace(event, fatal=False)  # only the server ends an execution
-    yield [event]
-    if isinstance(event, ChildRequested):
-        deepest = state.playbook.executor.limits.max_call_depth
-        if state.depth + 1 > deepest:
-            outcome = error("limit", f"playbooks call each other more than {deepest} levels deep")
-            yield [_child_finished(event, "", outcome)]
-    return None
-
-
-def _accept_task(state: State, run: Run, event: TaskDone) -> Generator[list[Event], None, ErrorInfo | None]:
+def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
+    """Record a task that wrote into scopes; the problem it brought, if any, is returned."""
     writes: dict[str, Any] = event.patch.get("ctx") or {}
     problem = _conflict(state, run, writes) if writes and run.path else None
     if problem is not None:
         patch = {scope: values for scope, values in event.patch.items() if scope != "ctx"}
-        yield [msgspec.structs.replace(event, patch=patch)]
+        record([msgspec.structs.replace(event, patch=patch)], run.seq)
         return problem
+    record([event], run.seq)
     if writes and run.path:
         reducers = state.net.compiled(event.step).reduce
         writes = {key: value for key, value in writes.items() if key not in reducers}
-    if not writes:
-        yield [event]
-        return None
-    patch = ctx_patch(state.ctx, writes)
-    yield [event, CtxPatched(patch=patch, cause="task", step=event.step, run_id=run.id)]
+    if writes:
+        record([CtxPatched(ctx_patch(state.ctx, writes), "task", event.step, run.id)], state.seq)
     return None
+
+
+def _limit_depth(state: State, event: ChildRequested, record: Record) -> None:
+    deepest = state.playbook.executor.limits.max_call_depth
+    if state.depth + 1 > deepest:
+        outcome = error("limit", f"playbooks call each other more than {deepest} levels deep")
+        record([_child_finished(event, "", outcome)], state.seq)
 
 
 def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | None:
@@ -341,40 +354,38 @@ def _child_finished(request: ChildRequested, child: str, outcome: Outcome) -> Ch
         outcome=outcome,
         visit=request.visit,
         attempt=request.attempt,
-        path=tuple(request.path),
+        path=request.path,
     )
 
 
-def _child_began(state: State, fact: ChildBegan, env: Env) -> Judgement:
+def _child_began(state: State, fact: ChildBegan, env: Env, record: Record) -> Reply:
     child = state.children.get(fact.key)
-    if child is None or child.child is not None:
-        yield Reply(child is not None, "" if child is not None else "nobody waits for this child")
-        return
-    request = child.request
-    yield [
-        ChildStarted(
+    if child is None:
+        return Reply(False, "nobody waits for this child")
+    if child.child is None:
+        request = child.request
+        started = ChildStarted(
             step=request.step,
             step_run_id=request.step_run_id,
             task=request.task,
             child=fact.child,
             visit=request.visit,
             attempt=request.attempt,
-            path=tuple(request.path),
+            path=request.path,
         )
-    ]
-    yield _YES
+        record([started], child.seq)
+    return _YES
 
 
-def _child_ended(state: State, fact: ChildEnded, env: Env) -> Judgement:
+def _child_ended(state: State, fact: ChildEnded, env: Env, record: Record) -> Reply:
     child = state.children.get(fact.key)
     if child is None:
-        yield Reply(False, "nobody waits for this child")
-        return
-    yield [_child_finished(child.request, fact.child, fact.outcome)]
-    yield _YES
+        return Reply(False, "nobody waits for this child")
+    record([_child_finished(child.request, fact.child, fact.outcome)], child.seq)
+    return _YES
 
 
-JUDGES: dict[type[Fact], Callable[[State, Any, Env], Judgement]] = {
+JUDGES: dict[type[Fact], Callable[[State, Any, Env, Record], Reply]] = {
     RequestMade: _request,
     CancelAsked: _cancel,
     PauseAsked: _pause,

@@ -60,8 +60,13 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
 
 
 def _examine_group(state: State, env: Env, step: CompiledStep, group: list[Token]) -> list[Event]:
+    name = step.step.name
+    if step.straight and len(group) == 1 and state.step_runs < state.playbook.executor.limits.max_step_runs:
+        if _others_can_reach(state, name):
+            return [_parked(group[0], "join")] if group[0].reason != "join" else []
+        return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
     admission = step.step.admission
-    record = state.steps.get(step.step.name)
+    record = state.steps.get(name)
     if admission.once and record is not None and record.number:
         return [_skipped(token, "the step runs once and has run") for token in group]
     if admission.join == "each":
@@ -72,7 +77,7 @@ def _examine_group(state: State, env: Env, step: CompiledStep, group: list[Token
             else:
                 events += _examine(state, env, step, [token], _entered(events))
         return events
-    if _others_can_reach(state, step.step.name):
+    if _others_can_reach(state, name):
         return [_parked(token, "join") for token in group if token.reason != "join"]
     return _examine(state, env, step, group, 0)
 

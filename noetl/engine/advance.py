@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from noetl.engine.accept import Judgement, accept
-from noetl.engine.commands import CancelRun, Command, EnqueueRun, GoOn, Need, SetTimer
+from noetl.engine.accept import accept
+from noetl.engine.commands import CancelRun, Command, EnqueueRun, GoOn, SetTimer
 from noetl.engine.decide import HANDLERS, decide, settle
 from noetl.engine.decision import Decision
 from noetl.engine.env import Env, Needs
@@ -48,7 +49,6 @@ from noetl.model.events import (
     ExecutionResumed,
     IterationDone,
     IterationFailed,
-    IterationStarted,
     LoopDone,
     LoopStarted,
     NextEvaluated,
@@ -60,9 +60,6 @@ from noetl.model.events import (
     StepFailed,
     StepScheduled,
     StepSkipped,
-    StepStarted,
-    TaskDone,
-    TaskStarted,
     TokenParked,
     WorkerLost,
     WorkflowStarted,
@@ -75,11 +72,7 @@ __all__ = ["Decision", "advance", "begin", "fold", "is_at_rest", "next_due", "or
 
 BUDGET = 5_000
 
-# After one of these, tokens that wait are looked at again, and the end may have come.
-_STIRRING = frozenset({
-    RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
-    CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
-})  # fmt: skip
+_YES = Reply(True)
 
 
 def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None = None) -> State:
@@ -117,7 +110,7 @@ class _Advance:
     """One advance under way; it can stop for a need and go on where it stopped."""
 
     __slots__ = (
-        "cancelled", "children", "claims", "ending", "env", "events", "facts", "judgement", "loops", "pending",
+        "cancelled", "children", "claims", "ending", "env", "events", "facts", "loops", "next_fact", "pending",
         "queued", "replies", "state", "stirred", "timer",
     )  # fmt: skip
 
@@ -126,8 +119,8 @@ class _Advance:
     ) -> None:
         self.state = state
         self.env = Env(state.playbook, at, draws, answers)
-        self.facts = deque(facts)
-        self.judgement: Judgement | None = None
+        self.facts = facts
+        self.next_fact = 0
         self.events: list[Recorded] = []
         self.pending: deque[tuple[Event, int]] = deque()  # events to decide on, with their seq
         self.replies: list[Reply] = []
@@ -137,158 +130,122 @@ class _Advance:
         self.children: dict[str, None] = {}  # keys of those that something is owed to since
         self.loops: dict[tuple[str, IterationPath], None] = {}  # those that issued more, perhaps
         self.ending = state.ending is not None
-        self.timer = next_due(state)
-        self.stirred = not is_at_rest(state)
+        self.timer = next_due(state) if state.due else None
+        self.stirred = state.fresh > 0 or not is_at_rest(state)
 
     def run(self) -> Decision:
         """Go on until at rest, or until something is needed."""
         try:
-            while self._step():
-                pass
+            self._until_at_rest()
         except Needs as needs:
-            return self._unfinished(needs.need)
+            return Decision(tuple(self.events), needs=(needs.need,), resume=self._resume)
         return self._decision()
 
     def _resume(self, answers: Mapping[str, Any]) -> Decision:
         self.env.answers.update(answers)
         return self.run()
 
-    def _unfinished(self, need: Need) -> Decision:
-        return Decision(tuple(self.events), needs=(need,), resume=self._resume)
+    def _until_at_rest(self) -> None:
+        """One thing after the other. A Needs leaves each of them as it was before it."""
+        state, env, pending, facts = self.state, self.env, self.pending, self.facts
+        while True:
+            while pending:
+                event, seq = pending[0]
+                events = decide(state, event, env)
+                pending.popleft()
+                if events:
+                    self._record(events, seq)
+            fact = facts[self.next_fact] if self.next_fact < len(facts) else None
+            if fact is not None and type(fact) is not ClaimAny:
+                # A fact that meets a need is judged again from the beginning: what it recorded has moved the state.
+                reply = accept(state, fact, env, self._record)
+                if reply.accepted and type(fact) is ClaimMade:
+                    self.claims.append((len(self.replies), [fact.run_id]))
+                self.replies.append(reply)
+                self.next_fact += 1
+            elif self.stirred and len(self.events) < BUDGET:
+                events = settle(state, env) if state.waiting or state.ending or not state.runs else []
+                if events:
+                    self._record(events, self.events[-1].seq if self.events else None)
+                else:
+                    self.stirred = False
+            elif fact is not None:
+                self._claim_any(fact)
+                self.next_fact += 1
+            else:
+                return
 
-    # ── one thing after the other ───────────────────────────────────────────────────────
-
-    def _step(self) -> bool:
-        """Do the next thing; False when there is none. A Needs leaves everything as it was before it."""
-        if self.pending:
-            event, seq = self.pending[0]
-            events = decide(self.state, event, self.env)
-            self.pending.popleft()
-            self._record(events, seq, own=True)
-            return True
-        if self.facts and type(self.facts[0]) is not ClaimAny:
-            self._judge(self.facts[0])
-            return True
-        if self.stirred and len(self.events) < BUDGET:
-            events = settle(self.state, self.env)
-            if not events:
-                self.stirred = False
-            self._record(events, self.events[-1].seq if self.events else None, own=True)
-            return True
-        if self.facts:
-            self._claim_any(self.facts.popleft())
-            return True
-        return False
-
-    def _judge(self, fact: Fact) -> None:
-        """Let the fact be judged, one batch of events at a time."""
-        if self.judgement is None:
-            self.judgement = accept(self.state, fact, self.env)
-        try:
-            while True:
-                answer = next(self.judgement)
-                if isinstance(answer, Reply):
-                    break
-                self._record(answer, None, own=False)
-        except Needs:
-            self.judgement = None  # asked again from the beginning: what was recorded has moved the state
-            raise
-        if answer.accepted and type(fact) is ClaimMade:
-            self.claims.append((len(self.replies), [fact.run_id]))
-        self.replies.append(answer)
-        self.judgement = None
-        self.facts.popleft()
-
-    def _claim_any(self, fact: Fact) -> None:
+    def _claim_any(self, fact: ClaimAny) -> None:
         """Lease what is owed to a worker that has room for it."""
         state = self.state
         taken: list[str] = []
-        if isinstance(fact, ClaimAny) and not state.paused and state.ending is None and state.finished is None:
-            for run_id in claimable(state, fact.pool):
-                if len(taken) >= fact.slots:
-                    break
-                taken.append(run_id)
+        if not state.paused and state.ending is None and state.finished is None:
+            taken = list(islice(claimable(state, fact.pool), fact.slots))
             for run_id in taken:
-                self._record([claim(state, fact.worker, run_id)], None, own=False)
+                self._record(*claim(state, fact.worker, run_id))
         self.claims.append((len(self.replies), taken))
-        self.replies.append(Reply(True))
+        self.replies.append(_YES)
 
     # ── recording ───────────────────────────────────────────────────────────────────────
 
-    def _record(self, events: Iterable[Event], cause: int | None, *, own: bool) -> None:
+    def _record(self, events: Sequence[Event], cause: int | None) -> None:
         """Apply events and note what they ask the shell to do."""
         state, at = self.state, self.env.at
+        recorded, execution_id = self.events, self.state.execution_id
         for event in events:
-            kind = type(event)
+            traits = _TRAITS.get(type(event), 0)
             parent = cause
-            before = _BEFORE.get(kind)
-            if before is not None:
-                parent = before(self, event, own) or cause
+            if traits & _OF_A_TOKEN:
+                parent = self._origin(event) or cause
+            elif traits & _A_FAILURE and event.by_server:  # type: ignore[attr-defined]
+                self._tell_workers(event)
             evolve(state, event, at)
             seq = state.seq
-            self.events.append(Recorded(state.execution_id, seq, at, event, parent))
-            if kind in HANDLERS:
+            recorded.append(Recorded(execution_id, seq, at, event, parent))
+            if traits & _DECIDED:
                 self.pending.append((event, seq))
-            if kind in _STIRRING:
+            if traits & _STIRS:
                 self.stirred = True
-            after = _AFTER.get(kind)
-            if after is not None:
-                after(self, event)
+            if traits & _OWES_MORE:
+                _OWES[type(event)](self, event)
 
-    # Before an event is applied: where it comes from, and whom it will surprise.
-
-    def _of_token(self, event: StepScheduled | TokenParked | StepSkipped, own: bool) -> int | None:
+    def _origin(self, event: Any) -> int | None:
         """The event that made the token."""
         group = self.state.waiting.get(event.step)
         if not group:
             return None
         if type(event) is StepScheduled:
             return group[-1].seq
-        return next((token.seq for token in group if token.id == event.token), None)  # type: ignore[union-attr]
+        return next((token.seq for token in group if token.id == event.token), None)
 
-    def _of_lease(self, event: Any, own: bool) -> int | None:
-        """The lease under which a worker reported it."""
-        run = self.state.open.get(iteration_id(event.step_run_id, tuple(event.path)))
-        return None if run is None else run.seq
-
-    def _of_schedule(self, event: StepStarted, own: bool) -> int | None:
-        return self.state.runs[event.step_run_id].seq
-
-    def _of_loop(self, event: IterationStarted, own: bool) -> int | None:
-        return self.state.runs[event.step_run_id].loops[event.path[:-1]].seq
-
-    def _of_end(self, event: Any, own: bool) -> int | None:
-        """A worker's own end comes from its lease; one the server makes surprises those who hold leases."""
+    def _tell_workers(self, event: Any) -> None:
+        """A run that the server ends surprises the worker that holds its lease."""
         state = self.state
-        path = getattr(event, "path", ())
-        run = state.open.get(iteration_id(event.step_run_id, tuple(path)))
-        if not event.by_server:
-            return None if run is None else run.seq
-        if path:
+        if type(event) is IterationFailed:
+            run = state.open.get(iteration_id(event.step_run_id, event.path))
             runs: list[Run] = [run] if run is not None else []
         else:
-            runs = [state.open[run_id] for run_id in state.runs[event.step_run_id].open]
+            runs = state.runs_of(state.runs[event.step_run_id])
         why = event.output.error.kind if event.output.error else "cancelled"
         for each in runs:
             if each.status == "leased":
                 self.cancelled.append(CancelRun(each.id, each.epoch, each.worker, why))
             if each.child is not None:
                 self.children[each.child] = None
-        return None
 
-    # After it was applied: what the shell owes now.
+    # What the shell owes after an event.
 
     def _owes_run(self, event: Any) -> None:
-        self.queued[iteration_id(event.step_run_id, tuple(getattr(event, "path", ())))] = None
+        self.queued[iteration_id(event.step_run_id, getattr(event, "path", ()))] = None
 
     def _owes_child(self, event: Any) -> None:
-        run_id = iteration_id(event.step_run_id, tuple(event.path))
+        run_id = iteration_id(event.step_run_id, event.path)
         self.children[task_run_id(run_id, event.task, event.visit, event.attempt)] = None
         self.queued[run_id] = None
 
     def _owes_iterations(self, event: Any) -> None:
         path = event.path if type(event) is LoopStarted else event.path[:-1]
-        self.loops[event.step_run_id, tuple(path)] = None
+        self.loops[event.step_run_id, path] = None
 
     def _owes_everything(self, event: Any) -> None:
         self.queued.update(self.state.queued)
@@ -302,8 +259,8 @@ class _Advance:
     def _decision(self) -> Decision:
         state = self.state
         for position, run_ids in self.claims:
-            orders = tuple(order_of(state, state.open[run_id]) for run_id in run_ids if run_id in state.open)
-            self.replies[position] = Reply(True, orders=orders)
+            orders = [order_of(state, state.open[run_id]) for run_id in run_ids if run_id in state.open]
+            self.replies[position] = Reply(True, orders=tuple(orders))
         return Decision(tuple(self.events), tuple(self._commands()), tuple(self.replies))
 
     def _commands(self) -> Iterable[Command]:
@@ -325,7 +282,7 @@ class _Advance:
             child = state.children.get(key)
             if child is not None:
                 yield command_for(state, child)
-        due = next_due(state)
+        due = next_due(state) if state.due else None
         if due != self.timer:
             yield SetTimer(due)
         if not is_at_rest(state):
@@ -348,21 +305,7 @@ class _Advance:
                     yield enqueue_iteration(state, loop, index)
 
 
-_BEFORE: dict[type[Event], Any] = {
-    StepScheduled: _Advance._of_token,
-    TokenParked: _Advance._of_token,
-    StepSkipped: _Advance._of_token,
-    StepStarted: _Advance._of_schedule,
-    IterationStarted: _Advance._of_loop,
-    TaskStarted: _Advance._of_lease,
-    TaskDone: _Advance._of_lease,
-    ChildRequested: _Advance._of_lease,
-    StepDone: _Advance._of_end,
-    StepFailed: _Advance._of_end,
-    IterationDone: _Advance._of_end,
-    IterationFailed: _Advance._of_end,
-}
-_AFTER: dict[type[Event], Any] = {
+_OWES: dict[type[Event], Any] = {
     StepScheduled: _Advance._owes_run,
     WorkerLost: _Advance._owes_run,
     ChildRequested: _Advance._owes_child,
@@ -373,3 +316,20 @@ _AFTER: dict[type[Event], Any] = {
     IterationFailed: _Advance._owes_iterations,
     ExecutionResumed: _Advance._owes_everything,
 }
+
+# What is to be done about an event, as bits, so that recording one looks it up once.
+_OF_A_TOKEN, _A_FAILURE, _DECIDED, _STIRS, _OWES_MORE = 1, 2, 4, 8, 16
+_STIRRING = (
+    RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
+    CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
+)  # fmt: skip
+_TRAITS: dict[type[Event], int] = {}
+for _bit, _kinds in (
+    (_OF_A_TOKEN, (StepScheduled, TokenParked, StepSkipped)),
+    (_A_FAILURE, (StepFailed, IterationFailed)),
+    (_DECIDED, HANDLERS),
+    (_STIRS, _STIRRING),  # tokens that wait are looked at again, and the end may have come
+    (_OWES_MORE, _OWES),
+):
+    for _kind in _kinds:
+        _TRAITS[_kind] = _TRAITS.get(_kind, 0) | _bit

@@ -20,7 +20,8 @@ from noetl.engine.loops import (
 )
 from noetl.engine.names import at_step_set
 from noetl.engine.requests import start_workflow
-from noetl.engine.routing import ctx_patch, evaluate_sets, route
+from noetl.engine.routing import route
+from noetl.engine.sets import ctx_patch, evaluate_sets
 from noetl.engine.state import State, StepRun
 from noetl.engine.synthesis import synthesize
 from noetl.model.events import (
@@ -44,18 +45,13 @@ Handler = Callable[[State, Any, Env], list[Event]]
 
 
 def decide(state: State, event: Event, env: Env) -> list[Event]:
-    """What follows from an event that was just applied."""
-    handler = HANDLERS.get(type(event))
-    return handler(state, event, env) if handler is not None else []
+    """What follows from an event that was just applied (one that has a handler)."""
+    return HANDLERS[type(event)](state, event, env)
 
 
 def settle(state: State, env: Env) -> list[Event]:
     """What follows when no event asks for anything more: tokens are looked at, then the end."""
     return examine_waiting_tokens(state, env) or conclude(state)
-
-
-def _request_evaluated(state: State, event: RequestEvaluated, env: Env) -> list[Event]:
-    return start_workflow(state, event)
 
 
 def _step_scheduled(state: State, event: StepScheduled, env: Env) -> list[Event]:
@@ -91,7 +87,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Ev
         return []
     if event.patch:
         patch = ctx_patch(state.ctx, event.patch)
-        return [CtxPatched(patch=patch, cause="step", step=event.step, run_id=event.step_run_id)]
+        return [CtxPatched(patch, "step", event.step, event.step_run_id)]
     return _leave(state, env, step_run)
 
 
@@ -100,7 +96,9 @@ def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:
     outcome = step_run.outcome
     if outcome is None or outcome.status == "error":
         return route(state, env, step_run, "step.failed")
-    return synthesize(state, env, step_run) or route(state, env, step_run, "step.done")
+    if step_run.step.synthesize is not None:
+        return synthesize(state, env, step_run) or route(state, env, step_run, "step.done")
+    return route(state, env, step_run, "step.done")
 
 
 def _synthesized(state: State, event: WorkflowSynthesized, env: Env) -> list[Event]:
@@ -120,32 +118,16 @@ def _ctx_patched(state: State, event: CtxPatched, env: Env) -> list[Event]:
     return []
 
 
-def _loop_started(state: State, event: LoopStarted, env: Env) -> list[Event]:
-    return loop_began(state, env, event)
-
-
-def _iteration_ended(state: State, event: IterationDone | IterationFailed, env: Env) -> list[Event]:
-    return iteration_ended(state, env, event)
-
-
-def _loop_done(state: State, event: LoopDone, env: Env) -> list[Event]:
-    return loop_drained(state, env, event)
-
-
-def _worker_lost(state: State, event: WorkerLost, env: Env) -> list[Event]:
-    return worker_lost(state, env, event)
-
-
 HANDLERS: dict[type[Event], Handler] = {
-    RequestEvaluated: _request_evaluated,
+    RequestEvaluated: start_workflow,
     StepScheduled: _step_scheduled,
     StepDone: _step_ended,
     StepFailed: _step_ended,
     WorkflowSynthesized: _synthesized,
     CtxPatched: _ctx_patched,
-    LoopStarted: _loop_started,
-    IterationDone: _iteration_ended,
-    IterationFailed: _iteration_ended,
-    LoopDone: _loop_done,
-    WorkerLost: _worker_lost,
+    LoopStarted: loop_began,
+    IterationDone: iteration_ended,
+    IterationFailed: iteration_ended,
+    LoopDone: loop_drained,
+    WorkerLost: worker_lost,
 }

@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 
 from noetl.engine import reduce
-from noetl.engine.identity import checksum, key_of
+from noetl.engine.identity import checksum, checksums_seen
 from noetl.engine.state import (
     CHUNK,
     FAILED,
     MAX_FAILURES,
-    MAX_SEEN,
     OK,
     SKIPPED,
     Child,
@@ -163,7 +162,7 @@ def _synthesized(state: State, event: WorkflowSynthesized, at: float) -> None:
         return
     for step in event.steps:
         state.synthesized[step.name] = step
-    state._net = state._net.extended(state.synthesized)
+    state.net = state.net.extended(state.synthesized)
     if event.entry is not None:
         _arrive(state, f"t{state.tokens + 1}", event.entry, {}, event.step, "step.done")
 
@@ -236,7 +235,7 @@ def _skipped(state: State, event: StepSkipped, at: float) -> None:
 def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     name = event.step
     taken = _consume(state, name, event.tokens)
-    compiled = state._net.compiled(name)
+    compiled = state.net.compiled(name)
     record = _record(state, name)
     record.number += 1
     record.open += 1
@@ -259,7 +258,6 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     if compiled.plain:
         state.open[run_id] = Run(run_id, step_run)
         state.queued[run_id] = None
-        step_run.open[run_id] = None
 
 
 def _begin(state: State, step_run: StepRun, at: float) -> None:
@@ -280,7 +278,9 @@ def _lease(state: State, run: Run, epoch: int, worker: str) -> None:
     run.worker = worker
     run.seq = state.seq
     run.current = None
-    run.seen = {}
+    run.latest = None
+    if run.seen:
+        run.seen = {}
     state.queued.pop(run.id, None)
 
 
@@ -321,15 +321,18 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
         record.open -= 1
         if step_run.started_at is not None:
             record.running -= 1
-    if step_run.open or step_run.loops:
+    if step_run.loops:
         _close_runs(state, step_run)
+    elif state.open.pop(step_run.id, None) is not None and state.queued:
+        state.queued.pop(step_run.id, None)
     step_run.phase = "ended"
     step_run.outcome = record.outcome = event.output
     step_run.results = record.results = event.results
     record.finished_at = at
     record.last = step_run.id
-    record.checksum = checksum(event)
-    state.due.pop(step_run.id, None)
+    record.ended = event
+    if state.due:
+        state.due.pop(step_run.id, None)
     if state.ending is not None:
         _leave(state, step_run)
     elif type(event) is StepFailed and event.fatal:
@@ -369,7 +372,10 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
 @applies(LoopStarted)
 def _loop_started(state: State, event: LoopStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
-    path = tuple(event.path)
+    path = event.path
+    if not step_run.loops:
+        step_run.loops = {}
+        step_run.open = {}
     step_run.loops[path] = Loop(
         step_run, path, event.count, event.max_in_flight, event.items, event.collection, event.keyed, state.seq
     )
@@ -382,7 +388,7 @@ def _loop_started(state: State, event: LoopStarted, at: float) -> None:
 @applies(IterationStarted)
 def _iteration_started(state: State, event: IterationStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
-    path = tuple(event.path)
+    path = event.path
     run_id = iteration_id(step_run.id, path)
     run = state.open.get(run_id)
     if run is None:
@@ -403,7 +409,7 @@ def _iteration_started(state: State, event: IterationStarted, at: float) -> None
 @applies(IterationDone, IterationFailed)
 def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: float) -> None:
     step_run = state.runs[event.step_run_id]
-    path = tuple(event.path)
+    path = event.path
     loop = step_run.loops[path[:-1]]
     index = path[-1]
     run_id = iteration_id(step_run.id, path)
@@ -449,7 +455,7 @@ def _parts_of(
         return inner.parts or None
     if not contributions:
         return None
-    reducers = state._net.compiled(step_run.step.name).reduce
+    reducers = state.net.compiled(step_run.step.name).reduce
     return {key: reduce.part(reducers[key], value) for key, value in contributions.items()}
 
 
@@ -490,7 +496,7 @@ def _append_output(loop: Loop, data: bytes) -> None:
 
 
 def _join_parts(state: State, loop: Loop, parts: dict[str, Any]) -> None:
-    reducers = state._net.compiled(loop.step_run.step.name).reduce
+    reducers = state.net.compiled(loop.step_run.step.name).reduce
     for key, value in parts.items():
         if key in loop.parts:
             loop.parts[key] = reduce.join(reducers[key], loop.parts[key], value)
@@ -501,7 +507,7 @@ def _join_parts(state: State, loop: Loop, parts: dict[str, Any]) -> None:
 @applies(LoopDone)
 def _loop_done(state: State, event: LoopDone, at: float) -> None:
     step_run = state.runs[event.step_run_id]
-    path = tuple(event.path)
+    path = event.path
     loop = step_run.loops[path]
     loop.chunks = []
     loop.tail = bytearray()
@@ -515,14 +521,15 @@ def _loop_done(state: State, event: LoopDone, at: float) -> None:
 
 
 def _run_of(state: State, event: Any) -> Run | None:
-    return state.open.get(iteration_id(event.step_run_id, tuple(event.path)))
+    path = event.path
+    return state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
 
 
 def _saw(run: Run, event: Event) -> None:
-    seen = run.seen
-    seen[key_of(event)] = checksum(event)
-    if len(seen) > MAX_SEEN:
-        del seen[next(iter(seen))]
+    """Remember what was reported last; what came before it is kept as a checksum."""
+    if run.latest is not None:
+        run.seen = checksums_seen(run)
+    run.latest = event
 
 
 @applies(TaskStarted)
@@ -547,7 +554,7 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
     _saw(run, event)
     patch = event.patch.get("ctx")
     if patch and run.path:
-        reducers = state._net.compiled(event.step).reduce
+        reducers = state.net.compiled(event.step).reduce
         mine = {key: value for key, value in patch.items() if key in reducers}
         if mine:
             run.contributions = {**run.contributions, **mine} if run.contributions else mine
@@ -556,7 +563,7 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
 
 def _wrote(state: State, run: Run, patch: dict[str, Any]) -> None:
     """Remember who wrote a key first, in the outermost parallel loop around the iteration."""
-    compiled = state._net.compiled(run.step_run.step.name)
+    compiled = state.net.compiled(run.step_run.step.name)
     if not patch or compiled.parallel_from is None or compiled.parallel_to is None:
         return
     loop = run.step_run.loops[run.path[: compiled.parallel_from]]
@@ -599,7 +606,7 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     run.current = None
     run.child = key
     _saw(run, event)
-    state.children[key] = Child(key, run.id, event)
+    state.children[key] = Child(key, run.id, event, state.seq)
 
 
 def _answered(state: State, key: str, outcome: Outcome) -> None:
@@ -613,7 +620,7 @@ def _answered(state: State, key: str, outcome: Outcome) -> None:
 
 @applies(ChildStarted)
 def _child_started(state: State, event: ChildStarted, at: float) -> None:
-    key = task_run_id(iteration_id(event.step_run_id, tuple(event.path)), event.task, event.visit, event.attempt)
+    key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
     child = state.children[key]
     child.child = event.child
     if not child.request.wait:
@@ -622,7 +629,7 @@ def _child_started(state: State, event: ChildStarted, at: float) -> None:
 
 @applies(ChildFinished)
 def _child_finished(state: State, event: ChildFinished, at: float) -> None:
-    key = task_run_id(iteration_id(event.step_run_id, tuple(event.path)), event.task, event.visit, event.attempt)
+    key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
     _answered(state, key, event.outcome)
 
 

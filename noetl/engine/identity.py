@@ -1,19 +1,40 @@
-"""Which report is which: the key of a worker's event and the checksum of its body (GUARANTEES rule 3)."""
+"""Which report is which: the key of a worker's event and the checksum of its body (GUARANTEES rule 3).
+
+Checksums are made when somebody asks: the event that came last is kept as it is, and most are
+never asked about, since the run they belong to goes on or ends.
+"""
 
 from __future__ import annotations
 
 from zlib import crc32
 
-from noetl.model.events import ChildRequested, Event, TaskDone, TaskStarted, encode_body
+from noetl.engine.state import MAX_SEEN, Run, StepRecord
+from noetl.model.events import ChildRequested, Event, TaskDone, TaskProgress, TaskStarted, encode_body
 
 
 def key_of(event: Event) -> str:
     """What names a worker's event within its run: the task, its visit and attempt, and what happened."""
     if isinstance(event, TaskDone | TaskStarted | ChildRequested):
         return f"{event.NAME}:{event.task}:{event.visit}:{event.attempt}"
-    return event.NAME
+    return "" if isinstance(event, TaskProgress) else event.NAME
 
 
 def checksum(event: Event) -> int:
     """A checksum of the body as the log keeps it."""
     return crc32(encode_body(event))
+
+
+def checksums_seen(run: Run) -> dict[str, int]:
+    """Key and checksum of what was reported of a run under its current lease."""
+    latest = run.latest
+    if latest is None:
+        return run.seen
+    seen = {**run.seen, key_of(latest): checksum(latest)}
+    if len(seen) > MAX_SEEN:
+        del seen[next(iter(seen))]
+    return seen
+
+
+def checksum_of(record: StepRecord) -> int:
+    """The checksum of the event that ended a step's last run."""
+    return record.checksum if record.ended is None else checksum(record.ended)

@@ -44,21 +44,21 @@ def claim_refusal(state: State, run_id: str) -> str | None:
     return None
 
 
-def claim(state: State, worker: str, run_id: str) -> Event:
-    """The event by which a worker takes the lease of a run that can be claimed."""
+def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
+    """The event by which a worker takes the lease of a run that can be claimed, and what caused it."""
     run = state.open.get(run_id)
     if run is not None and not run.path:
         step_run = run.step_run
-        return StepStarted(step=step_run.step.name, step_run_id=step_run.id, epoch=run.epoch + 1, worker=worker)
+        return [StepStarted(step_run.step.name, run_id, run.epoch + 1, worker)], step_run.seq
     if run is not None:
-        step_run, path, epoch = run.step_run, run.path, run.epoch
+        step_run, path, epoch, cause = run.step_run, run.path, run.epoch, run.seq
     else:
         found = state.loop_of(run_id)
         if found is None:
             raise LookupError(run_id)
         loop, index = found
-        step_run, path, epoch = loop.step_run, (*loop.path, index), 0
-    return IterationStarted(step=step_run.step.name, step_run_id=step_run.id, path=path, epoch=epoch + 1, worker=worker)
+        step_run, path, epoch, cause = loop.step_run, (*loop.path, index), 0, loop.seq
+    return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
 def claimable(state: State, pool: str | None) -> Iterator[str]:
@@ -137,9 +137,9 @@ def end_run(state: State, env: Env, run: Run, why: ErrorInfo) -> Event:
     return fail_step(state, env, step_run, outcome)
 
 
-def worker_lost(state: State, env: Env, event: WorkerLost) -> list[Event]:
+def worker_lost(state: State, event: WorkerLost, env: Env) -> list[Event]:
     """A run that has cost three workers in a row is not tried again."""
-    run = state.open.get(iteration_id(event.step_run_id, tuple(event.path)))
+    run = state.open.get(iteration_id(event.step_run_id, event.path))
     if run is None or event.returned or run.lost < POISON:
         return []
     why = error_info(

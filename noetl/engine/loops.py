@@ -21,9 +21,10 @@ from noetl.engine import reduce
 from noetl.engine.env import Env, Failure
 from noetl.engine.names import at_input, at_loop, at_step_set
 from noetl.engine.net import DEFAULT_PARALLEL, CompiledLoop
-from noetl.engine.routing import ctx_patch, evaluate_sets, route
+from noetl.engine.routing import route
+from noetl.engine.sets import ctx_patch, evaluate_sets
 from noetl.engine.state import Loop, State, StepRun
-from noetl.expr.views import OutputView, extract
+from noetl.expr.views import extract
 from noetl.model.events import (
     CtxPatched,
     Event,
@@ -99,10 +100,10 @@ def _window(env: Env, level: CompiledLoop, names: Mapping[str, Any], most: int, 
     return min(window, most)
 
 
-def loop_began(state: State, env: Env, event: LoopStarted) -> list[Event]:
+def loop_began(state: State, event: LoopStarted, env: Env) -> list[Event]:
     """What follows from a loop's start: its inner loops begin, or it is empty and ends."""
     step_run = state.runs.get(event.step_run_id)
-    loop = step_run.loops.get(tuple(event.path)) if step_run else None
+    loop = step_run.loops.get(event.path) if step_run else None
     if step_run is None or loop is None:
         return []
     if loop.complete:
@@ -126,10 +127,10 @@ def _begin_inner(state: State, env: Env, loop: Loop) -> list[Event]:
     return events
 
 
-def iteration_ended(state: State, env: Env, event: IterationDone | IterationFailed) -> list[Event]:
+def iteration_ended(state: State, event: IterationDone | IterationFailed, env: Env) -> list[Event]:
     """What follows from an iteration's end: the loop goes on, ends, or fails."""
     step_run = state.runs.get(event.step_run_id)
-    loop = step_run.loops.get(tuple(event.path)[:-1]) if step_run else None
+    loop = step_run.loops.get(event.path[:-1]) if step_run else None
     if step_run is None or loop is None:
         return []
     if type(event) is IterationFailed and step_run.step.failure == "fail_fast":
@@ -206,8 +207,7 @@ def _outer_until(state: State, env: Env, loop: Loop, outcome: Outcome) -> bool:
     level = state.net.compiled(loop.step_run.step.name).loops[loop.depth - 1]
     if level.until is None:
         return False
-    names = at_loop(state, env, loop.step_run, loop.path)
-    names.local["output"] = names.local["outcome"] = OutputView(outcome, resolve=env.resolver(outcome))
+    names = at_loop(state, env, loop.step_run, loop.path, outcome)
     return env.holds(level.until, names, f"{level.loop.path}/spec/until")
 
 
@@ -229,7 +229,7 @@ def _collected(state: State, env: Env, loop: Loop, counts: dict[str, Any]) -> Ou
     return outcome
 
 
-def loop_drained(state: State, env: Env, event: LoopDone) -> list[Event]:
+def loop_drained(state: State, event: LoopDone, env: Env) -> list[Event]:
     """The step's own loop is done: reducers, then the step's `set`."""
     if event.path:
         return []

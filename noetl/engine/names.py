@@ -37,50 +37,64 @@ class EventName(str):
 
 
 class ServerNames(Mapping[str, Any]):
-    """What a template on the server can read."""
+    """What a template on the server can read; each name is made when it is first asked for."""
 
-    __slots__ = ("env", "local", "state")
+    __slots__ = ("_made", "_makers", "boundary", "ctx", "env", "outcome", "path", "scope", "state", "step_run", "token")
 
-    def __init__(self, state: State, env: Env, local: dict[str, Any]) -> None:
+    def __init__(self, state: State, env: Env, makers: Makers, made: dict[str, Any]) -> None:
         self.state = state
         self.env = env
-        self.local = local
+        self.ctx = state.ctx
+        self._makers = makers
+        self._made = made
+        self.step_run: StepRun | None = None
+        self.boundary: str | None = None
+        self.token: Token | None = None
+        self.outcome: Outcome | None = None
+        self.scope: dict[str, Any] = {}
+        self.path: IterationPath = ()
 
     def __getitem__(self, name: str) -> Any:
-        local = self.local
-        if name in local:
-            return local[name]
+        made = self._made
+        if name in made:
+            return made[name]
+        make = self._makers.get(name)
+        if make is not None:
+            value = made[name] = make(self)
+            return value
+        if name == "ctx":
+            return self.ctx
         read = _SHARED.get(name)
         if read is not None:
             return read(self.state, self.env)
         state = self.state
         if name in state.net.steps:
             return result_of(state, self.env, name)
-        if name in state.ctx:
-            return state.ctx[name]
+        if name in self.ctx:
+            return self.ctx[name]
         if name in state.workload:
             return state.workload[name]
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        return (
-            name in self.local
-            or name in _SHARED
-            or name in self.state.net.steps
-            or name in self.state.ctx
-            or name in self.state.workload
-        )
+        return any(name in place for place in self._places())
 
     def __iter__(self) -> Iterator[str]:
-        known = dict.fromkeys(self.local)
-        known.update(dict.fromkeys(name for name in _SHARED if name != "keychain"))
-        known.update(dict.fromkeys(self.state.net.steps))
-        known.update(dict.fromkeys(self.state.ctx))
-        known.update(dict.fromkeys(self.state.workload))
+        known: dict[str, None] = {}
+        for place in self._places():
+            known.update(dict.fromkeys(place))
+        known.pop("keychain", None)
         return iter(known)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _places(self) -> tuple[Mapping[str, Any], ...]:
+        state = self.state
+        return self._made, self._makers, {"ctx": None}, _SHARED, state.net.steps, self.ctx, state.workload
+
+
+Makers = Mapping[str, Callable[[ServerNames], Any]]
 
 
 # ── places ──────────────────────────────────────────────────────────────────────────────
@@ -88,71 +102,95 @@ class ServerNames(Mapping[str, Any]):
 
 def at_gate(state: State, env: Env, token: Token, args: dict[str, Any]) -> ServerNames:
     """What admission rules see: the token's args and the boundary event that made it."""
-    local: dict[str, Any] = {"args": args, "input": args}
-    if token.boundary is not None and token.origin is not None:
-        record = state.steps.get(token.origin)
-        local["event"] = _event(state, env, token.boundary, token.origin, record.outcome if record else None)
-    else:
-        local["event"] = {"name": EventName("workflow.started"), "step": None, "status": "success", "payload": {}}
-    return ServerNames(state, env, local)
+    names = ServerNames(state, env, _GATE, {"args": args, "input": args})
+    names.token = token
+    return names
 
 
 def at_input(state: State, env: Env, args: dict[str, Any]) -> ServerNames:
     """What a step's `input`, `loop.in` and its numbers see."""
-    return ServerNames(state, env, {"args": args, "input": args})
+    return ServerNames(state, env, {}, {"args": args, "input": args})
 
 
-def at_loop(state: State, env: Env, step_run: StepRun, path: IterationPath) -> ServerNames:
-    """What an inner `loop.in` sees: the outer iteration."""
-    local: dict[str, Any] = {"args": step_run.args, "input": {**step_run.args, **step_run.input}}
-    if path:
-        scope = iteration_scope(env, step_run, path)
-        level: dict[str, Any] | None = scope
-        for depth in range(len(path) - 1, -1, -1):
-            name = state.net.compiled(step_run.step.name).loops[depth].loop.iterator
-            if level is not None:
-                local.setdefault(name, level.get(name))
-                level = level.get("parent")
-        local["iter"] = scope
-        local["loop_index"] = path[-1]
-    return ServerNames(state, env, local)
+def at_loop(
+    state: State, env: Env, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
+) -> ServerNames:
+    """What an inner `loop.in` sees, the outer iteration; and what `until` of an outer loop sees, its output."""
+    names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {"args": step_run.args})
+    names.step_run = step_run
+    names.outcome = outcome
+    names.path = path
+    for depth in range(len(path)):
+        iterator = state.net.compiled(step_run.step.name).loops[depth].loop.iterator
+        names._made[iterator] = item_of(env, step_run.loops[path[:depth]], path[depth])
+    return names
 
 
 def at_step_set(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> ServerNames:
     """What a step's own `set` sees where the server evaluates it (loops, steps without a task)."""
+    names = ServerNames(state, env, _STEP_SET, {"args": step_run.args})
     run = state.open.get(step_run.id)
-    scope = run.position.step if run is not None and run.position is not None else step_run.scope
-    return ServerNames(
-        state,
-        env,
-        {
-            "args": step_run.args,
-            "input": {**step_run.args, **step_run.input},
-            "step": scope,
-            "output": OutputView(outcome, results=step_run.results or None, resolve=env.resolver(outcome)),
-            "outcome": OutputView(outcome, results=step_run.results or None, resolve=env.resolver(outcome)),
-            "result": ResultView(
-                outcome, name="result", results=step_run.results or None, resolve=env.resolver(outcome)
-            ),
-        },
-    )
+    names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
+    names.step_run = step_run
+    names.outcome = outcome
+    return names
 
 
 def at_arcs(state: State, env: Env, step_run: StepRun, boundary: str) -> ServerNames:
     """What arcs see: the boundary event and the step's output."""
-    outcome = step_run.outcome
-    local: dict[str, Any] = {
-        "args": step_run.args,
-        "input": {**step_run.args, **step_run.input},
-        "event": _event(state, env, boundary, step_run.step.name, outcome),
-    }
-    if outcome is not None:
-        output = OutputView(outcome, results=step_run.results or None, resolve=env.resolver(outcome))
-        local["output"] = local["outcome"] = output
-        local["result"] = ResultView(
-            outcome, name="result", results=step_run.results or None, resolve=env.resolver(outcome)
-        )
-    return ServerNames(state, env, local)
+    names = ServerNames(state, env, _ARCS, {"args": step_run.args})
+    names.step_run = step_run
+    names.boundary = boundary
+    names.outcome = step_run.outcome
+    return names
+
+
+def _input(names: ServerNames) -> Any:
+    step_run = names.step_run
+    return {**step_run.args, **step_run.input} if step_run is not None else {}
+
+
+def _output(names: ServerNames) -> Any:
+    outcome, step_run = names.outcome, names.step_run
+    if outcome is None:
+        return Missing("output", _NEVER)
+    results = step_run.results if step_run is not None else None
+    return OutputView(outcome, results=results or None, resolve=names.env.resolver(outcome))
+
+
+def _result(names: ServerNames) -> Any:
+    outcome, step_run = names.outcome, names.step_run
+    if outcome is None:
+        return Missing("result", _NEVER)
+    results = step_run.results if step_run is not None else None
+    return ResultView(outcome, name="result", results=results or None, resolve=names.env.resolver(outcome))
+
+
+def _arc_event(names: ServerNames) -> Any:
+    step_run = names.step_run
+    step = step_run.step.name if step_run is not None else ""
+    return _event(names.state, names.env, names.boundary or "", step, names.outcome)
+
+
+def _gate_event(names: ServerNames) -> Any:
+    token, state = names.token, names.state
+    if token is None or token.boundary is None or token.origin is None:
+        return {"name": EventName("workflow.started"), "step": None, "status": "success", "payload": {}}
+    record = state.steps.get(token.origin)
+    return _event(state, names.env, token.boundary, token.origin, record.outcome if record else None)
+
+
+def _outer_iteration(names: ServerNames) -> Any:
+    return iteration_scope(names.env, names.step_run, names.path) if names.step_run is not None else {}
+
+
+_GATE: Makers = {"event": _gate_event}
+_LOOP: Makers = {"input": _input, "iter": _outer_iteration, "loop_index": lambda names: names.path[-1]}
+_UNTIL: Makers = {**_LOOP, "output": _output, "outcome": _output}
+_STEP_SET: Makers = {
+    "input": _input, "step": lambda names: names.scope, "output": _output, "outcome": _output, "result": _result,
+}  # fmt: skip
+_ARCS: Makers = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
 
 
 def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
@@ -165,7 +203,7 @@ def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | 
         "payload": {},
     }
     if outcome is not None:
-        output = OutputView(outcome, resolve=env.resolver(outcome))
+        output = OutputView(outcome, name="event.output", resolve=env.resolver(outcome))
         event["output"] = output
         event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome))
         event["payload"] = {"output": output, "result": event["result"]}
@@ -351,7 +389,6 @@ def _keychain(state: State, env: Env) -> Any:
 
 _SHARED: dict[str, Callable[[State, Env], Any]] = {
     "workload": lambda state, env: state.workload,
-    "ctx": lambda state, env: state.ctx,
     "execution_id": lambda state, env: state.execution_id,
     "job": lambda state, env: {"uuid": state.execution_id, "execution_id": state.execution_id},
     "steps": StepsView,

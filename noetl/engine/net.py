@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from noetl.expr.template import Compiled, compile_value
-from noetl.model.playbook import ALL, Assignment, Loop, Playbook, Reducer, Step
+from noetl.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step
 
 DEFAULT_PARALLEL = 256  # iterations in flight of a parallel loop that names no number
 
@@ -57,8 +57,8 @@ class CompiledStep:
     """A step with its server-side templates compiled."""
 
     __slots__ = (
-        "arcs", "assignments", "deadline_s", "gate", "inclusive", "input", "loops", "parallel_from", "parallel_to",
-        "plain", "reads", "reduce", "step", "synthesize", "timeout_s",
+        "arcs", "assignments", "deadline_s", "gate", "inclusive", "input", "loops", "one_way", "parallel_from",
+        "parallel_to", "plain", "reads", "reduce", "step", "straight", "synthesize", "timeout_s",
     )  # fmt: skip
 
     def __init__(self, step: Step) -> None:
@@ -74,6 +74,9 @@ class CompiledStep:
             for index, arc in enumerate(step.router.arcs)
         )
         self.inclusive = step.router.mode == "inclusive"
+        first = self.arcs[0] if self.arcs and not self.inclusive and step.loop is None else None
+        # The only arc that can be taken on success, without a template to ask.
+        self.one_way = first if first is not None and first.when is None and not first.assignments else None
         self.timeout_s: Compiled | None = None if step.timeout_s is None else compile_value(step.timeout_s)
         self.deadline_s: Compiled | None = None if step.deadline_s is None else compile_value(step.deadline_s)
         self.synthesize = None if step.synthesize is None else compile_value(step.synthesize.source)
@@ -86,6 +89,13 @@ class CompiledStep:
             self.reduce.update(level.loop.reduce)
         self.plain = step.loop is None and bool(step.tasks)  # one run on a worker, nothing else
         self.reads = step.reads
+        # Nothing stands between a token and this step, and nothing is to be evaluated.
+        self.straight = (
+            step.admission == Admission()
+            and (self.input is None or step.loop is not None)
+            and self.timeout_s is None
+            and self.deadline_s is None
+        )
 
 
 def _levels(loop: Loop | None) -> Iterable[Loop]:
@@ -135,13 +145,6 @@ class Net:
             if origin != target and reach[numbers[origin]] & bit:
                 return origin
         return None
-
-    def reads_of(self, step: Step, finished: Iterable[str]) -> list[str]:
-        """The finished steps whose results a step's worker-side templates may read."""
-        if ALL in step.reads:
-            return list(finished)
-        known = set(finished) if len(step.reads) > 8 else finished
-        return [name for name in step.reads if name in known]
 
     def _closure(self) -> list[int]:
         """Reachable steps of every step as bit sets, over the net's strongly connected parts."""

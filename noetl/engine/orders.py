@@ -6,8 +6,11 @@ made once and kept by its id, so that a loop's ten thousand orders carry it by r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from noetl.engine.state import Run, State, StepRun
 from noetl.errors import NotFound
+from noetl.model.outcome import Outcome
 from noetl.model.playbook import ALL
 from noetl.model.work import Item, RunContext, RunOrder
 
@@ -23,51 +26,38 @@ def order_for(state: State, run_id: str) -> RunOrder:
 def order_of(state: State, run: Run) -> RunOrder:
     """The order of a run that is at hand."""
     step_run = run.step_run
+    path = run.path
     return RunOrder(
-        run_id=run.id,
-        epoch=run.epoch,
-        context=step_run._context or _context(state, step_run),
-        ctx=state.ctx,
-        path=run.path,
-        items=_items(run) if run.path else (),
-        step_scope=step_run.scope,
-        position=run.position,
-        resume=run.resume,
-        lost=run.lost,
-        timeout_s=step_run.timeout_s,
-    )
+        run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(run) if path else (),
+        step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s,
+    )  # fmt: skip
 
 
 def _context(state: State, step_run: StepRun) -> RunContext:
     step = step_run.step
-    wanted = reads_of(state, step_run)
-    finished = {name: record for name in wanted if (record := state.steps.get(name)) and record.outcome is not None}
-    context = RunContext(
-        id=step_run.id,
-        playbook=state.playbook.digest,
-        execution_id=state.execution_id,
-        step=step.name,
-        step_run_id=step_run.id,
-        workload=state.workload,
-        args=step_run.args,
-        input=step_run.input,
-        results={name: record.outcome for name, record in finished.items() if record.outcome is not None},
-        task_results={name: record.results for name, record in finished.items() if record.results},
-        depth=state.depth,
-        defer_input=step_run.defer_input,
-        definition=step if step.name in state.synthesized else None,
-    )
-    step_run._context = context
+    results: dict[str, Outcome] = {}
+    parts: dict[str, dict[str, Outcome]] = {}
+    for name in reads_of(state, step_run):
+        record = state.steps.get(name)
+        if record is not None and record.outcome is not None:
+            results[name] = record.outcome
+            if record.results:
+                parts[name] = record.results
+    context = step_run._context = RunContext(
+        step_run.id, state.playbook.digest, state.execution_id, step.name, step_run.id, state.workload, step_run.args,
+        step_run.input, results, parts, state.depth, step_run.defer_input,
+        step if state.synthesized and step.name in state.synthesized else None,
+    )  # fmt: skip
     return context
 
 
-def reads_of(state: State, step_run: StepRun) -> list[str]:
+def reads_of(state: State, step_run: StepRun) -> Sequence[str]:
     """The steps whose results the worker's templates may read by name."""
     step = step_run.step
     if ALL in step.reads:
         return list(state.steps)
     if not step_run.defer_input:
-        return list(step.reads)
+        return step.reads
     compiled = state.net.compiled(step.name).input
     names = {part for name in (compiled.names if compiled else ()) for part in name.split(".")[:2]}
     if "steps" in names and "steps" in (compiled.names if compiled else ()):

@@ -32,7 +32,7 @@ def evaluate_request(state: State, fact: RequestMade, env: Env) -> RequestEvalua
     return RequestEvaluated(workload=workload, keychain=fact.keychain, error=error)
 
 
-def start_workflow(state: State, event: RequestEvaluated) -> list[Event]:
+def start_workflow(state: State, event: RequestEvaluated, env: Env) -> list[Event]:
     """Put the first token before the entry step."""
     return [] if event.error is not None else [WorkflowStarted(entry=_entry(state))]
 

@@ -17,38 +17,41 @@ from typing import Any
 
 from noetl.engine.env import Env, Failure
 from noetl.engine.names import ServerNames, at_arcs
-from noetl.engine.net import CompiledArc, CompiledAssignment, CompiledStep
+from noetl.engine.net import CompiledArc, CompiledStep
+from noetl.engine.sets import ctx_patch, evaluate_set, evaluate_sets
 from noetl.engine.state import State, StepRun
 from noetl.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
 from noetl.model.merge import deep_merge, put_path
 
-_UNSET = object()
-
 
 def route(state: State, env: Env, step_run: StepRun, boundary: str) -> list[Event]:
     """Choose the arcs by which a finished step's token leaves; `next.evaluated` says which."""
-    step = state.net.compiled(step_run.step.name)
-    run_id, name = step_run.id, step_run.step.name
+    name = step_run.step.name
+    step = state.net.compiled(name)
+    if step.one_way is not None and boundary == "step.done":
+        arc = step.one_way
+        choice = ArcChoice(arc.target, arc.index, True, f"t{state.tokens + 1}", step_run.args)
+        return [NextEvaluated(name, step_run.id, boundary, (choice,))]
     if not step.arcs:
-        return [NextEvaluated(step=name, step_run_id=run_id, boundary=boundary)]
+        return [NextEvaluated(name, step_run.id, boundary)]
     names = at_arcs(state, env, step_run, boundary)
     try:
         looked_at, taken = _choose(env, step, step_run, boundary, names)
-        patch, args = _sets(state, env, taken, names) if taken else ({}, {})
+        writes, args = _sets(state, env, step_run, taken, names)
     except Failure as failure:
-        return [NextEvaluated(step=name, step_run_id=run_id, boundary=boundary, error=failure.error)]
+        return [NextEvaluated(name, step_run.id, boundary, error=failure.error)]
     arcs: list[ArcChoice] = []
     number = state.tokens
     for arc, held in looked_at:
         if arc in taken:
             number += 1
-            carried = deep_merge(step_run.args, args[arc.index]) if args.get(arc.index) else step_run.args
+            carried = deep_merge(step_run.args, args[arc.index]) if arc.index in args else step_run.args
             arcs.append(ArcChoice(arc.target, arc.index, held, f"t{number}", carried))
         else:
             arcs.append(ArcChoice(arc.target, arc.index, held))
-    events: list[Event] = [NextEvaluated(step=name, step_run_id=run_id, boundary=boundary, arcs=tuple(arcs))]
-    if patch:
-        events.append(CtxPatched(patch=patch, cause="arc", step=name, run_id=run_id))
+    events: list[Event] = [NextEvaluated(name, step_run.id, boundary, tuple(arcs))]
+    if writes:
+        events.append(CtxPatched(ctx_patch(state.ctx, writes), "arc", name, step_run.id))
     return events
 
 
@@ -78,60 +81,36 @@ def _choose(
 
 
 def _sets(
-    state: State, env: Env, taken: list[CompiledArc], names: ServerNames
+    state: State, env: Env, step_run: StepRun, taken: list[CompiledArc], names: ServerNames
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """The ctx patch of all chosen arcs, and the args that travel along each."""
-    writes: dict[tuple[str, ...], tuple[Any, CompiledArc]] = {}
+    """The ctx writes of all chosen arcs (dotted path -> value), and the args that travel along each."""
+    writes: dict[str, Any] = {}
+    writers: dict[str, CompiledArc] = {}
     args: dict[int, dict[str, Any]] = {}
     for arc in taken:
+        if not arc.assignments:
+            continue
+        names.ctx = state.ctx
+        mine = evaluate_sets(env, arc.assignments, names, arc.path)
         for assignment in arc.assignments:
-            value = env.evaluate(assignment.value, names, assignment.path or arc.path)
             if assignment.scope == "args":
+                value = evaluate_set(env, assignment, names, assignment.path or arc.path)
                 args[arc.index] = put_path(args.get(arc.index, {}), assignment.target, value)
-                continue
-            for written, (known, other) in writes.items():
-                if other is not arc and _clash(written, known, assignment, value):
+        for dotted, value in mine.items():
+            for written, known in writes.items():
+                if writers[written] is not arc and _clash(written, known, dotted, value):
                     raise env.fail(
                         "ctx.conflict",
-                        f'the arcs to "{other.target}" and "{arc.target}" are both taken and set '
-                        f"ctx.{'.'.join(assignment.target)} to different values",
-                        assignment.path or arc.path,
+                        f'the arcs to "{writers[written].target}" and "{arc.target}" are both taken and set '
+                        f"ctx.{dotted} to different values",
+                        arc.path,
                     )
-            writes[assignment.target] = (value, arc)
-    ctx = state.ctx
-    patch: dict[str, Any] = {}
-    for target, (value, _) in writes.items():
-        patch[target[0]] = put_path({**ctx, **patch}, target, value)[target[0]]
-    return patch, args
+            writes[dotted] = value
+            writers[dotted] = arc
+    return writes, args
 
 
-def _clash(written: tuple[str, ...], known: Any, assignment: CompiledAssignment, value: Any) -> bool:
-    target = assignment.target
-    if written == target:
+def _clash(written: str, known: Any, dotted: str, value: Any) -> bool:
+    if written == dotted:
         return bool(known != value)
-    shorter = min(len(written), len(target))
-    return written[:shorter] == target[:shorter]
-
-
-def ctx_patch(ctx: dict[str, Any], writes: dict[str, Any]) -> dict[str, Any]:
-    """Writes by dotted path as a patch of whole top-level values."""
-    patch: dict[str, Any] = {}
-    for dotted, value in writes.items():
-        if "." not in dotted:
-            patch[dotted] = value
-            continue
-        target = tuple(dotted.split("."))
-        base = patch if target[0] in patch else ctx
-        patch[target[0]] = put_path(base, target, value)[target[0]]
-    return patch
-
-
-def evaluate_sets(
-    env: Env, assignments: tuple[CompiledAssignment, ...], names: ServerNames, path: str
-) -> dict[str, Any]:
-    """The ctx writes (dotted path -> value) of a step's own `set`, where the server evaluates it."""
-    return {
-        ".".join(each.target): env.evaluate(each.value, names, each.path or path)
-        for each in assignments
-        if each.scope == "ctx"
-    }
+    return written.startswith(f"{dotted}.") or dotted.startswith(f"{written}.")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from noetl.engine.identity import checksum_of, checksums_seen
 from noetl.engine.state import Child, Ending, Loop, Run, RunStatus, State, StepRecord, StepRun, Token
 from noetl.errors import CorruptLog
 from noetl.model.events import ChildRequested, ExecutionRequested, FinalStatus
@@ -124,6 +125,7 @@ class _Child(Struct, array_like=True):
     run_id: str
     request: ChildRequested
     child: str | None
+    seq: int
 
 
 class _Ending(Struct, array_like=True):
@@ -206,7 +208,7 @@ def encode_state(state: State) -> bytes:
             live=state.live,
             open=[_run(each) for each in state.open.values()],
             queued=list(state.queued),
-            steps=[_from(each, _Record) for each in state.steps.values()],
+            steps=[_record(each) for each in state.steps.values()],
             children=[_from(each, _Child) for each in state.children.values()],
             due=state.due,
             leaves=state.leaves,
@@ -221,9 +223,14 @@ def _from(source: Any, shape: type[Any]) -> Any:
     return shape(*(getattr(source, name) for name in shape.__struct_fields__))
 
 
+def _record(record: StepRecord) -> _Record:
+    values = {name: getattr(record, name) for name in _Record.__struct_fields__ if name != "checksum"}
+    return _Record(checksum=checksum_of(record), **values)
+
+
 def _run(run: Run) -> _Run:
-    values = {name: getattr(run, name) for name in _Run.__struct_fields__ if name != "step_run"}
-    return _Run(step_run=run.step_run.id, **values)
+    values = {name: getattr(run, name) for name in _Run.__struct_fields__ if name not in ("step_run", "seen")}
+    return _Run(step_run=run.step_run.id, seen=checksums_seen(run), **values)
 
 
 _STEP_RUN_OWN = ("step", "open", "loops")
@@ -267,7 +274,7 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
         state.ending = Ending(held.ending.status, held.ending.error, held.ending.step, held.ending.outcome)
     if held.synthesized:
         state.synthesized = {step.name: step for step in held.synthesized}
-        state._net = state._net.extended(state.synthesized)
+        state.net = state.net.extended(state.synthesized)
     for group in held.waiting:
         state.waiting[group[0].step] = [_token(token) for token in group]
     for each in held.runs:
@@ -278,7 +285,7 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for record in held.steps:
         state.steps[record.name] = _into(StepRecord(record.name), record)
     for child in held.children:
-        made = state.children[child.key] = Child(child.key, child.run_id, child.request)
+        made = state.children[child.key] = Child(child.key, child.run_id, child.request, child.seq)
         made.child = child.child
     return state
 
@@ -327,7 +334,9 @@ def _to_step_run(state: State, held: _StepRun) -> StepRun:
     for name in _StepRun.__struct_fields__:
         if name not in _STEP_RUN_OWN:
             setattr(step_run, name, getattr(held, name))
-    step_run.open = dict.fromkeys(held.open)
+    if held.loops:
+        step_run.open = dict.fromkeys(held.open)
+        step_run.loops = {}
     for each in held.loops:
         step_run.loops[each.path] = _to_loop(step_run, each)
     return step_run
@@ -343,4 +352,5 @@ def _to_loop(step_run: StepRun, held: _Loop) -> Loop:
     loop.checksums = array("I")
     loop.checksums.frombytes(held.checksums)
     loop.tail = bytearray(held.tail)
+    loop._announced = loop.issued
     return loop

@@ -11,8 +11,8 @@ Sizes. An iteration is an object only while it is in flight. A finished one is a
 checksum of its last report, and its output as JSON text in a chunk; what has not begun is an
 index range. So a million iterations cost what their outputs cost, and a few bytes.
 
-Attributes that begin with an underscore are caches and hints: they are not part of the state,
-two states are equal without them.
+`net` follows from the playbook, and attributes that begin with an underscore are caches and hints:
+they are not part of the state, two states are equal without them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from noetl.engine.net import Net, net_of
-from noetl.model.events import ChildRequested, ExecutionRequested, FinalStatus
+from noetl.model.events import ChildRequested, Event, ExecutionRequested, FinalStatus
 from noetl.model.ids import IterationPath, iteration_id
 from noetl.model.outcome import ErrorInfo, Outcome
 from noetl.model.playbook import Playbook, Step
@@ -32,6 +32,12 @@ from noetl.model.work import RunContext
 
 RunStatus = Literal["queued", "leased", "suspended"]
 Phase = Literal["open", "looped", "ended"]
+
+# Shared and never written to: whoever has something to put in makes a new one.
+_EMPTY: dict[str, Any] = {}
+_NOTHING: dict[str, int] = {}
+_NONE_OPEN: dict[str, None] = {}
+_NO_RESULTS: dict[str, Outcome] = {}
 
 PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
 CHUNK = 64 * 1024
@@ -60,7 +66,7 @@ class Run:
     """The unit of lease: a step run without a loop, or one iteration in flight."""
 
     __slots__ = (
-        "child", "contributions", "current", "epoch", "id", "lost", "path", "position", "resume", "seen",
+        "child", "contributions", "current", "epoch", "id", "latest", "lost", "path", "position", "resume", "seen",
         "seq", "status", "step_run", "waits", "worker",
     )  # fmt: skip
 
@@ -78,7 +84,8 @@ class Run:
         self.current: str | None = None  # the task that said it started
         self.waits = False  # the next attempt begins after a delay
         self.child: str | None = None  # key of the child execution it waits for
-        self.seen: dict[str, int] = {}  # event key -> checksum, of this epoch
+        self.latest: Event | None = None  # the last event reported under this epoch
+        self.seen: dict[str, int] = _NOTHING  # event key -> checksum, of those before it
         self.contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
 
 
@@ -143,7 +150,13 @@ class Loop:
         return self.finished >= self.target
 
     def status(self, index: int) -> int:
-        """PENDING, OK, FAILED or SKIPPED."""
+        """# Shared and never written to: whoever has something to put in makes a new one.
+        _EMPTY: dict[str, Any] = {}
+        _NOTHING: dict[str, int] = {}
+        _NONE_OPEN: dict[str, None] = {}
+        _NO_RESULTS: dict[str, Outcome] = {}
+
+                PENDING, OK, FAILED or SKIPPED."""
         return self.statuses[index] if index < len(self.statuses) else PENDING
 
     def is_claimed(self, index: int) -> bool:
@@ -166,6 +179,9 @@ class Loop:
         return b"[" + b",".join([*self.chunks, bytes(self.tail)] if self.tail else self.chunks) + b"]"
 
 
+_NO_LOOPS: dict[IterationPath, Loop] = {}
+
+
 class StepRun:
     """One passage of a token through a step, until it is routed."""
 
@@ -179,8 +195,8 @@ class StepRun:
         self.id = id
         self.step = step
         self.number = number
-        self.args: dict[str, Any] = {}
-        self.input: dict[str, Any] = {}
+        self.args: dict[str, Any] = _EMPTY
+        self.input: dict[str, Any] = _EMPTY
         self.defer_input = False
         self.origin: str | None = None
         self.boundary: str | None = None
@@ -191,10 +207,10 @@ class StepRun:
         self.deadline_at: float | None = None
         self.phase: Phase = "open"
         self.outcome: Outcome | None = None
-        self.results: dict[str, Outcome] = {}
-        self.open: dict[str, None] = {}  # ids of its runs in State.open
-        self.loops: dict[IterationPath, Loop] = {}
-        self.scope: dict[str, Any] = {}  # `step.*` of a loop step
+        self.results: dict[str, Outcome] = _NO_RESULTS
+        self.open: dict[str, None] = _NONE_OPEN  # ids of its iterations in State.open
+        self.loops: dict[IterationPath, Loop] = _NO_LOOPS
+        self.scope: dict[str, Any] = _EMPTY  # `step.*` of a loop step
         self.fired: tuple[int, ...] = ()  # arcs taken at loop.done
         self.synthesized = False
         self._context: RunContext | None = None
@@ -213,7 +229,8 @@ class StepRecord:
     """What is known of a step by its name, over all its runs."""
 
     __slots__ = (
-        "checksum", "finished_at", "last", "name", "number", "open", "outcome", "results", "running", "started_at",
+        "checksum", "ended", "finished_at", "last", "name", "number", "open", "outcome", "results", "running",
+        "started_at",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -222,19 +239,21 @@ class StepRecord:
         self.open = 0  # runs that have not ended
         self.running = 0  # of these: started
         self.outcome: Outcome | None = None  # of the run that ended last
-        self.results: dict[str, Outcome] = {}
+        self.results: dict[str, Outcome] = _NO_RESULTS
         self.started_at: float | None = None
         self.finished_at: float | None = None
         self.last: str | None = None  # id of the run that ended last
-        self.checksum = 0  # of its terminal event
+        self.ended: Event | None = None  # the event that ended it
+        self.checksum = 0  # of that event, when only this is known of it
 
 
 class Child:
     """A child execution that has not ended."""
 
-    __slots__ = ("child", "key", "request", "run_id")
+    __slots__ = ("child", "key", "request", "run_id", "seq")
 
-    def __init__(self, key: str, run_id: str, request: ChildRequested) -> None:
+    def __init__(self, key: str, run_id: str, request: ChildRequested, seq: int) -> None:
+        self.seq = seq  # of the request
         self.key = key
         self.run_id = run_id
         self.request = request
@@ -259,8 +278,8 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "_net", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
-        "fresh", "leaves", "live", "open", "output", "paused", "playbook", "processed", "queued", "refused",
+        "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
+        "fresh", "leaves", "live", "net", "open", "output", "paused", "playbook", "processed", "queued", "refused",
         "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps", "synthesized", "tokens",
         "waiting", "workload",
     )  # fmt: skip
@@ -268,7 +287,7 @@ class State:
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
         self.playbook = playbook
         self.execution_id = execution_id
-        self._net = net_of(playbook)
+        self.net: Net = net_of(playbook)  # the steps and arcs, synthesized ones included
         self.seq = 0
         self.at = 0.0
         self.request: ExecutionRequested | None = None
@@ -300,11 +319,6 @@ class State:
         self.refused: dict[str, int] = {}  # run -> epoch of a refusal that was recorded
 
     @property
-    def net(self) -> Net:
-        """The steps and arcs, synthesized ones included."""
-        return self._net
-
-    @property
     def depth(self) -> int:
         """How many callers stand above this execution."""
         return self.request.parent.depth if self.request and self.request.parent else 0
@@ -317,6 +331,13 @@ class State:
         if not self.started:
             return "pending"
         return "paused" if self.paused else "running"
+
+    def runs_of(self, step_run: StepRun) -> list[Run]:
+        """The open runs of a step run: its own, or its iterations in flight."""
+        own = self.open.get(step_run.id)
+        if own is not None:
+            return [own]
+        return [self.open[run_id] for run_id in step_run.open]
 
     def loop_of(self, run_id: str) -> tuple[Loop, int] | None:
         """The open loop and the index that an iteration's run id names."""

@@ -29,8 +29,10 @@ Status = Literal["in_progress", "success", "error", "skipped"]
 FinalStatus = Literal["success", "failed", "cancelled"]
 
 
-class Event(Struct, frozen=True, omit_defaults=True):
-    """Base of all bodies; the class attributes say what the envelope derives."""
+class Event(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Base of all bodies; the class attributes say what the envelope derives.
+
+    Bodies are trees of frozen data: the garbage collector need not look for circles in them."""
 
     NAME: ClassVar[str] = ""
     VERSION: ClassVar[int] = 1
@@ -256,7 +258,7 @@ class StepSkipped(Event, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-class ArcChoice(Struct, frozen=True, omit_defaults=True):
+class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
     """One arc as it was evaluated."""
 
     target: str
@@ -508,7 +510,7 @@ BODIES: dict[tuple[str, int], type[Event]] = {
 }  # fmt: skip
 
 
-class Recorded(Struct, frozen=True):
+class Recorded(Struct, frozen=True, gc=False):
     """An event with its place in the log. `at` is seconds since the epoch (UTC)."""
 
     execution_id: str

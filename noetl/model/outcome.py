@@ -46,7 +46,7 @@ ERROR_KINDS: dict[str, bool] = {
 }
 
 
-class ErrorInfo(Struct, frozen=True, omit_defaults=True):
+class ErrorInfo(Struct, frozen=True, omit_defaults=True, gc=False):
     """Why something failed, in a closed vocabulary and in words."""
 
     kind: str
@@ -55,7 +55,7 @@ class ErrorInfo(Struct, frozen=True, omit_defaults=True):
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Outcome(Struct, frozen=True, omit_defaults=True):
+class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
     """The envelope: `output` of a task, of an iteration, of a step, of an execution."""
 
     status: Literal["ok", "error"]

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from noetl.model.outcome import Outcome
 
 
-class Position(Struct, frozen=True, omit_defaults=True):
+class Position(Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a pipeline is: what the next lease needs to go on there and not at the beginning.
 
     `task` is the label to run next (None: the pipeline has ended), `attempt` its next attempt
@@ -31,7 +31,7 @@ class Position(Struct, frozen=True, omit_defaults=True):
     calls: tuple[CallFrame, ...] = ()
 
 
-class CallFrame(Struct, frozen=True, omit_defaults=True):
+class CallFrame(Struct, frozen=True, omit_defaults=True, gc=False):
     """A workbook call that is under way: its block, its input, its own position and loop."""
 
     block: str
@@ -41,7 +41,7 @@ class CallFrame(Struct, frozen=True, omit_defaults=True):
     loops: tuple[LoopFrame, ...] = ()  # of a looping block, outermost first
 
 
-class LoopFrame(Struct, frozen=True, omit_defaults=True):
+class LoopFrame(Struct, frozen=True, omit_defaults=True, gc=False):
     """One level of a looping block that is under way inside the worker."""
 
     items: tuple[Any, ...]

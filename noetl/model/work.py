@@ -19,7 +19,7 @@ from noetl.model.position import Position
 from noetl.model.reference import Reference
 
 
-class Item(Struct, frozen=True, omit_defaults=True):
+class Item(Struct, frozen=True, omit_defaults=True, gc=False):
     """One level of a run's iteration: the element, inline or by its place in a stored collection."""
 
     name: str
@@ -29,7 +29,7 @@ class Item(Struct, frozen=True, omit_defaults=True):
     collection: Reference | None = None
 
 
-class RunContext(Struct, frozen=True, omit_defaults=True):
+class RunContext(Struct, frozen=True, omit_defaults=True, gc=False):
     """What all runs of one step run share; sent once, kept by its id."""
 
     id: str
@@ -47,7 +47,7 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     definition: Step | None = None  # the step itself, when it was synthesized and the playbook has it not
 
 
-class RunOrder(Struct, frozen=True, omit_defaults=True):
+class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
     """A run that a worker holds the lease of."""
 
     run_id: str
@@ -63,7 +63,7 @@ class RunOrder(Struct, frozen=True, omit_defaults=True):
     timeout_s: float | None = None
 
 
-class Report(Struct, frozen=True, omit_defaults=True):
+class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """Events of one run, in order. `number` counts this run's reports under this epoch.
 
     The same report again gets the same verdict; the same events with another body are refused."""
@@ -74,7 +74,7 @@ class Report(Struct, frozen=True, omit_defaults=True):
     events: tuple[Event, ...]
 
 
-class Verdict(Struct, frozen=True, omit_defaults=True):
+class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
     """The server's answer to a report, given after its events are on disk.
 
     `accepted` False: the run is no longer this worker's (or never was): stop, kill the tool.
@@ -86,7 +86,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     error: ErrorInfo | None = None
 
 
-class Claim(Struct, frozen=True, omit_defaults=True):
+class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
     """A worker asking for work."""
 
     worker: str

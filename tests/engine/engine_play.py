@@ -104,13 +104,18 @@ def watched(play: Play) -> Iterator[None]:
 
         return call
 
-    def watched_accept(state: Any, fact: Fact, env: Any) -> Any:
-        judgement = accept(state, fact, env)
-        while True:
-            before = encode_state(state)
-            answer = next(judgement)
+    def watched_accept(state: Any, fact: Fact, env: Any, record: Any) -> Any:
+        before = encode_state(state)
+
+        def watched_record(events: Any, cause: Any) -> None:
+            nonlocal before
             assert encode_state(state) == before, "accept changed the state"
-            yield answer
+            record(events, cause)
+            before = encode_state(state)
+
+        reply = accept(state, fact, env, watched_record)
+        assert encode_state(state) == before, "accept changed the state"
+        return reply
 
     with (
         patch.object(machine, "evolve", watched_evolve),

@@ -227,18 +227,25 @@ def test_status_helpers_and_step_status_in_gates():
     play = Play(
         """
 workflow:
-  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}, {step: both}, {step: either}, {step: bad}]}}
+  - step: start
+    next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}, {step: both}, {step: either}, {step: bad}]}
   - {step: a, tool: {kind: noop}}
   - {step: b, tool: {kind: noop}, next: {arcs: [{step: rescue, when: "{{ event.name == 'step.failed' }}"}]}}
   - {step: rescue, tool: {kind: noop}}
   - step: both
-    spec: {policy: {admit: {rules: [{when: "{{ all_done(['a', 'b']) and ok('a') and steps.b.status.done }}", then: {allow: true}}]}}}
+    spec:
+      policy:
+        admit: {rules: [{when: "{{ all_done(['a', 'b']) and ok('a') and steps.b.status.done }}", then: {allow: true}}]}
     tool: {kind: noop}
   - step: either
-    spec: {policy: {admit: {rules: [{when: "{{ any_done(['a', 'b']) and running('b') }}", then: {allow: true}}]}}}
+    spec:
+      policy:
+        admit: {rules: [{when: "{{ any_done(['a', 'b']) and running('b') }}", then: {allow: true}}]}
     tool: {kind: noop}
   - step: bad
-    spec: {policy: {admit: {rules: [{when: "{{ fail('b') and steps.b.status.error == 'it broke' }}", then: {allow: true}}]}}}
+    spec:
+      policy:
+        admit: {rules: [{when: "{{ fail('b') and steps.b.status.error == 'it broke' }}", then: {allow: true}}]}
     tool: {kind: noop}
 """
     ).start()

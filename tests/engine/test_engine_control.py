@@ -414,10 +414,11 @@ def test_cancelling_the_caller_cancels_the_child_and_waits_for_it():
 
 
 def test_a_failure_elsewhere_cancels_the_child():
-    text = CALLER.replace(
-        "workflow:\n",
-        "workflow:\n  - {step: begin, next: {spec: {mode: inclusive}, arcs: [{step: start}, {step: x}]}}\n  - {step: x, tool: {kind: noop}}\n",
-    )
+    more = """workflow:
+  - {step: begin, next: {spec: {mode: inclusive}, arcs: [{step: start}, {step: x}]}}
+  - {step: x, tool: {kind: noop}}
+"""
+    text = CALLER.replace("workflow:\n", more)
     play = Play("executor: {spec: {entry_step: begin}}\n" + text).start()
     key = ask_for_child(play, play.take("77:start:1"))
     play.tell(ChildBegan(key, "900"))

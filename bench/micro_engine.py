@@ -1,0 +1,215 @@
+"""What deciding and folding cost: the engine alone, no store, no worker, CPU time only."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from noetl.engine.advance import advance, begin, fold
+from noetl.engine.facts import ClaimAny, ReportMade, RequestMade
+from noetl.engine.snapshot import decode_state, encode_state
+from noetl.engine.state import State
+from noetl.model.events import (
+    ExecutionRequested,
+    IterationDone,
+    Recorded,
+    StepDone,
+    TaskDone,
+    decode_body,
+    encode_body,
+)
+from noetl.model.outcome import ok
+from noetl.model.playbook import Arc, Loop, Playbook, Router, Step, Task
+from noetl.model.position import Position
+from noetl.model.work import Report, RunOrder
+
+Figure = dict[str, Any]
+
+
+def chain(length: int) -> Playbook:
+    """Noop steps in a row."""
+    steps = tuple(
+        Step(
+            name=f"s{number}",
+            tasks=(Task(name="t", kind="noop"),),
+            router=Router(arcs=(Arc(target=f"s{number + 1}"),)) if number + 1 < length else Router(),
+        )
+        for number in range(length)
+    )
+    return Playbook(name="chain", path="bench/chain", entry="s0", steps=steps)
+
+
+def wide(window: int) -> Playbook:
+    """One parallel loop over `workload.items`."""
+    loop = Loop(collection="{{ workload.items }}", iterator="item", mode="parallel", max_in_flight=window)
+    step = Step(name="work", loop=loop, tasks=(Task(name="t", kind="noop"),))
+    return Playbook(name="wide", path="bench/wide", entry="work", steps=(step,))
+
+
+def _done(order: RunOrder) -> Report:
+    """What a worker reports of a noop run: its task, and its end."""
+    context = order.context
+    task = TaskDone(
+        step=context.step, step_run_id=context.step_run_id, task="t", kind="noop", outcome=ok(), path=order.path,
+        position=Position(task=None, task_runs=1),
+    )  # fmt: skip
+    if order.path:
+        end: Any = IterationDone(
+            step=context.step, step_run_id=context.step_run_id, path=order.path, output=ok(order.path[0])
+        )
+    else:
+        end = StepDone(step=context.step, step_run_id=context.step_run_id, output=ok())
+    return Report(order.run_id, order.epoch, 1, (task, end))
+
+
+def play_chain(length: int, *, keep_log: bool = True) -> tuple[State, list[Recorded]]:
+    """Run a chain; each step's end leases the next one in the same append."""
+    playbook = chain(length)
+    state = begin(playbook, "1")
+    log: list[Recorded] = []
+    request = RequestMade(ExecutionRequested("d", playbook.path))
+    decision = advance(state, [request, ClaimAny("w")], at=0.0)
+    log += decision.events
+    orders = decision.replies[1].orders
+    while orders:
+        decision = advance(state, [ReportMade(_done(orders[0])), ClaimAny("w")], at=1.0)
+        if keep_log:
+            log += decision.events
+        orders = decision.replies[1].orders
+    if state.finished != "success":
+        raise AssertionError(state.error)
+    return state, log
+
+
+def play_loop(count: int, window: int, batch: int) -> tuple[State, list[Recorded]]:
+    """Run a parallel loop, `batch` reports to an append; the collection lies outside the log."""
+    playbook = wide(window)
+    state = begin(playbook, "1")
+    log: list[Recorded] = []
+    items = list(range(count))
+    request = RequestMade(ExecutionRequested("d", playbook.path, payload={"items": items}))
+    decision = advance(state, [request, ClaimAny("w", slots=window)], at=0.0)
+    decision = _answer(decision, log)
+    orders = list(decision.replies[1].orders)
+    while orders:
+        reports = [ReportMade(_done(order)) for order in orders[:batch]]
+        decision = _answer(advance(state, [*reports, ClaimAny("w", slots=len(reports))], at=1.0), log)
+        orders = orders[batch:] + list(decision.replies[-1].orders)
+    if state.finished != "success":
+        raise AssertionError(state.error)
+    return state, log
+
+
+def _answer(decision: Any, log: list[Recorded]) -> Any:
+    from noetl.model.reference import Reference, ReferenceMeta
+
+    while decision.needs:
+        meta = ReferenceMeta("application/json", 1, "0")
+        decision = decision.resume({need.key: Reference("blob", {"key": need.key}, meta) for need in decision.needs})
+    log += decision.events
+    return decision
+
+
+def _cpu(work: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    before = time.process_time()
+    result = work()
+    return time.process_time() - before, result
+
+
+def deciding(length: int = 2_000) -> Figure:
+    """CPU microseconds the engine needs per step of a chain of noops."""
+    seconds = min(_cpu(lambda: play_chain(length, keep_log=False))[0] for _ in range(5))
+    return {"metric": "engine.decide_us_per_step", "value": seconds / length * 1e6, "unit": "us", "n": length}
+
+
+def deciding_late() -> Figure:
+    """How much dearer a step is at the end of a chain of 10,000 than of one of 500."""
+    short = min(_cpu(lambda: play_chain(500, keep_log=False))[0] for _ in range(9))
+    long = min(_cpu(lambda: play_chain(10_000, keep_log=False))[0] for _ in range(3))
+    return {"metric": "engine.decide_growth_500_to_10000", "value": (long / 10_000) / (short / 500), "unit": "ratio"}
+
+
+def folding(length: int = 10_000) -> Figure:
+    """Events folded per CPU second (a chain's log, decoded already)."""
+    state, log = play_chain(length)
+    playbook = state.playbook
+    seconds, _ = _cpu(lambda: fold(playbook, log))
+    return {"metric": "engine.fold_events_per_s", "value": len(log) / seconds, "unit": "1/s", "n": len(log)}
+
+
+def folding_loop(count: int = 50_000) -> Figure:
+    """Events folded per CPU second (a parallel loop's log, decoded already)."""
+    state, log = play_loop(count, 1_000, 100)
+    seconds, _ = _cpu(lambda: fold(state.playbook, log))
+    return {"metric": "engine.fold_loop_events_per_s", "value": len(log) / seconds, "unit": "1/s", "n": len(log)}
+
+
+def reloading(length: int = 10_000) -> Figure:
+    """Events decoded from their bytes and folded per CPU second."""
+    state, log = play_chain(length)
+    rows = [(each.seq, each.at, each.body.NAME, each.body.VERSION, encode_body(each.body)) for each in log]
+
+    def reload() -> State:
+        return fold(
+            state.playbook,
+            (Recorded("1", seq, at, decode_body(name, version, data)) for seq, at, name, version, data in rows),
+        )
+
+    seconds, _ = _cpu(reload)
+    return {"metric": "engine.reload_events_per_s", "value": len(log) / seconds, "unit": "1/s", "n": len(log)}
+
+
+def iterating(count: int = 20_000) -> Figure:
+    """CPU microseconds the engine needs per iteration of a parallel loop, reported 100 at a time."""
+    seconds, _ = _cpu(lambda: play_loop(count, 1_000, 100))
+    return {"metric": "engine.decide_us_per_iteration", "value": seconds / count * 1e6, "unit": "us", "n": count}
+
+
+def loop_memory(count: int = 100_000, window: int = 1_000) -> Figure:
+    """Megabytes that a parallel loop adds to the state while it runs (its log and its payload not counted)."""
+    playbook = wide(window)
+    items = list(range(count))
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    state = begin(playbook, "1")
+    sink: list[Recorded] = []
+    request = RequestMade(ExecutionRequested("d", playbook.path, payload={"items": items}))
+    decision = _answer(advance(state, [request, ClaimAny("w", slots=window)], at=0.0), sink)
+    orders = list(decision.replies[1].orders)
+    peak = 0
+    while orders:
+        sink.clear()
+        reports = [ReportMade(_done(order)) for order in orders[:100]]
+        decision = _answer(advance(state, [*reports, ClaimAny("w", slots=len(reports))], at=1.0), sink)
+        orders = orders[100:] + list(decision.replies[-1].orders)
+        peak = max(peak, tracemalloc.get_traced_memory()[0] - before)
+    tracemalloc.stop()
+    return {"metric": "engine.loop_100k_mb", "value": peak / 1e6, "unit": "MB", "n": count}
+
+
+def snapshotting(length: int = 10_000) -> Figure:
+    """CPU milliseconds to restore the state of a chain of 10,000 steps from its snapshot."""
+    state, _ = play_chain(length)
+    data = encode_state(state)
+    seconds, _ = _cpu(lambda: decode_state(state.playbook, data))
+    return {"metric": "engine.snapshot_restore_ms", "value": seconds * 1e3, "unit": "ms", "n": length}
+
+
+FIGURES: tuple[Callable[[], Figure], ...] = (
+    deciding, deciding_late, iterating, folding, folding_loop, reloading, loop_memory, snapshotting,
+)  # fmt: skip
+
+
+def figures() -> list[Figure]:
+    """All of them."""
+    return [measure() for measure in FIGURES]
+
+
+if __name__ == "__main__":
+    for figure in figures():
+        print(f"{figure['metric']:<40} {figure['value']:>14,.2f} {figure['unit']}")
