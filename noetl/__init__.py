@@ -1,3 +1,43 @@
-"""NoETL: declarative YAML workflows over APIs, databases and scripts."""
+"""NoETL: declarative YAML workflows over APIs, databases and scripts.
+
+    import noetl
+
+    result = noetl.run("orders.yaml", payload={"day": "2026-01-31"})
+    print(result.status, result.data)
+
+    for problem in noetl.validate(text):
+        print(problem.line, problem.message)
+
+Everything is imported when it is first used: `import noetl` alone is cheap. `__init__.pyi` has the types.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "InvalidPlaybook": "noetl.errors",
+    "NoetlError": "noetl.errors",
+    "RunResult": "noetl.control.views",
+    "open_local": "noetl.local",
+    "run": "noetl.local",
+    "run_async": "noetl.local",
+    "validate": "noetl.local",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'noetl' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

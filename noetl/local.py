@@ -1,1 +1,298 @@
-"""Both planes in one process, for `noetl run` and for the tests."""
+"""Both planes in one process: what `noetl run`, the Python API and the tests use.
+
+`open_local` joins a store, a result store, a keychain, the orchestrator and a pool of workers that
+speaks to it without any wire between them. Everything is as durable as on a server: the log is
+flushed before anything is acknowledged, and `noetl events` shows it afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from noetl.control.orchestrator import Orchestrator
+from noetl.control.requests import Submission
+from noetl.control.views import RunResult, run_result
+from noetl.errors import Conflict, NoetlError, RequestRefused
+from noetl.model.events import Recorded
+from noetl.ports import EventStore, PlaybookStore, ResultStore
+
+if TYPE_CHECKING:
+    from noetl.dsl.diagnostics import Diagnostic
+    from noetl.settings import Settings
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+STOP_SECONDS = 10.0  # how long a cancelled run may take to end
+SUFFIXES = ("", ".yaml", ".yml")
+
+
+class LocalEngine:
+    """An embedded engine; use it as an async context manager, or `close` it."""
+
+    def __init__(self, orchestrator: Orchestrator, closing: list[Callable[[], Any]]) -> None:
+        self.orchestrator = orchestrator
+        self._closing = closing
+
+    async def run(
+        self,
+        playbook: str | os.PathLike[str],
+        payload: Mapping[str, Any] | None = None,
+        *,
+        file: str = "",
+        version: int | str | None = None,
+        strict: bool = False,
+        legacy: bool = False,
+        timeout: float | None = None,
+        key: str | None = None,
+        entry_step: str | None = None,
+        return_step: str | None = None,
+        on_start: Callable[[str], None] | None = None,
+        on_event: Callable[[Recorded], None] | None = None,
+    ) -> RunResult:
+        """Run a playbook to its end: a text, the path of a file, or a path of the catalogue.
+
+        When this is cancelled (Ctrl-C) or takes longer than `timeout` seconds, the execution is
+        cancelled, which is recorded. InvalidPlaybook has the diagnostics."""
+        submission = self._submission(
+            playbook, payload, file=file, version=version, strict=strict, legacy=legacy, key=key,
+            entry_step=entry_step, return_step=return_step,
+        )  # fmt: skip
+        execution_id = await self.orchestrator.submit(submission)
+        if on_start is not None:
+            on_start(execution_id)
+        follower = asyncio.ensure_future(self._follow(execution_id, on_event)) if on_event is not None else None
+        timed_out = False
+        try:
+            try:
+                await self.orchestrator.wait(execution_id, timeout)
+            except TimeoutError:
+                timed_out = True
+                await self._stop(execution_id, f"it took longer than {timeout:g} s")
+            except asyncio.CancelledError:
+                await self._stop(execution_id, "interrupted")
+                raise
+            if follower is not None:
+                await follower
+        finally:
+            if follower is not None:
+                follower.cancel()
+        return run_result(execution_id, await self.orchestrator.progress(execution_id), timed_out=timed_out)
+
+    async def result(self, execution_id: str) -> RunResult:
+        """The result of an execution, as far as it is."""
+        return run_result(execution_id, await self.orchestrator.progress(execution_id))
+
+    async def close(self) -> None:
+        """Stop the workers and let go of the back ends."""
+        while self._closing:
+            await self._closing.pop()()
+
+    async def __aenter__(self) -> LocalEngine:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _submission(
+        self, playbook: str | os.PathLike[str], payload: Mapping[str, Any] | None, **fields: Any
+    ) -> Submission:
+        given = dict(payload or {})
+        if isinstance(playbook, str) and is_text(playbook):
+            return Submission(text=playbook, payload=given, **fields)
+        path = os.fspath(playbook)
+        fields["caller"] = os.path.join(os.getcwd(), "")
+        return Submission(path=path, payload=given, **fields)
+
+    async def _follow(self, execution_id: str, on_event: Callable[[Recorded], None]) -> None:
+        async for recorded in self.orchestrator.subscribe(execution_id):
+            on_event(recorded)
+
+    async def _stop(self, execution_id: str, reason: str) -> None:
+        """Cancel it and wait a little for its end; a run that cannot be stopped is left to its lease."""
+        try:
+            await asyncio.shield(self.orchestrator.cancel(execution_id, reason))
+            await self.orchestrator.wait(execution_id, STOP_SECONDS)
+        except (Conflict, TimeoutError):
+            return
+
+
+async def open_local(
+    settings: Settings | None = None,
+    *,
+    store: str | None = None,
+    results: str | None = None,
+    home: str | os.PathLike[str] | None = None,
+    slots: int | None = None,
+    work: bool = True,
+    resume: bool = False,
+) -> LocalEngine:
+    """Join an embedded engine.
+
+    `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
+    `work=False` opens it for looking and steering only; `resume` goes on with unfinished executions."""
+    from noetl.backends.queue.memory import MemoryRunQueue
+    from noetl.backends.results import open_results
+    from noetl.tools import specs
+
+    settings = settings or _settings(store=store, results=results, home=home, slots=slots)
+    closing: list[Callable[[], Any]] = []
+    try:
+        events, playbooks = open_stores(settings.store)
+        closing.append(events.close)
+        kept = open_results(settings.results)
+        closing.append(kept.close)
+        orchestrator = Orchestrator(
+            store=events,
+            playbooks=playbooks,
+            results=kept,
+            queue=MemoryRunQueue(),
+            specs=specs,
+            files=find_file,
+            lease_seconds=None,
+        )
+        closing.append(orchestrator.close)
+        if work:
+            closing.append(await _start_pool(orchestrator, kept, settings.slots))
+        if resume:
+            from noetl.control import recovery
+
+            await recovery.resume(orchestrator)
+    except BaseException:
+        while closing:
+            await closing.pop()()
+        raise
+    return LocalEngine(orchestrator, closing)
+
+
+# ── joining the parts ───────────────────────────────────────────────────────────────────
+
+
+def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
+    """The event store and the catalogue that a URL names."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        from noetl.backends.events.memory import MemoryEventStore
+        from noetl.backends.playbooks.memory import MemoryPlaybookStore
+
+        return MemoryEventStore(), MemoryPlaybookStore()
+    if scheme == "sqlite" or not rest.startswith("//"):
+        from noetl.backends.events.sqlite import SqliteEventStore
+        from noetl.backends.playbooks.sqlite import SqlitePlaybookStore
+        from noetl.drivers.sqlite_file import SqliteFile
+
+        file = SqliteFile(sqlite_path(url))
+        return SqliteEventStore(file), SqlitePlaybookStore(file)
+    raise RequestRefused(f"no event store is called {scheme!r}: use memory:, sqlite:///path or the path of a file")
+
+
+async def _start_pool(orchestrator: Orchestrator, results: ResultStore, slots: int) -> Callable[[], Any]:
+    """Workers in this process; the answer stops them and closes what their tools have opened."""
+    from noetl.control.clock import RealClock
+    from noetl.drivers.lifetime import close_shared
+    from noetl.tools import load, specs
+    from noetl.work.pool import Pool
+    from noetl.work.runner import Runner
+
+    clock = RealClock()
+    runner = Runner(orchestrator.work, results, specs=specs(), load=load, clock=clock)
+    pool = Pool(orchestrator.work, runner, worker=f"local-{os.getpid()}", clock=clock, slots=slots)
+    await pool.start()
+
+    async def stop() -> None:
+        await pool.stop(grace=0.0)
+        await close_shared()
+
+    return stop
+
+
+def sqlite_path(url: str) -> str:
+    """The file of `sqlite:///absolute`, `sqlite://relative`, or a plain path."""
+    path = url.removeprefix("sqlite:").removeprefix("//") if url.startswith("sqlite:") else url
+    if not path:
+        raise RequestRefused("sqlite: needs the path of a file, for example sqlite:///var/lib/noetl/noetl.db")
+    return os.path.expanduser(path)
+
+
+async def find_file(path: str, caller: str) -> tuple[str, str] | None:
+    """A playbook's file, relative to the file of its caller."""
+    return await asyncio.to_thread(_find_file, path, caller)
+
+
+def _find_file(path: str, caller: str) -> tuple[str, str] | None:
+    folder = os.path.dirname(caller) if caller else os.getcwd()
+    for suffix in SUFFIXES:
+        file = os.path.normpath(os.path.join(folder, path + suffix))
+        if os.path.isfile(file):
+            return read_playbook(file), file
+    if os.path.isdir(os.path.join(folder, path)):
+        raise RequestRefused(f"{path} is a folder, not a playbook")
+    return None
+
+
+def read_playbook(file: str | os.PathLike[str]) -> str:
+    """The text of a playbook's file, or one clear line about why not."""
+    try:
+        if os.path.getsize(file) > MAX_FILE_BYTES:
+            raise RequestRefused(f"{file} is larger than {MAX_FILE_BYTES // 2**20} MiB; a playbook is not")
+        return Path(file).read_bytes().decode()
+    except UnicodeDecodeError as problem:
+        raise RequestRefused(f"{file} is not UTF-8 text (byte {problem.start})") from None
+    except OSError as problem:
+        raise RequestRefused(f"{file} cannot be read: {problem.strerror}") from None
+
+
+def is_text(playbook: str) -> bool:
+    """Whether this is a playbook itself rather than the name of one."""
+    return "\n" in playbook or playbook.lstrip().startswith(("{", "apiVersion"))
+
+
+def _settings(**flags: Any) -> Settings:
+    from noetl.settings import load
+
+    return load({name: value if value is None else str(value) for name, value in flags.items()}).settings
+
+
+# ── the Python API ──────────────────────────────────────────────────────────────────────
+
+
+async def run_async(
+    playbook: str | os.PathLike[str],
+    payload: Mapping[str, Any] | None = None,
+    *,
+    store: str | None = None,
+    settings: Settings | None = None,
+    **options: Any,
+) -> RunResult:
+    """Run a playbook to its end on an embedded engine; options as of `LocalEngine.run`."""
+    async with await open_local(settings, store=store) as engine:
+        return await engine.run(playbook, payload, **options)
+
+
+def run(
+    playbook: str | os.PathLike[str],
+    payload: Mapping[str, Any] | None = None,
+    *,
+    store: str | None = None,
+    settings: Settings | None = None,
+    **options: Any,
+) -> RunResult:
+    """Run a playbook to its end on an embedded engine; inside an event loop use `run_async`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run_async(playbook, payload, store=store, settings=settings, **options))
+    raise NoetlError("noetl.run cannot be called inside an event loop; await noetl.run_async(...) there")
+
+
+def validate(text: str, *, file: str = "", strict: bool = False, legacy: bool = False) -> tuple[Diagnostic, ...]:
+    """All problems of a playbook's text; empty when there are none."""
+    from noetl.dsl.compile import compile_playbook
+    from noetl.tools import specs
+
+    return compile_playbook(text, file=file, specs=specs(), strict=strict, legacy=legacy).diagnostics

@@ -54,9 +54,9 @@ class Claims:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         waiter = _Waiter(claim, loop.create_future())
-        self._waiters[waiter] = None
         try:
             while (remaining := deadline - loop.time()) > 0:
+                self._waiters[waiter] = None
                 orders = await self._wait_once(waiter, remaining)
                 if orders:
                     return orders
@@ -106,6 +106,7 @@ class Claims:
             if waiter.orders.done():
                 return waiter.orders.result()
             if taken:
+                self._waiters.pop(waiter, None)  # its slots are for these runs now, not for offers
                 runs, taken = taken, []
                 return await self._leased(waiter.claim, runs)
             return []
