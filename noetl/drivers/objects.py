@@ -219,11 +219,12 @@ async def exists(store: Any, key: str) -> bool:
 class ObjectPayload:
     """An object as something to take parts of."""
 
-    def __init__(self, store: Any, key: str, size: int, content_type: str | None) -> None:
+    def __init__(self, store: Any, key: str, known: Mapping[str, Any]) -> None:
         self._store = store
         self._key = key
-        self.size = size
-        self.content_type = content_type
+        self.known = dict(known)
+        self.size: int = known["size"]
+        self.content_type: str | None = known["content_type"]
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """All of it."""
@@ -241,9 +242,13 @@ async def payload_of(store: Any, key: str) -> ObjectPayload:
 
     result = await obstore.get_async(store, key, options={"head": True})
     kind = result.attributes.get("Content-Type")
-    return ObjectPayload(
-        store, key, result.meta["size"], None if kind in (None, "application/octet-stream") else str(kind)
-    )
+    known = {
+        "size": result.meta["size"],
+        "etag": result.meta.get("e_tag"),
+        "last_modified": result.meta["last_modified"].isoformat(),
+        "content_type": None if kind in (None, "application/octet-stream", "binary/octet-stream") else str(kind),
+    }
+    return ObjectPayload(store, key, known)
 
 
 def errors() -> tuple[type[Exception], ...]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
@@ -99,22 +99,16 @@ async def _get(call: ToolCall) -> Outcome:
 
 def reference_of(value: Any) -> Reference:
     """The reference in a value: one as it is, or an output that has one."""
-    from msgspec import ValidationError, convert
+    from noetl.drivers.content import reference_in
 
-    if isinstance(value, Reference):
-        return value
-    if isinstance(value, Mapping) and "locator" not in value and isinstance(value.get("ref"), Mapping):
-        value = value["ref"]
     if value in (None, "", {}):
         raise PayloadUnavailable("`ref` is empty: a small result travels inline and has no reference, read it by name")
-    if not isinstance(value, Mapping) or "type" not in value or "locator" not in value:
+    reference = reference_in(value)
+    if reference is None:
         raise PayloadUnavailable(
             "`ref` is not a reference (with type, locator and meta): give it `output.ref` of a task"
         )
-    try:
-        return convert(dict(value), Reference)
-    except ValidationError as wrong:
-        raise PayloadUnavailable(f"`ref` is not a whole reference: {wrong}") from None
+    return reference
 
 
 class _Stored:
@@ -156,6 +150,7 @@ async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:
 async def _put(call: ToolCall) -> Outcome:
     from noetl.drivers import objects
     from noetl.drivers.auth import fields_of
+    from noetl.drivers.content import blocks_of
     from noetl.drivers.tables import CONTENT_TYPES, encode_value, format_of
 
     data = _given(call, "data")
@@ -164,22 +159,16 @@ async def _put(call: ToolCall) -> Outcome:
     content_type = str(_given(call, "content_type") or CONTENT_TYPES[format])
     encoded = encode_value(data, format)
     rows = len(data) if isinstance(data, list) else None
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        view = memoryview(encoded)
-        for start in range(0, len(view), 1 << 20):
-            yield bytes(view[start : start + (1 << 20)])
-
     if address:
         place = objects.place_of(str(address) if "://" in str(address) else call.host.resolve_path(str(address)))
         fields = await fields_of(_given(call, "auth"), call.host, prefixes=objects.PREFIXES)
         store = objects.store_of(place, fields, connect=call.timeout.connect, total=call.timeout.total)
         try:
-            await objects.upload(store, place.key, chunks(), content_type=content_type)
+            await objects.upload(store, place.key, blocks_of(encoded), content_type=content_type)
         except objects.errors() as failure:
             return Outcome(status="error", error=objects.explain(failure, str(address)))
         return Outcome(status="ok", data={"uri": place.url, "bytes": len(encoded), "content_type": content_type})
-    reference = await call.host.put_result(chunks(), content_type=content_type, rows=rows)
+    reference = await call.host.put_result(blocks_of(encoded), content_type=content_type, rows=rows)
     summary = {"bytes": reference.meta.bytes, "sha256": reference.meta.sha256, "content_type": content_type}
     return Outcome(status="ok", data=summary, ref=reference)
 

@@ -38,9 +38,11 @@ def test_the_output_has_the_shape_of_postgres() -> None:
 def test_values_are_such_as_json_can_say() -> None:
     outcome = sql(
         """select 2.50::decimal(10,2) d, 5::hugeint h, timestamp '2024-01-02 03:04:05' t,
-           timestamptz '2024-01-02 03:04:05+02' z, date '2024-01-02' as day, [1, null] l, {'a': 1, 'b': date '2024-01-02'} s, interval '14 months 3 days' i,
-           '\\x00\\xff'::blob b, '{"a": [1]}'::json j, map {'k': 1} m, 'a'::enum('a', 'b') e, null n, 'nan'::double as nan,
-           '0f8fad5b-d9cb-469f-a165-70867728950e'::uuid u, time '10:00' tm, 1 as dup, 2 as dup""",
+           timestamptz '2024-01-02 03:04:05+02' z, date '2024-01-02' as day, [1, null] l,
+           {'a': 1, 'b': date '2024-01-02'} s,
+           interval '14 months 3 days' i, '\\x00\\xff'::blob b, '{"a": [1]}'::json j, map {'k': 1} m,
+           'a'::enum('a', 'b') e, null n,
+           'nan'::double as nan, '0f8fad5b-d9cb-469f-a165-70867728950e'::uuid u, time '10:00' tm, 1 as dup, 2 as dup""",
     )
     assert outcome.data["rows"] == [
         {

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from noetl.drivers.lifetime import close_shared
+from noetl.model.outcome import Outcome
+from noetl.testing import services
+from noetl.testing.tools import ToolHost, run_tool, tool_call
+from noetl.tools import load
+
+ROWS = [{"id": 1, "name": "ä"}, {"id": 2, "name": None}]
+TABLE = {"rows": ROWS, "row_count": 2, "columns": ["id", "name"]}
+
+
+@pytest.fixture(params=["s3", "file"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where objects of a test live: every test runs against both."""
+    if request.param == "s3":
+        return f"s3://{request.getfixturevalue('bucket')}/a"
+    return str(tmp_path / "a")
+
+
+@pytest.fixture
+def host(s3: dict[str, Any], tmp_path: Path) -> ToolHost:
+    return ToolHost(credentials={"store": s3}, folder=tmp_path)
+
+
+def do(host: ToolHost, **input: Any) -> Outcome:
+    others = {name: input.pop(name) for name in ("spec", "timeout") if name in input}
+    return run_tool("object", {"auth": "store", **input}, host=host, **others)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "got"),
+    [
+        ("x.json", {"a": [1, None]}, {"a": [1, None]}),
+        ("x.txt", "hällo\n", "hällo\n"),
+        ("x.parquet", ROWS, TABLE),
+        ("x.arrow", ROWS, TABLE),
+        ("x.jsonl", ROWS, TABLE),
+        ("x.csv", ROWS, {**TABLE, "rows": [{"id": "1", "name": "ä"}, {"id": "2", "name": ""}]}),
+        ("x.tsv", [{"a": "1\t2"}], {"rows": [{"a": "1\t2"}], "row_count": 1, "columns": ["a"]}),
+        ("x.bin", base64.b64encode(b"\x00\xff").decode(), base64.b64encode(b"\x00\xff").decode()),
+        ("x.parquet", TABLE, TABLE),
+        ("empty.json", [], []),
+    ],
+)
+def test_what_is_put_is_got_again(host: ToolHost, base: str, name: str, data: Any, got: Any) -> None:
+    format = "bytes" if name == "x.bin" else None
+    put = do(host, action="put", uri=f"{base}/{name}", data=data, format=format)
+    assert put.status == "ok", put.error
+    outcome = do(host, action="get", uri=f"{base}/{name}", format=format)
+    assert outcome.data == got
+    assert outcome.helpers["object"]["size"] == put.data["bytes"]
+
+
+def test_the_format_can_be_said_and_parts_can_be_taken(host: ToolHost, base: str) -> None:
+    do(host, uri=f"{base}/x", data=ROWS, format="parquet")
+    assert do(host, uri=f"{base}/x", format="parquet", select=["id"], limit=1, offset=1).data["rows"] == [{"id": 2}]
+    assert do(host, uri=f"{base}/x", format="parquet", select="name").data == ["ä", None]
+
+
+def test_a_put_may_be_for_new_objects_only(host: ToolHost, base: str) -> None:
+    assert do(host, uri=f"{base}/x.txt", data="first", create=True).status == "ok"
+    again = do(host, uri=f"{base}/x.txt", data="second", create=True)
+    assert again.error is not None and again.error.kind == "client_error" and "exists" in again.error.message
+    assert do(host, uri=f"{base}/x.txt").data == "first"
+
+
+def test_objects_are_listed_by_prefix(host: ToolHost, base: str) -> None:
+    for name in ("b/1.txt", "b/2.txt", "c/3.txt", "bb.txt"):
+        do(host, uri=f"{base}/{name}", data="x")
+    listed = do(host, action="list", uri=base).data
+    assert [entry["key"].removeprefix("a/") for entry in listed["objects"]] == [
+        "b/1.txt",
+        "b/2.txt",
+        "bb.txt",
+        "c/3.txt",
+    ]
+    assert do(host, uri=listed["objects"][0]["uri"]).data == "x"
+    assert [entry["size"] for entry in listed["objects"]] == [1] * 4
+    assert do(host, action="list", uri=base, prefix="b/").data["count"] == 2
+    assert do(host, action="list", uri=base, prefix="b").data["count"] == 3
+    some = do(host, action="list", uri=base, limit=3).data
+    assert (some["count"], some["truncated"]) == (3, True)
+
+
+def test_objects_are_looked_at_and_deleted(host: ToolHost, base: str) -> None:
+    do(host, uri=f"{base}/x.txt", data="x")
+    assert do(host, action="head", uri=f"{base}/x.txt").data["size"] == 1
+    assert do(host, action="exists", uri=f"{base}/x.txt").data["exists"] is True
+    assert do(host, action="delete", uri=f"{base}/x.txt").data == {"deleted": 1}
+    assert do(host, action="exists", uri=f"{base}/x.txt").data["exists"] is False
+    for action in ("get", "head"):
+        gone = do(host, action=action, uri=f"{base}/x.txt")
+        assert gone.error is not None and gone.error.kind == "not_found"
+
+
+def test_files_and_stored_results_are_streamed(host: ToolHost, base: str, tmp_path: Path) -> None:
+    (tmp_path / "big.bin").write_bytes(bytes(range(256)) * 80_000)  # 20 MB: more than one part
+    assert do(host, action="put", uri=f"{base}/big.bin", file="big.bin").data["bytes"] == 20_480_000
+    assert host.counts[-1] == {"bytes": 20_480_000}
+    got = do(host, uri=f"{base}/big.bin")  # more than a task holds
+    assert got.ref is not None and got.ref.meta.bytes == 20_480_000
+    assert do(host, action="get", uri=f"{base}/big.bin", file="out/again.bin").status == "ok"
+    assert (tmp_path / "out" / "again.bin").read_bytes() == (tmp_path / "big.bin").read_bytes()
+    assert do(host, uri=f"{base}/copy.bin", ref=msgspec.to_builtins(got.ref)).data["bytes"] == 20_480_000
+
+
+def test_an_address_may_be_said_in_parts(host: ToolHost, bucket: str, tmp_path: Path) -> None:
+    do(host, action="put", provider="s3", bucket=bucket, key="k/x.json", data={"a": 1})
+    assert do(host, uri=f"s3://{bucket}/k/x.json").data == {"a": 1}
+    assert run_tool("s3", {"path": f"{bucket}/k/x.json", "auth": "store"}, host=host).data == {"a": 1}
+    do(host, uri="folder/x.parquet", data=ROWS)
+    assert pq.read_table(tmp_path / "folder" / "x.parquet").num_rows == 2
+    listed = do(host, action="list", provider="s3", bucket=bucket, prefix="k/")
+    assert listed.data["count"] == 1
+    both = do(host, action="delete", provider="s3", bucket=bucket, keys=["k/x.json"])
+    assert both.data == {"deleted": 1}
+
+
+def test_fields_of_credentials_have_many_spellings(s3: dict[str, Any], bucket: str) -> None:
+    spelled = {
+        "aws_access_key_id": s3["access_key_id"],
+        "aws_secret_access_key": s3["secret_access_key"],
+        "aws_region": "us-east-1",
+        "endpoint_url": s3["endpoint"],
+    }
+    host = ToolHost(credentials={"store": spelled})
+    assert do(host, uri=f"s3://{bucket}/x", data="x").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("input", "kind"),
+    [
+        ({}, "schema"),
+        ({"uri": "ftp://x/y"}, "schema"),
+        ({"uri": "s3://bucket"}, "schema"),
+        ({"action": "explode", "uri": "x"}, "schema"),
+        ({"action": "put", "uri": "x.json"}, "schema"),
+        ({"bucket": "b", "key": "k"}, "schema"),
+        ({"uri": "x.parquet", "data": [1, 2]}, "schema"),
+        ({"uri": "x.json", "limit": "many"}, "schema"),
+        ({"uri": "nowhere/x.json"}, "not_found"),
+        ({"uri": "x.json", "auth": "nope"}, "auth"),
+        ({"uri": "x", "ref": {"type": "blob", "locator": {}}}, "ref.unresolved"),
+    ],
+)
+def test_bad_input_is_a_clear_error(host: ToolHost, tmp_path: Path, input: dict[str, Any], kind: str) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    outcome = do(host, **input)
+    assert outcome.error is not None and outcome.error.kind == kind, outcome.error
+
+
+def test_broken_content_is_a_parse_error(host: ToolHost, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    (tmp_path / "x.txt").write_bytes(b"\xff\xfe\x00")
+    for name in ("x.json", "x.txt"):
+        outcome = do(host, uri=name)
+        assert outcome.error is not None and outcome.error.kind == "parse"
+
+
+def test_a_bucket_that_does_not_exist_is_not_found(host: ToolHost) -> None:
+    outcome = do(host, uri="s3://no-such-bucket/x", data="x")
+    assert outcome.error is not None and outcome.error.kind == "not_found"
+
+
+def test_a_store_that_is_not_there_is_a_connection_error_without_secrets() -> None:
+    fields = {
+        "access_key_id": "a",
+        "secret_access_key": "hush-hush",
+        "endpoint": f"http://127.0.0.1:{services.free_port()}",
+    }
+    outcome = do(ToolHost(credentials={"store": fields}), uri="s3://b/x", data="x")
+    assert outcome.error is not None and (outcome.error.kind, outcome.error.retryable) == ("connection", True)
+    assert "hush-hush" not in str(outcome)
+
+
+def test_a_put_that_is_cancelled_leaves_no_object(host: ToolHost, bucket: str) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 1_000_000
+            await asyncio.sleep(0.005)
+
+    async def cancelled() -> Outcome:
+        host.open_result = lambda *_, **__: endless()  # type: ignore[method-assign,assignment,return-value]
+        ref = {"type": "blob", "locator": {}, "meta": {"content_type": "x/y", "bytes": 1, "sha256": ""}}
+        call = {"action": "put", "uri": f"s3://{bucket}/x", "ref": ref, "auth": "store"}
+        task = asyncio.create_task(load("object")(tool_call("object", call, host=host)))
+        await asyncio.sleep(0.4)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        outcome = await load("object")(
+            tool_call("object", {"action": "exists", "uri": call["uri"], "auth": "store"}, host=host)
+        )
+        await close_shared()
+        return outcome
+
+    assert asyncio.run(cancelled()).data["exists"] is False
