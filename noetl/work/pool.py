@@ -164,7 +164,9 @@ class Pool:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _claim(self) -> None:
-        await self._room.wait()
+        while not self._free():  # an answer may have filled the room that this was woken for
+            self._room.clear()
+            await self._room.wait()
         claim = Claim(self.worker, self._free(), self._pool, self._labels)
         self._accept(await self._link.claim(claim, wait=CLAIM_WAIT))
 

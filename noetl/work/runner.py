@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable
+from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
+from noetl.expr.template import compile_value
 from noetl.expr.views import NeedsPayload
 from noetl.model.events import (
     Event,
@@ -25,7 +26,7 @@ from noetl.model.events import (
 )
 from noetl.model.ids import idempotency_key
 from noetl.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
-from noetl.model.playbook import Step, Task
+from noetl.model.playbook import OutputPolicy, Step, Task
 from noetl.model.position import Position
 from noetl.model.tool import Run, ToolCall, ToolSpec
 from noetl.model.work import Item, RunOrder
@@ -46,7 +47,8 @@ from noetl.work.payloads import Payloads, is_parked
 from noetl.work.reporter import Outlet
 
 OPENING_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)
-PROGRESS_EVERY = 1.0  # seconds between two progress events of a task
+PROGRESS_AFTER = 2.0  # seconds that a task runs before its progress is worth an event
+PROGRESS_EVERY = 5.0  # seconds between two of them
 
 T = TypeVar("T")
 
@@ -72,20 +74,20 @@ class Job:
 class Counter:
     """Tells the server how far a task is, but not too often."""
 
-    __slots__ = ("_action", "_job", "_last", "_runner")
+    __slots__ = ("_action", "_job", "_next", "_runner")
 
     def __init__(self, runner: Runner, job: Job, action: RunTask) -> None:
         self._runner = runner
         self._job = job
         self._action = action
-        self._last = 0.0
+        self._next = runner.clock.monotonic() + PROGRESS_AFTER
 
     def __call__(self, counts: dict[str, float]) -> None:
         """The task has come so far."""
         now = self._runner.clock.monotonic()
-        if not self._runner.progress_events or now - self._last < PROGRESS_EVERY:
+        if not self._runner.progress_events or now < self._next:
             return
-        self._last = now
+        self._next = now + PROGRESS_EVERY
         order, action = self._job.order, self._action
         event = TaskProgress(
             step=order.context.step,
@@ -231,7 +233,7 @@ class Runner:
         recorded: Outcome | None = None
         shown = mask_outcome(masker, outcome) if masker else outcome
         if shown is not outcome or not self.payloads.fits(shown, job.limit, task.output, stored=compiled.stored):
-            policy = task.output
+            policy = self._output_policy(job, task)
             packed, recorded = await self.payloads.pack(
                 shown,
                 name=f"{job.order.context.execution_id}/{job.order.context.step}/{name.partition(':')[2]}",
@@ -248,6 +250,18 @@ class Runner:
                 return apply_outcome(frame, outcome, recorded)
             except (NeedsPayload, NeedsSecret) as need:
                 await self._provide(job, need)
+
+    def _output_policy(self, job: Job, task: Task) -> OutputPolicy:
+        """`output: {store}` with its templates rendered; one that cannot be leaves the store to the size."""
+        policy = task.output
+        store = compile_value(policy.store)
+        if store.static:
+            return policy
+        try:
+            return replace(policy, store=store.evaluate(job.frame.top.names))
+        except TemplateError as problem:
+            _log.warning("%s: output.store: %s", job.frame.playbook.where(task.path), problem)
+            return replace(policy, store={})
 
     async def _finish(self, job: Job, finished: Finished, pending: tuple[Event, ...]) -> None:
         output, results = finished.recorded, finished.results

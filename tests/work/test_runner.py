@@ -248,15 +248,18 @@ def test_elements_of_a_stored_collection_are_found_by_index():
     assert isinstance(events[-1], IterationDone) and events[-1].output.data == {"v": "one"}
 
 
-def test_progress_travels_at_most_once_a_second():
+def test_progress_of_a_long_task_travels_now_and_then():
+    bench = Bench(TWO)
+
     async def act(call):
-        for rows in range(5):
+        for rows in range(12):
             call.host.progress(rows=rows)
+            bench.clock.time += 1 if call.task == "a" else 0.1
         return ok(1)
 
-    events = Bench(TWO, act=act).run()
-    progress = [event for event in events if isinstance(event, TaskProgress)]
-    assert [(event.task, event.counts) for event in progress] == [("a", {"rows": 0.0}), ("b", {"rows": 0.0})]
+    bench.tools["act"] = act
+    progress = [event for event in bench.run() if isinstance(event, TaskProgress)]
+    assert [(event.task, event.counts) for event in progress] == [("a", {"rows": 2.0}), ("a", {"rows": 7.0})]
 
 
 def test_what_a_tool_returns_must_be_data():
