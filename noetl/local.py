@@ -19,7 +19,7 @@ from noetl.control.requests import Submission
 from noetl.control.views import RunResult, run_result
 from noetl.errors import Conflict, NoetlError, RequestRefused
 from noetl.model.events import Recorded
-from noetl.ports import EventStore, PlaybookStore, ResultStore
+from noetl.ports import ResultStore
 
 if TYPE_CHECKING:
     from noetl.dsl.diagnostics import Diagnostic
@@ -136,6 +136,7 @@ async def open_local(
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
     `work=False` opens it for looking and steering only; `resume` goes on with unfinished executions."""
+    from noetl.backends import open_stores
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
     from noetl.tools import specs
@@ -173,35 +174,13 @@ async def open_local(
 # ── joining the parts ───────────────────────────────────────────────────────────────────
 
 
-def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
-    """The event store and the catalogue that a URL names."""
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        from noetl.backends.events.memory import MemoryEventStore
-        from noetl.backends.playbooks.memory import MemoryPlaybookStore
-
-        return MemoryEventStore(), MemoryPlaybookStore()
-    if scheme == "sqlite" or not rest.startswith("//"):
-        from noetl.backends.events.sqlite import SqliteEventStore
-        from noetl.backends.playbooks.sqlite import SqlitePlaybookStore
-        from noetl.drivers.sqlite_file import SqliteFile
-
-        file = SqliteFile(sqlite_path(url))
-        return SqliteEventStore(file), SqlitePlaybookStore(file)
-    raise RequestRefused(f"no event store is called {scheme!r}: use memory:, sqlite:///path or the path of a file")
-
-
 async def _start_pool(orchestrator: Orchestrator, results: ResultStore, slots: int) -> Callable[[], Any]:
     """Workers in this process; the answer stops them and closes what their tools have opened."""
     from noetl.control.clock import RealClock
     from noetl.drivers.lifetime import close_shared
-    from noetl.tools import load, specs
-    from noetl.work.pool import Pool
-    from noetl.work.runner import Runner
+    from noetl.work.starting import make_pool
 
-    clock = RealClock()
-    runner = Runner(orchestrator.work, results, specs=specs(), load=load, clock=clock)
-    pool = Pool(orchestrator.work, runner, worker=f"local-{os.getpid()}", clock=clock, slots=slots)
+    pool = make_pool(orchestrator.work, results, worker=f"local-{os.getpid()}", clock=RealClock(), slots=slots)
     await pool.start()
 
     async def stop() -> None:
@@ -209,14 +188,6 @@ async def _start_pool(orchestrator: Orchestrator, results: ResultStore, slots: i
         await close_shared()
 
     return stop
-
-
-def sqlite_path(url: str) -> str:
-    """The file of `sqlite:///absolute`, `sqlite://relative`, or a plain path."""
-    path = url.removeprefix("sqlite:").removeprefix("//") if url.startswith("sqlite:") else url
-    if not path:
-        raise RequestRefused("sqlite: needs the path of a file, for example sqlite:///var/lib/noetl/noetl.db")
-    return os.path.expanduser(path)
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:

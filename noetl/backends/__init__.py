@@ -1,1 +1,37 @@
-"""What keeps data: one file per back end."""
+"""What keeps data: one file per back end, opened here by the URL that names it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from noetl.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from noetl.ports import EventStore, PlaybookStore
+
+
+def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
+    """The event store and the catalogue that a URL names."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        from noetl.backends.events.memory import MemoryEventStore
+        from noetl.backends.playbooks.memory import MemoryPlaybookStore
+
+        return MemoryEventStore(), MemoryPlaybookStore()
+    if scheme == "sqlite" or not rest.startswith("//"):
+        from noetl.backends.events.sqlite import SqliteEventStore
+        from noetl.backends.playbooks.sqlite import SqlitePlaybookStore
+        from noetl.drivers.sqlite_file import SqliteFile
+
+        file = SqliteFile(sqlite_path(url))
+        return SqliteEventStore(file), SqlitePlaybookStore(file)
+    raise RequestRefused(f"no event store is called {scheme!r}: use memory:, sqlite:///path or the path of a file")
+
+
+def sqlite_path(url: str) -> str:
+    """The file of `sqlite:///absolute`, `sqlite://relative`, or a plain path."""
+    path = url.removeprefix("sqlite:").removeprefix("//") if url.startswith("sqlite:") else url
+    if not path:
+        raise RequestRefused("sqlite: needs the path of a file, for example sqlite:///var/lib/noetl/noetl.db")
+    return os.path.expanduser(path)

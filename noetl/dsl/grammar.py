@@ -267,7 +267,15 @@ _shape(
     "Workflow steps made at run time: the step hands them to the server as data.",
     {
         "from": Key("template", "Where the list of steps is.", required=True),
-        "max_steps": Key("count", "Most steps that may be added.", least=1, templated=False),
+        "limits": Key("shape", "What the steps may be.", shape="synthesize.limits"),
+    },
+)
+_shape(
+    "synthesize.limits",
+    "Synthesis limits",
+    "Bounds on the steps that may be added.",
+    {
+        "steps": Key("count", "Most steps that may be added (100).", least=1, templated=False),
         "kinds": Key("texts", "Tool kinds they may use; all, if left out."),
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.nodes import data_of
 from noetl.dsl.syntax import RouterSyntax, SetSyntax
+from noetl.expr.template import compile_value
 
 
 def check(scene: Scene) -> None:
@@ -23,6 +24,8 @@ def _check_conflicts(scene: Scene, router: RouterSyntax) -> None:
             if assigned.scope != "ctx":
                 continue
             first = seen.setdefault((assigned.scope, assigned.keys), assigned)
-            if first is not assigned and data_of(first.value) != data_of(assigned.value):
+            values = (data_of(first.value), data_of(assigned.value))
+            # Templates may turn out equal: that is for the run to say.
+            if first is not assigned and values[0] != values[1] and all(compile_value(each).static for each in values):
                 message = f"two arcs that are taken together set `{assigned.target}` to different values"
                 scene.reader.add("arc-conflict", assigned.key, message, f"the other one is in line {first.key.line}")

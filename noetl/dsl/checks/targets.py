@@ -17,9 +17,10 @@ def check(scene: Scene) -> None:
     steps = scene.steps
     blocks = document.block_names()
     if document.executor is not None:
+        made_later = any(step.synthesis is not None for step in document.steps)
         for word in ("entry_step", "return_step"):
             node = getattr(document.executor, word)
-            if node is not None and node.text not in steps:
+            if node is not None and node.text not in steps and not (word == "return_step" and made_later):
                 message = f'`{word}` names the step "{node.text}", which this playbook does not have'
                 reader.add("unknown-step", node, message, did_you_mean(node.text, steps))
     for step in document.steps:

@@ -339,10 +339,12 @@ def _read_synthesis(reader: Reader, node: Node, path: str) -> SynthesisSyntax:
         return SynthesisSyntax(node, path, node)
     fields = reader.shape(node, "synthesize")
     synthesis = SynthesisSyntax(node, path, fields["from"][1] if "from" in fields else None)
-    if "max_steps" in fields and isinstance(fields["max_steps"][1], Scalar):
-        synthesis.max_steps = fields["max_steps"][1].value
-    if "kinds" in fields:
-        synthesis.kinds = tuple(text.text for text in reader.texts(fields["kinds"][1], "`kinds`"))
+    if "limits" in fields:
+        limits = reader.shape(fields["limits"][1], "synthesize.limits")
+        if "steps" in limits and isinstance(limits["steps"][1], Scalar):
+            synthesis.max_steps = limits["steps"][1].value
+        if "kinds" in limits:
+            synthesis.kinds = tuple(text.text for text in reader.texts(limits["kinds"][1], "`kinds`"))
     return synthesis
 
 

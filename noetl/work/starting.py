@@ -1,0 +1,31 @@
+"""A pool of runs from its parts: tools found, policy set, ready to start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noetl.ports import Clock, ResultStore, WorkLink
+from noetl.tools import load, specs
+from noetl.work.host import AddressPolicy, Watcher
+from noetl.work.pool import Pool
+from noetl.work.runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def make_pool(
+    link: WorkLink,
+    results: ResultStore,
+    *,
+    worker: str,
+    clock: Clock,
+    slots: int,
+    pool: str = "default",
+    labels: Iterable[str] = (),
+    policy: AddressPolicy | None = None,
+    watcher: Watcher | None = None,
+) -> Pool:
+    """A worker's pool over a line to the control plane."""
+    runner = Runner(link, results, specs=specs(), load=load, clock=clock, policy=policy, watcher=watcher)
+    return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, labels=tuple(labels))

@@ -1,0 +1,63 @@
+"""A small HTTP API on loopback with faults, for playbooks under test."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    tries: Counter[str]
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        parts = url.path.strip("/").split("/")
+        if parts[0] == "items":
+            page = int(query.get("page", ["1"])[0])
+            self._answer(200, {"items": [{"id": 2 * page - 1}, {"id": 2 * page}], "page": page, "pages": 3})
+        elif parts[0] == "status":
+            self._answer(int(parts[1]), {"why": "gone"})
+        elif parts[0] == "flaky":
+            self.tries[parts[1]] += 1
+            tries = self.tries[parts[1]]
+            self._answer(200 if tries > 2 else 503, {"ok": tries > 2, "tries": tries})
+        else:
+            self._answer(404, {"why": "unknown"})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(200, {"got": json.loads(body or b"null"), "key": self.headers.get("Idempotency-Key")})
+
+    def _answer(self, status: int, document: object) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The address of a fresh API."""
+    handler = type("Handler", (_Handler,), {"tries": Counter()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
