@@ -87,8 +87,10 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     unset: dict[str, str] | None = {} if outcome.status == "error" else None
     names, task = level.names, compiled.task
     held = Held(task.name, outcome, recorded, frame.shared)
-    show_output(frame.shared, level, outcome)
-    unnamed = _show_result(level, task.name, held)
+    unnamed = _NOT_SHOWN
+    if task.generated is None:  # else it is transparent: its guards look at the task before it
+        show_output(frame.shared, level, outcome)
+        unnamed = _show_result(level, task.name, held)
     if compiled.policy_reads_input:
         names["input"] = {**level.input, **(level.task_input or {})}
     try:
@@ -366,24 +368,29 @@ def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: 
         level.attempt += 1
         _show_previous(frame, level)
         return
-    task = compiled.task
-    level.results[task.name] = level.last = held
-    level.previous = task.name
-    level.ran = True
-    program, names = level.program, level.names
-    if "_prev" in program.bare:
-        names["_prev"] = held.view
-    if compiled.plain:
-        show_output(frame.shared, level, held.outcome)
-        _show_result(level, task.name, held)
-    level.fallbacks.discard(task.name)
-    names["input"] = level.input
+    if compiled.task.generated is None:
+        _remember(frame, level, compiled, held)
+    level.names["input"] = level.input
     if move.target is not None:
         enter(frame, level, move.target)
     elif move.do == "fail":
         _fail(frame, level, move.error or error_info("unknown", "the task failed"))
     else:
         level.ended = "done"
+
+
+def _remember(frame: Frame, level: Level, compiled: CompiledTask, held: Held) -> None:
+    """The task is finished: what comes after it sees its result."""
+    name = compiled.task.name
+    level.results[name] = level.last = held
+    level.previous = name
+    level.ran = True
+    if "_prev" in level.program.bare:
+        level.names["_prev"] = held.view
+    if compiled.plain:
+        show_output(frame.shared, level, held.outcome)
+        _show_result(level, name, held)
+    level.fallbacks.discard(name)
 
 
 def _show_result(level: Level, name: str, held: Held) -> Any:

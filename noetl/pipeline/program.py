@@ -299,6 +299,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
         tool=spec,
         suspends=bool(spec and spec.suspends) or task.kind == PLAYBOOK,
         needs_previous=bool(skips)
+        or task.generated is not None  # it is transparent: the task behind it sees the one before
         or bool(roots_before & (_OUTPUT_NAMES | {"_prev"}))
         or "_prev" in roots_after
         or task.kind == "python",  # its code may look at all scopes

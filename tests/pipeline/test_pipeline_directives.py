@@ -153,3 +153,18 @@ def test_backoff_shapes_the_delay_up_to_max_delay(backoff, expected):
 
 def test_backoff_of_an_absurd_attempt_number_is_still_a_number():
     assert delay_before_next("exponential", 1, 10**9, 300) == 300
+
+
+def test_a_generated_task_is_transparent_to_output_previous_and_the_steps_result():
+    choose = task("c", generated="choose", rules=[rule("{{ output.data == 7 and _prev == 7 }}", "jump", to="hit")])
+    run = drive(
+        task("a"),
+        choose,
+        task("miss"),
+        task("hit", input={"p": "{{ _prev }}", "o": "{{ output.data }}"}),
+        task("c_end", generated="choose"),
+        tools={"a": ok(7)},
+    )
+    assert run.ran == ["a", "c", "hit", "c_end"]
+    assert run.output.data == {"p": 7, "o": 7}
+    assert run.done[1].position.results["a"].data == 7
