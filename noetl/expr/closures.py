@@ -10,7 +10,6 @@ comparison and a boolean operator cost no more than the text of the template all
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,11 +19,12 @@ from noetl.expr import operations
 from noetl.expr.filters import FILTERS, apply_filter
 from noetl.expr.functions import FUNCTIONS, invoke
 from noetl.expr.limits import Run
-from noetl.expr.lookup import Undefined, lookup
+from noetl.expr.lookup import Undefined, lookup, no_such_key
 from noetl.expr.predicates import check
 from noetl.expr.sandbox import undefined_name
 from noetl.expr.views import plain
 
+_NOTHING: Any = object()
 _SCALARS = frozenset([str, int, float, bool, type(None)])
 _PLAIN_TYPES = _SCALARS | {dict, list}
 Closure = Callable[[Mapping[str, Any], Any], Any]
@@ -68,7 +68,8 @@ class Builder:
         self.makes_data = False
         closure = self.build(node)
         if self.makes_data:
-            return lambda names, run: plain(closure(names, run))
+            self.needs_run = True
+            return lambda names, run: plain(closure(names, run), run)
 
         def convert(names: Mapping[str, Any], run: Any) -> Any:
             value = closure(names, run)
@@ -137,11 +138,12 @@ def _constant_field(builder: Builder, node: nodes.Getattr | nodes.Getitem, key: 
     def read(names: Mapping[str, Any], run: Any) -> Any:
         obj = owner(names, run)
         if type(obj) is dict:
-            try:
-                return obj[key]
-            except (KeyError, TypeError):
-                pass
-        found = lookup(obj, key)
+            found = obj.get(key, _NOTHING)
+            if found is not _NOTHING:
+                return found
+            found = no_such_key(obj, key)
+        else:
+            found = lookup(obj, key)
         if found.__class__ is Undefined and found.path is None:
             found.path = path
         return found
@@ -158,11 +160,12 @@ def _field_of_name(name: str, key: str, path: str | None) -> Closure:
         except KeyError:
             return undefined_name(names, name)
         if type(obj) is dict:
-            try:
-                return obj[key]
-            except KeyError:
-                pass
-        found = lookup(obj, key)
+            found = obj.get(key, _NOTHING)
+            if found is not _NOTHING:
+                return found
+            found = no_such_key(obj, key)
+        else:
+            found = lookup(obj, key)
         if found.__class__ is Undefined and found.path is None:
             found.path = path
         return found
@@ -190,25 +193,30 @@ def _compare(builder: Builder, node: nodes.Compare) -> Closure:
             return _member(left, constants, wanted=node.ops[0].op == "in")
         right = builder.build(node.ops[0].expr)
         if node.ops[0].op == "eq":
-            return lambda names, run: left(names, run) == right(names, run)
-        if node.ops[0].op == "ne":
-            return lambda names, run: left(names, run) != right(names, run)
+            return _equal(left, right)
         function = operations.COMPARE[node.ops[0].op]
-        return lambda names, run: function(left(names, run), right(names, run))
-    chain = [(operations.COMPARE[operand.op], builder.build(operand.expr)) for operand in node.ops]
+        return lambda names, run: function(run, left(names, run), right(names, run))
+    chain = [(operand.op, builder.build(operand.expr)) for operand in node.ops]
+    return lambda names, run: operations.compare_all(
+        run, left(names, run), [(name, operand(names, run)) for name, operand in chain]
+    )
 
-    def compare(names: Mapping[str, Any], run: Any) -> Any:
-        value = left(names, run)
-        answer: Any = True
-        for test, build in chain:
-            other = build(names, run)
-            answer = test(value, other)
-            if not answer:
-                break
-            value = other
-        return answer
 
-    return compare
+def _equal(left: Closure, right: Closure) -> Closure:
+    """`output.status == 'error'`, the most frequent guard."""
+
+    def test(names: Mapping[str, Any], run: Any) -> Any:
+        a, b = left(names, run), right(names, run)
+        kind = type(a)
+        if kind in _ATOMS or type(b) in _ATOMS or (kind is str and len(a) < _SHORT):
+            return a == b
+        return operations.equal(run, a, b)
+
+    return test
+
+
+_ATOMS = frozenset([int, float, bool, type(None)])
+_SHORT = 4096
 
 
 def _constants(node: nodes.Node) -> tuple[Any, ...] | None:
@@ -226,7 +234,7 @@ def _member(left: Closure, constants: tuple[Any, ...], *, wanted: bool) -> Closu
         value = left(names, run)
         if type(value) in _SCALARS:
             return (value in constants) is wanted
-        return operations.contains(value, constants) is wanted
+        return operations.contains(run, value, constants) is wanted
 
     return test
 
@@ -256,20 +264,7 @@ def _binary(builder: Builder, node: nodes.BinExpr) -> Closure:
     builder.needs_run = True
     left, right = builder.build(node.left), builder.build(node.right)
     function = operations.BINARY[node.operator]
-    quick = _QUICK.get(node.operator)
-    if quick is None:
-        return lambda names, run: function(run, left(names, run), right(names, run))
-
-    def calculate(names: Mapping[str, Any], run: Any) -> Any:
-        a, b = left(names, run), right(names, run)
-        if type(a) is float and type(b) is float:
-            return quick(a, b)
-        return function(run, a, b)
-
-    return calculate
-
-
-_QUICK: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub}
+    return lambda names, run: function(run, left(names, run), right(names, run))
 
 
 def _negative(builder: Builder, node: nodes.Neg) -> Closure:
@@ -291,9 +286,10 @@ def _concat(builder: Builder, node: nodes.Concat) -> Closure:
 def _list(builder: Builder, node: nodes.List | nodes.Tuple) -> Closure:
     builder.makes_data = True
     items = [builder.build(item) for item in node.items]
+    builder.needs_run = True
     if isinstance(node, nodes.Tuple):
-        return lambda names, run: tuple([item(names, run) for item in items])
-    return lambda names, run: [item(names, run) for item in items]
+        return lambda names, run: run.weigh(tuple([item(names, run) for item in items]))
+    return lambda names, run: run.weigh([item(names, run) for item in items])
 
 
 def _mapping(builder: Builder, node: nodes.Dict) -> Closure:
@@ -301,8 +297,9 @@ def _mapping(builder: Builder, node: nodes.Dict) -> Closure:
     pairs = [(builder.build(pair.key), builder.build(pair.value)) for pair in node.items]
 
     def make(names: Mapping[str, Any], run: Any) -> Any:
-        return {operations.key_of(key(names, run)): value(names, run) for key, value in pairs}
+        return run.weigh({operations.key_of(key(names, run)): value(names, run) for key, value in pairs})
 
+    builder.needs_run = True
     return make
 
 

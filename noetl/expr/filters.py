@@ -23,10 +23,11 @@ from jinja2.filters import do_filesizeformat
 
 from noetl.errors import TemplateError
 from noetl.expr import dates, regex
-from noetl.expr.functions import call_problem, format_text, join_texts, replace_text
-from noetl.expr.limits import MAX_WIDTH, Run, too_much
-from noetl.expr.lookup import Missing, Undefined, View, kind_of, lookup, unwrap
-from noetl.expr.operations import add, format_percent, to_text
+from noetl.expr.functions import call_problem, format_text, join_texts, padding, replace_text, split_lines, split_text
+from noetl.expr.limits import Run, too_much
+from noetl.expr.lookup import Group, Missing, Undefined, View, kind_of, lookup, unwrap
+from noetl.expr.operations import add, format_percent, measure, to_text
+from noetl.expr.views import plain
 from noetl.model.merge import deep_merge
 
 
@@ -84,9 +85,12 @@ def apply_filter(
         if kwargs:
             kwargs = {key: unwrap(arg) for key, arg in kwargs.items()}
     try:
-        return found.function(run, value, *args, **kwargs) if kwargs else found.function(run, value, *args)
+        made = found.function(run, value, *args, **kwargs) if kwargs else found.function(run, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, AttributeError, ArithmeticError) as problem:
         raise TemplateError(f'the filter "{name}" does not work here: {call_problem(problem)}') from None
+    if made is not value and (type(made) is list or type(made) is dict):
+        run.weigh(made)
+    return made
 
 
 def _elements(run: Run, value: Any) -> list[Any]:
@@ -98,8 +102,13 @@ def _elements(run: Run, value: Any) -> list[Any]:
 
 
 def _text(run: Run, value: Any) -> str:
-    text = to_text(value)
+    text = to_text(run, value)
     run.spend(1 + (len(text) >> 6))
+    return text
+
+
+def _made(run: Run, text: str) -> str:
+    run.spend_text(len(text))
     return text
 
 
@@ -155,7 +164,7 @@ def _bool(run: Run, value: Any) -> bool:
 
 @_filter("text", "string")
 def _string(run: Run, value: Any) -> str:
-    text = to_text(value)
+    text = to_text(run, value)
     run.spend_text(len(text))
     return text
 
@@ -223,12 +232,12 @@ _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/"
 
 @_filter("without white space around it; `trim(chars)` without those characters")
 def _trim(run: Run, value: Any, chars: str | None = None) -> str:
-    return _text(run, value).strip(chars)
+    return _made(run, _text(run, value).strip(chars))
 
 
 @_filter("`replace(old, new, count)`")
 def _replace(run: Run, value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    return replace_text(run, _text(run, value), to_text(old), to_text(new), -1 if count is None else count)
+    return replace_text(run, _text(run, value), to_text(run, old), to_text(run, new), -1 if count is None else count)
 
 
 @_filter("shortened to `truncate(length=255, killwords=false, end='...', leeway=5)`")
@@ -240,37 +249,33 @@ def _truncate(
     text = _text(run, value)
     if len(text) <= length + leeway:
         return text
-    if killwords:
-        return text[: length - len(end)] + end
-    return text[: length - len(end)].rsplit(" ", 1)[0] + end
+    kept = text[: length - len(end)]
+    return _made(run, (kept if killwords else kept.rsplit(" ", 1)[0]) + end)
 
 
 @_filter("padded on both sides to a width (80)")
 def _center(run: Run, value: Any, width: int = 80) -> str:
-    return _text(run, value).center(_width(width))
+    text = _text(run, value)
+    return text.center(padding(run, text, width))
 
 
 @_filter("padded on the right to a width, `ljust(10, '.')`")
 def _ljust(run: Run, value: Any, width: int, fill: str = " ") -> str:
-    return _text(run, value).ljust(_width(width), fill)
+    text = _text(run, value)
+    return text.ljust(padding(run, text, width), fill)
 
 
 @_filter("padded on the left to a width, `rjust(10, '0')`")
 def _rjust(run: Run, value: Any, width: int, fill: str = " ") -> str:
-    return _text(run, value).rjust(_width(width), fill)
-
-
-def _width(width: int) -> int:
-    if width > MAX_WIDTH:
-        too_much(f"a width of {width:,} (at most {MAX_WIDTH:,})")
-    return width
+    text = _text(run, value)
+    return text.rjust(padding(run, text, width), fill)
 
 
 @_filter("every line but the first moved in by a width (4) or a text; `indent(2, first=true, blank=true)`")
 def _indent(run: Run, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
     text = _text(run, value)
-    space = width if isinstance(width, str) else " " * _width(width)
-    lines = text.splitlines(keepends=True)
+    space = width if isinstance(width, str) else " " * padding(run, "", width)
+    lines = split_lines(run, text, True)
     run.spend_text(len(text) + len(lines) * len(space))
     moved = [
         line if number == 0 and not first else (space + line if blank or line.strip() else line)
@@ -297,7 +302,7 @@ def _wordwrap(run: Run, value: Any, width: int = 79, break_long_words: bool = Tr
 
 @_filter("how many words")
 def _wordcount(run: Run, value: Any) -> int:
-    return len(_text(run, value).split())
+    return len(split_text(run, _text(run, value)))
 
 
 @_filter("text without markup, white space collapsed")
@@ -310,21 +315,17 @@ def _striptags(run: Run, value: Any) -> str:
             kept.append(piece)
             continue
         kept.append(piece.rpartition(">")[2] if ">" not in piece else piece.partition(">")[2])
-    return " ".join("".join(kept).split())
+    return _made(run, " ".join("".join(kept).split()))
 
 
 @_filter("split at a separator (white space), at most so many times: `split(',', 2)`")
 def _split(run: Run, value: Any, separator: str | None = None, maxsplit: int = -1) -> list[str]:
-    text = _text(run, value)
-    run.spend(1 + (len(text) >> 3))
-    return text.split(separator, maxsplit)
+    return split_text(run, _text(run, value), separator, maxsplit)
 
 
 @_filter("the lines of a text")
 def _splitlines(run: Run, value: Any) -> list[str]:
-    text = _text(run, value)
-    run.spend(1 + (len(text) >> 3))
-    return text.splitlines()
+    return split_lines(run, _text(run, value))
 
 
 @_filter("`'%s of %d' | format(a, b)`: Python's % formatting; with `{}` in it, `str.format`", "format")
@@ -366,25 +367,25 @@ def _regex_replace(run: Run, value: Any, pattern: str, replacement: str = "", ig
 
 @_filter("JSON text; `tojson(indent=2)`, `tojson(sort_keys=true)`", "tojson", "to_json")
 def _tojson(run: Run, value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
-    from noetl.expr.views import plain
-
     if indent is not None and not 0 <= indent <= 100:
         too_much("an indent beyond 100")
-    chunks: list[str] = []
-    pending = 0
-    encoder = json.JSONEncoder(ensure_ascii=False, indent=indent, sort_keys=sort_keys)
-    for chunk in encoder.iterencode(plain(value)):
-        chunks.append(chunk)
-        pending += len(chunk)
-        if pending > 65536:
-            run.spend_text(pending)
-            run.spend(len(chunks) >> 3)
-            pending = 0
-    run.spend_text(pending)
-    text = "".join(chunks)
-    if len(text) > run.max_text:
-        run.spend_text(len(text))
-    return text
+    data = plain(value, run)
+    length = measure(run, data)
+    if indent is not None:
+        length += _lines(data) * (indent + 1)
+    run.spend_text(length)
+    try:
+        return json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
+    except RecursionError:
+        too_much("data that is nested too deeply")
+
+
+def _lines(data: Any) -> int:
+    """How many lines data has at least, written with an indent."""
+    if not isinstance(data, (list, dict)):
+        return 0
+    below = data.values() if isinstance(data, dict) else data
+    return 1 + len(data) + sum(_lines(each) for each in below if isinstance(each, (list, dict)))
 
 
 @_filter("data read from JSON text", "fromjson", "from_json")
@@ -412,6 +413,7 @@ def _b64encode(run: Run, value: Any) -> str:
 @_filter("text (UTF-8) out of base64", "b64decode")
 def _b64decode(run: Run, value: Any) -> str:
     text = _text(run, value)
+    run.spend_text(len(text))
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True).decode()
     except (binascii.Error, ValueError):
@@ -441,9 +443,9 @@ def _hash(run: Run, value: Any, algorithm: str = "sha256") -> str:
 @_filter("text safe inside a URL's path; of a mapping or a list of pairs, a query string", "urlencode")
 def _urlencode(run: Run, value: Any) -> str:
     if isinstance(value, Mapping):
-        pairs = [(to_text(key), to_text(each)) for key, each in value.items()]
+        pairs = [(to_text(run, key), to_text(run, each)) for key, each in value.items()]
     elif isinstance(value, (list, tuple)):
-        pairs = [(to_text(key), to_text(each)) for key, each in value]
+        pairs = [(to_text(run, key), to_text(run, each)) for key, each in value]
     else:
         text = _text(run, value)
         run.spend_text(len(text) * 3)
@@ -455,7 +457,7 @@ def _urlencode(run: Run, value: Any) -> str:
 
 @_filter("text out of a URL")
 def _urldecode(run: Run, value: Any) -> str:
-    return unquote(_text(run, value))
+    return _made(run, unquote(_text(run, value)))
 
 
 @_filter("text as one word of a shell command", "quote")
@@ -473,17 +475,18 @@ def _xmlattr(run: Run, value: Any, autospace: bool = True) -> str:
     for key, each_value in value.items():
         if each_value is None:
             continue
-        name = to_text(key)
+        name = to_text(run, key)
         if any(sign in name for sign in " />=\t\n\f\r\"'"):
             raise TemplateError(f'xmlattr: "{name[:40]}" is not a name of an attribute')
-        parts.append(f'{html_escape(name)}="{html_escape(to_text(each_value))}"')
+        parts.append(f'{html_escape(name)}="{html_escape(to_text(run, each_value))}"')
     text = join_texts(run, " ", parts)
     return " " + text if autospace and text else text
 
 
 @_filter("a value as people read it, over several lines when it is long")
 def _pprint(run: Run, value: Any) -> str:
-    return str(_tojson(run, value, indent=2)) if len(to_text(value)) > 80 else to_text(value)
+    text = to_text(run, value)
+    return text if len(text) <= 80 else str(_tojson(run, value, indent=2))
 
 
 # ── lists and mappings ──────────────────────────────────────────────────────────────────
@@ -511,6 +514,11 @@ def _getter(run: Run, attribute: Any, default: Any = None, *, lower: bool = Fals
         return element.lower() if lower and isinstance(element, str) else element
 
     return get
+
+
+def _compared(run: Run, elements: Any) -> None:
+    """Count the comparisons that sorting does."""
+    run.spend(run.weight_of(elements))
 
 
 @_filter("how many elements, keys or characters", "length", "count")
@@ -551,7 +559,7 @@ def _join(run: Run, value: Any, separator: str = "", attribute: Any = None) -> s
     if attribute is not None:
         get = _getter(run, attribute)
         elements = [get(element) for element in elements]
-    return join_texts(run, to_text(separator), elements)
+    return join_texts(run, to_text(run, separator), elements)
 
 
 @_filter("the other way round; of text too")
@@ -566,7 +574,7 @@ def _sort(
     run: Run, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
 ) -> list[Any]:
     elements = _elements(run, value)
-    run.spend(len(elements))
+    _compared(run, elements)
     parts = str(attribute).split(",") if isinstance(attribute, str) else [attribute]
     getters = [_getter(run, part, lower=not case_sensitive) for part in parts]
     if len(getters) == 1:
@@ -579,6 +587,7 @@ def _dictsort(run: Run, value: Any, case_sensitive: bool = False, by: str = "key
     if by not in ("key", "value"):
         raise TemplateError('dictsort: by is "key" or "value"')
     at = 0 if by == "key" else 1
+    _compared(run, value)
     get = _getter(run, None, lower=not case_sensitive)
     return sorted(_pairs(run, value), key=lambda pair: get(pair[at]), reverse=reverse)
 
@@ -611,17 +620,22 @@ def _unique(run: Run, value: Any, case_sensitive: bool = False, attribute: Any =
     seen: set[Any] = set()
     kept = []
     for element in _elements(run, value):
-        mark = _hashable(unwrap(get(element)))
+        mark = _hashable(run, unwrap(get(element)))
         if mark not in seen:
             seen.add(mark)
             kept.append(element)
     return kept
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(run: Run, value: Any) -> Any:
+    """Data as something that a set can hold."""
     if isinstance(value, Mapping):
-        return ("mapping", frozenset((key, _hashable(each_value)) for key, each_value in value.items()))
-    return ("list", *map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+        run.spend(1 + len(value))
+        return ("mapping", frozenset((key, _hashable(run, each)) for key, each in value.items()))
+    if isinstance(value, (list, tuple)):
+        run.spend(1 + len(value))
+        return ("list", *[_hashable(run, each) for each in value])
+    return value
 
 
 @_filter("the smallest element; `min(case_sensitive=false, attribute='n')`", "min")
@@ -629,6 +643,7 @@ def _min(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = No
     elements = _elements(run, value)
     if not elements:
         return Undefined("the list is empty, so it has no smallest element")
+    _compared(run, elements)
     return min(elements, key=_getter(run, attribute, lower=not case_sensitive))
 
 
@@ -637,6 +652,7 @@ def _max(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = No
     elements = _elements(run, value)
     if not elements:
         return Undefined("the list is empty, so it has no largest element")
+    _compared(run, elements)
     return max(elements, key=_getter(run, attribute, lower=not case_sensitive))
 
 
@@ -687,7 +703,7 @@ def _groupby(run: Run, value: Any, attribute: Any, default: Any = None, case_sen
     get = _getter(run, attribute, default)
     fold = _getter(run, None, lower=not case_sensitive)
     elements = _elements(run, value)
-    run.spend(len(elements))
+    _compared(run, elements)
     groups: list[list[Any]] = []
     before: Any = None
     for element in sorted(elements, key=lambda element: fold(get(element))):
@@ -696,28 +712,7 @@ def _groupby(run: Run, value: Any, attribute: Any, default: Any = None, case_sen
             groups.append([get(element), []])
             before = mark
         groups[-1][1].append(element)
-    return [_Group(key, group) for key, group in groups]
-
-
-class _Group(View):
-    """One group: `group.grouper` and `group.list`, or both at once in `for city, people in ...`."""
-
-    __slots__ = ("_group",)
-
-    def __init__(self, grouper: Any, elements: list[Any]) -> None:
-        self._group = {"grouper": grouper, "list": elements}
-
-    def field(self, key: Any) -> Any:
-        """`grouper` and `list`, also by position."""
-        return lookup(list(self._group.values()) if isinstance(key, int) else self._group, key)
-
-    def fields(self) -> list[str]:
-        """The two names."""
-        return list(self._group)
-
-    def value(self) -> Any:
-        """The pair."""
-        return list(self._group.values())
+    return [Group(key, run.weigh(group)) for key, group in groups]
 
 
 @_filter("each element changed: `map('upper')`, `map(attribute='name', default='')`", "map", plain=False)
@@ -805,6 +800,7 @@ def _flatten(run: Run, value: Any, levels: int | None = None) -> list[Any]:
 @_filter("lists side by side: `a | zip(b)` is `[[a0, b0], ...]`", "zip")
 def _zip(run: Run, value: Any, *others: Any) -> list[Any]:
     lists = [_elements(run, value), *(_elements(run, other) for other in others)]
+    run.spend(sum(map(len, lists)) >> 2)
     return [list(row) for row in zip(*lists, strict=False)]
 
 
@@ -820,19 +816,19 @@ def _combine(run: Run, value: Any, *others: Any, recursive: bool = False) -> dic
 
 
 def _marks(run: Run, value: Any) -> set[Any]:
-    return {_hashable(element) for element in _elements(run, value)}
+    return {_hashable(run, element) for element in _elements(run, value)}
 
 
 @_filter("the elements that are in both lists")
 def _intersect(run: Run, value: Any, other: Any) -> list[Any]:
     marks = _marks(run, other)
-    return [element for element in _unique(run, value, True) if _hashable(element) in marks]
+    return [element for element in _unique(run, value, True) if _hashable(run, element) in marks]
 
 
 @_filter("the elements that are not in the other list")
 def _difference(run: Run, value: Any, other: Any) -> list[Any]:
     marks = _marks(run, other)
-    return [element for element in _unique(run, value, True) if _hashable(element) not in marks]
+    return [element for element in _unique(run, value, True) if _hashable(run, element) not in marks]
 
 
 @_filter("the elements of both lists, each once")

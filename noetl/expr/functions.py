@@ -13,7 +13,7 @@ from typing import Any
 
 from noetl.errors import TemplateError
 from noetl.expr import lookup as lookup_module
-from noetl.expr.limits import MAX_RANGE, MAX_WIDTH, Run, too_much
+from noetl.expr.limits import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, Run, too_much
 from noetl.expr.lookup import Undefined, kind_of, lookup, unwrap
 from noetl.expr.operations import explain, to_text
 
@@ -21,6 +21,7 @@ from noetl.expr.operations import explain, to_text
 class Function:
     """A function that templates may call: `function(run, *arguments)`."""
 
+    KIND = "a function"
     __slots__ = ("function", "name")
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -54,10 +55,12 @@ def invoke(run: Run, function: Any, args: Iterable[Any], kwargs: Mapping[str, An
     named = {name: unwrap(arg) for name, arg in kwargs.items()}
     try:
         if isinstance(function, _Method):
-            return function.function(run, function.bound, *values, **named)
-        return function.function(run, *values, **named)
+            made = function.function(run, function.bound, *values, **named)
+        else:
+            made = function.function(run, *values, **named)
     except (TypeError, ValueError, LookupError, OverflowError, AttributeError) as problem:
         raise TemplateError(f"{function.name}(): {call_problem(problem)}") from None
+    return run.weigh(made) if type(made) is list or type(made) is dict else made
 
 
 def call_problem(problem: Exception) -> str:
@@ -123,11 +126,17 @@ FUNCTIONS: dict[str, tuple[Function, str]] = {
 # ── methods ─────────────────────────────────────────────────────────────────────────────
 
 
+def padding(run: Run, text: str, width: int) -> int:
+    """A width that a text is padded to, checked and counted."""
+    if width > MAX_WIDTH:
+        too_much(f"a width of {width:,} (at most {MAX_WIDTH:,})")
+    run.spend_text(max(len(text), width))
+    return width
+
+
 def _padded(method: Callable[..., str]) -> Callable[..., str]:
     def pad(run: Run, text: str, width: int, *fill: str) -> str:
-        if width > MAX_WIDTH:
-            too_much(f"a width of {width:,} (at most {MAX_WIDTH:,})")
-        return method(text, width, *fill)
+        return method(text, padding(run, text, width), *fill)
 
     return pad
 
@@ -137,7 +146,10 @@ def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(run: Run, value: Any, *args: Any, **kwargs: Any) -> Any:
         run.spend(1 + (len(value) >> 6))
-        return method(value, *args, **kwargs)
+        made = method(value, *args, **kwargs)
+        if isinstance(made, str):
+            run.spend_text(len(made))
+        return made
 
     return call
 
@@ -155,18 +167,39 @@ def join_texts(run: Run, separator: str, parts: Iterable[Any]) -> str:
     """`separator.join(parts)`, its size known before."""
     if isinstance(parts, str):
         run.spend_text(len(parts) * (1 + len(separator)))
-    texts = [to_text(part) for part in parts]
+    texts = [part if type(part) is str else to_text(run, part) for part in parts]
     run.spend(1 + (len(texts) >> 3))
     run.spend_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
     return separator.join(texts)
 
 
-def _split(method: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    def split(run: Run, text: str, *args: Any, **kwargs: Any) -> list[str]:
-        run.spend(1 + (len(text) >> 3))
-        return method(text, *args, **kwargs)
+def split_text(
+    run: Run, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
+) -> list[str]:
+    """`text.split(separator, maxsplit)`, in a bounded number of pieces."""
+    run.spend(1 + (len(text) >> 6))
+    run.spend_text(len(text))
+    most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
+    pieces = text.rsplit(separator, most) if right else text.split(separator, most)
+    if maxsplit < 0 and len(pieces) > MAX_ITEMS:
+        run.spend_items(len(pieces))
+    return pieces
 
-    return split
+
+def split_lines(run: Run, text: str, keepends: bool = False) -> list[str]:
+    """The lines of a text."""
+    run.spend(1 + (len(text) >> 6))
+    run.spend_text(len(text))
+    run.spend_items(text.count("\n"))
+    return text.splitlines(keepends)
+
+
+def _rsplit(run: Run, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(run, text, sep, maxsplit, right=True)
+
+
+def _split(run: Run, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(run, text, sep, maxsplit)
 
 
 def _expandtabs(run: Run, text: str, tabsize: int = 8) -> str:
@@ -197,12 +230,13 @@ class _Formatter(string.Formatter):
         for digits in "".join(sign if sign.isdigit() else " " for sign in format_spec).split():
             check_width(digits)
         self._run.spend(1)
-        text = format(value if isinstance(value, (str, int, float)) or value is None else to_text(value), format_spec)
+        simple = isinstance(value, (str, int, float)) or value is None
+        text = format(value if simple else to_text(self._run, value), format_spec)
         self._run.spend_text(len(text))
         return text
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        return to_text(value) if conversion == "s" else super().convert_field(value, conversion)
+        return to_text(self._run, value) if conversion == "s" else super().convert_field(value, conversion)
 
 
 def format_text(run: Run, text: str, *args: Any, **kwargs: Any) -> str:
@@ -215,9 +249,7 @@ def _format_map(run: Run, text: str, mapping: Mapping[str, Any]) -> str:
 
 
 def _zfill(run: Run, text: str, width: int) -> str:
-    if width > MAX_WIDTH:
-        too_much(f"a width of {width:,} (at most {MAX_WIDTH:,})")
-    return text.zfill(width)
+    return text.zfill(padding(run, text, width))
 
 
 # Methods of text whose answer is never larger than the text.
@@ -229,7 +261,9 @@ _SAME_SIZE = (
 )
 _TEXT: dict[str, Callable[..., Any]] = {
     **{name: _plainly(getattr(str, name)) for name in _SAME_SIZE},
-    **{name: _split(getattr(str, name)) for name in ("split", "rsplit", "splitlines")},
+    "split": _split,
+    "rsplit": _rsplit,
+    "splitlines": split_lines,
     **{name: _padded(getattr(str, name)) for name in ("center", "ljust", "rjust")},
     "zfill": _zfill,
     "expandtabs": _expandtabs,
@@ -252,7 +286,7 @@ def _values(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
 
 def _items(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
     run.spend(1 + (len(mapping) >> 3))
-    return [(key, value) for key, value in mapping.items()]
+    return [run.weigh(pair) for pair in mapping.items()]
 
 
 def _get(run: Run, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
@@ -260,12 +294,12 @@ def _get(run: Run, mapping: Mapping[str, Any], key: Any, default: Any = None) ->
 
 
 def _index(run: Run, elements: Sequence[Any], value: Any, *bounds: int) -> int:
-    run.spend(1 + (len(elements) >> 6))
+    run.spend_walk(elements)
     return elements.index(value, *bounds)
 
 
 def _count(run: Run, elements: Sequence[Any], value: Any) -> int:
-    run.spend(1 + (len(elements) >> 6))
+    run.spend_walk(elements)
     return elements.count(value)
 
 

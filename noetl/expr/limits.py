@@ -4,19 +4,26 @@ Every evaluation owns a `Run`: a purse of operations and of characters. Loop tur
 filters spend operations, text and lists that are made spend characters; an empty purse is a
 `TemplateError` of kind `limit`. Counting instead of timing keeps evaluation deterministic: the
 same template over the same data fails at the same place on every machine.
+
+Weight. `[[[1] * 1000] * 1000] * 1000` is three small lists to make and a thousand million elements to
+compare, sort or print. So a list made by a template is weighed by what it holds all the way
+down; nothing heavier than `MAX_WEIGHT` is made, and what walks over it pays for its weight.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from noetl.errors import TemplateError
 
 MAX_TEMPLATE = 1024 * 1024  # characters of one template
-MAX_NODES = 20_000  # parts of one template, as the parser counts them
+MAX_TOKENS = 50_000  # words and signs of one template
+MAX_NODES = 10_000  # parts of one template, as the parser counts them
+MAX_NESTING = 20  # statements in statements
 MAX_TEXT = 16 * 1024 * 1024  # characters of one text made by a template, its result included
-MAX_MADE = 8 * MAX_TEXT  # characters that all texts of one evaluation may have together
+MADE_FACTOR = 8  # all texts of one evaluation together may be so many times longer than one
 MAX_ITEMS = 1_000_000  # elements of one list made by a template
+MAX_WEIGHT = 4_000_000  # elements of one list made by a template, those of lists inside it included
 MAX_RANGE = 100_000  # elements of one range()
 MAX_OPERATIONS = 2_000_000  # loop turns, calls, filters of one evaluation
 MAX_BITS = 4096  # size of a whole number made by a template
@@ -37,16 +44,22 @@ class Draws(Protocol):
         """A number from 0 up to, but not including, 1."""
 
 
+class NeedsRun(Exception):
+    """An expression that seemed not to need counting met something large; evaluate it with a run."""
+
+
 class Run:
     """The purse and the draws of one evaluation."""
 
-    __slots__ = ("draws", "max_text", "operations", "text")
+    __slots__ = ("draws", "max_text", "operations", "text", "weights")
 
     def __init__(self, draws: Draws | None = None, max_text: int = MAX_TEXT) -> None:
         self.draws = draws
         self.max_text = max_text
         self.operations = MAX_OPERATIONS
-        self.text = max_text * 8
+        self.text = max_text * MADE_FACTOR
+        # Weight of what this evaluation made, by id; the object is kept so that its id stays its own.
+        self.weights: dict[int, tuple[int, Any]] | None = None
 
     def spend(self, operations: int = 1) -> None:
         """Count operations."""
@@ -60,13 +73,46 @@ class Run:
             too_much(f"it would make a text of {length:,} characters (at most {self.max_text:,})")
         self.text -= length
         if self.text < 0:
-            too_much(f"it makes more than {self.max_text * 8:,} characters in all")
+            too_much(f"it makes more than {self.max_text * MADE_FACTOR:,} characters in all")
 
     def spend_items(self, length: int) -> None:
         """Count a list of that many elements that is about to be made."""
         if length > MAX_ITEMS:
             too_much(f"it would make a list of {length:,} elements (at most {MAX_ITEMS:,})")
         self.spend(1 + (length >> 3))
+
+    def weigh(self, made: Any) -> Any:
+        """Give back a list, tuple or mapping that was just made, its weight known and paid for."""
+        elements = made.values() if isinstance(made, dict) else made
+        self.spend(1 + (len(made) >> 3))
+        weight = 1 + len(made)
+        for element in elements:
+            if type(element) not in _LIGHT:
+                weight += self.weight_of(element)
+        if weight > MAX_WEIGHT:
+            too_much(f"it would make a list that holds more than {MAX_WEIGHT:,} elements in all")
+        if weight > 1 + len(made):  # else its length says it all
+            if self.weights is None:
+                self.weights = {}
+            self.weights[id(made)] = (weight, made)
+        return made
+
+    def weight_of(self, value: Any) -> int:
+        """How much walking over a value costs; what was not made here is weighed by its length."""
+        if isinstance(value, str):
+            return 1 + (len(value) >> 6)
+        if self.weights is not None:
+            known = self.weights.get(id(value))
+            if known is not None:
+                return known[0]
+        return 1 + len(value) if isinstance(value, (dict, list, tuple)) else 1
+
+    def spend_walk(self, *values: Any) -> None:
+        """Count a walk over values that Python does by itself: a comparison, a search."""
+        self.spend(1 + (sum(self.weight_of(value) for value in values) >> 4))
+
+
+_LIGHT = frozenset([int, float, bool, type(None)])
 
 
 def too_much(message: str) -> NoReturn:

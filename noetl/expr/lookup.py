@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import StrictUndefined
 from jinja2.runtime import LoopContext
@@ -144,6 +144,13 @@ class Missing(Undefined):
         return hash(None)
 
 
+class Group(NamedTuple):
+    """One group of `groupby`: `group.grouper` and `group.list`, or both in `for city, people in ...`."""
+
+    grouper: Any
+    list: Any
+
+
 class View:
     """Base of the objects that templates look at instead of data: fields, and a value as a whole."""
 
@@ -214,7 +221,7 @@ def lookup(obj: Any, key: Any) -> Any:
         try:
             return obj[key]
         except KeyError:
-            return _no_such_key(obj, key)
+            return no_such_key(obj, key)
         except TypeError:
             return _lookup(obj, key)
     return _lookup(obj, key)
@@ -233,7 +240,7 @@ def _lookup(obj: Any, key: Any) -> Any:
         try:
             return obj[key]
         except KeyError:
-            return _no_such_key(obj, key)
+            return no_such_key(obj, key)
         except TypeError:
             raise TemplateError(f"{kind_of(key)} cannot be a key of a mapping") from None
     if isinstance(obj, (list, tuple, str, range)) and isinstance(key, int):
@@ -242,6 +249,8 @@ def _lookup(obj: Any, key: Any) -> Any:
         except IndexError:
             return Undefined(name=key, container=obj)
     if isinstance(key, str):
+        if isinstance(obj, Group) and key in Group._fields:
+            return getattr(obj, key)
         method = method_of(obj, key)
         if method is not None:
             return method
@@ -267,12 +276,13 @@ def namespace_fields(namespace: Namespace) -> dict[str, Any]:
     return held
 
 
-def _no_such_key(obj: Mapping[Any, Any], key: Any) -> Any:
+def no_such_key(obj: Mapping[Any, Any], key: Any) -> Any:
+    """What a key is that a mapping does not have: a method, an error for a reference, an Undefined."""
     if isinstance(key, str):
         method = method_of(obj, key)
         if method is not None:
             return method
-        if is_reference(obj):
+        if "locator" in obj and is_reference(obj):
             raise TemplateError(
                 f'"{key}" cannot be read from a reference: it says where a payload is, it is not the payload; '
                 "fetch it with a task of `kind: resolve` and read that task's output"
@@ -313,7 +323,7 @@ def kind_of(value: Any, *, article: bool = True) -> str:
     """The author's word for a value's type."""
     if isinstance(value, View):
         value = value.value()
-    word = _KINDS.get(type(value))
+    word: str | None = _KINDS.get(type(value)) or getattr(value, "KIND", None)
     if word is None:
         word = "a mapping" if isinstance(value, Mapping) else f"a {type(value).__name__}"
     return word if article else word.removeprefix("a ").removeprefix("whole ")

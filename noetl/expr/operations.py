@@ -9,16 +9,18 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 from noetl.errors import TemplateError
-from noetl.expr.limits import MAX_BITS, MAX_WIDTH, Run, too_much
+from noetl.expr.limits import MAX_BITS, MAX_WIDTH, NeedsRun, Run, too_much
 from noetl.expr.lookup import Missing, Undefined, View, kind_of, unwrap
+from noetl.expr.views import plain
 
 Binary = Callable[[Run, Any, Any], Any]
 
 
-def to_text(value: Any) -> str:
+def to_text(run: Run, value: Any) -> str:
     """A value inside text, as Jinja writes it: `True`, `None`, `['a']`."""
     kind = type(value)
     if kind is str:
@@ -28,22 +30,41 @@ def to_text(value: Any) -> str:
     value = unwrap(value)
     if isinstance(value, str):
         return str.__str__(value)
-    from noetl.expr.views import plain
-
-    return str(plain(value))
+    if not isinstance(value, (int, float)) and value is not None:
+        value = plain(value, run)
+        run.spend_text(measure(run, value))
+    return str(value)
 
 
 def write(run: Run, value: Any) -> str:
     """A value as it is written into the result, counted."""
-    text = to_text(value)
+    text = value if type(value) is str else to_text(run, value)
     run.operations -= 1
     run.spend_text(len(text))
     return text
 
 
-def truth(value: Any) -> bool:
-    """Whether a value holds in `if`, `and`, `not`; an undefined raises, a quiet one does not hold."""
-    return bool(value)
+def measure(run: Run, value: Any) -> int:
+    """At least how long plain data is as text, found by walking over it; too long is an error at once."""
+    kind = type(value)
+    if kind is str:
+        return len(value) + 2
+    if kind is not list and kind is not dict:
+        return 4
+    run.spend(1 + (len(value) >> 2))
+    room = run.max_text
+    length = 2 + 2 * len(value)
+    if kind is dict:
+        length += sum(len(key) + 4 for key in value)
+        value = value.values()
+    for element in value:
+        length += measure(run, element) if type(element) in _CONTAINERS or type(element) is str else 1
+        if length > room:
+            run.spend_text(length)
+    return length
+
+
+_CONTAINERS = frozenset([list, dict])
 
 
 # ── arithmetic ──────────────────────────────────────────────────────────────────────────
@@ -56,7 +77,7 @@ def add(run: Run, left: Any, right: Any) -> Any:
         run.spend_text(len(left) + len(right))
     elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple, range)):
         run.spend_items(len(left) + len(right))
-        return [*left, *right]
+        return run.weigh([*left, *right])
     return _calculate("+", operator.add, left, right)
 
 
@@ -70,6 +91,7 @@ def multiply(run: Run, left: Any, right: Any) -> Any:
             run.spend_text(len(left) * max(right, 0))
         elif isinstance(left, (list, tuple)):
             run.spend_items(len(left) * max(right, 0))
+            return run.weigh(left * right)
         elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
             too_much("the product is too large")
     return _calculate("*", operator.mul, left, right)
@@ -140,18 +162,21 @@ def positive(value: Any) -> Any:
 
 def _calculate(sign: str, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     try:
-        return function(left, right)
+        answer = function(left, right)
     except TypeError:
         raise TemplateError(f'"{sign}" does not work between {kind_of(left)} and {kind_of(right)}') from None
     except ZeroDivisionError:
         raise TemplateError(f'"{sign}" divides by zero') from None
     except OverflowError:
         raise TemplateError(f'the answer of "{sign}" is too large for a number') from None
+    if type(answer) is float and not isfinite(answer) and isfinite(left) and isfinite(right):
+        raise TemplateError(f'the answer of "{sign}" is too large for a number')
+    return answer
 
 
 def concat(run: Run, parts: Iterable[Any]) -> str:
     """`~`: everything as text, joined."""
-    texts = [to_text(part) for part in parts]
+    texts = [part if type(part) is str else to_text(run, part) for part in parts]
     run.spend_text(sum(map(len, texts)))
     return "".join(texts)
 
@@ -159,42 +184,87 @@ def concat(run: Run, parts: Iterable[Any]) -> str:
 # ── comparison ──────────────────────────────────────────────────────────────────────────
 
 
-def _contains(item: Any, container: Any) -> bool:
-    container = unwrap(container)
-    if isinstance(container, str) and not isinstance(item, str):
+def equal(run: Run | None, left: Any, right: Any) -> bool:
+    """`left == right`."""
+    if type(left) in _WALKED and type(right) in _WALKED:
+        _pay(run, left, right)
+    return bool(left == right)
+
+
+def differ(run: Run | None, left: Any, right: Any) -> bool:
+    """`left != right`."""
+    return not equal(run, left, right)
+
+
+def contains(run: Run | None, item: Any, container: Any) -> bool:
+    """`item in container`."""
+    if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
         item = unwrap(item)
+    container = unwrap(container)
+    if type(container) in _WALKED and len(container) > _SHORT:
+        _pay(run, container)
+    return has(item, container)
+
+
+def has(item: Any, container: Any) -> bool:
+    """Whether data has an element, a key or a part."""
     try:
         return item in container
     except TypeError:
         if isinstance(container, str):
             raise TemplateError(f'"in" a text looks for text, not for {kind_of(item)}') from None
-        if isinstance(container, (Mapping, set, frozenset)):
+        if isinstance(container, Mapping):
             return False
         raise TemplateError(f'"in" needs a list, a mapping or text on its right, not {kind_of(container)}') from None
 
 
-def contains(item: Any, container: Any) -> bool:
-    """`item in container`."""
-    if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
-        item = unwrap(item)
-    return _contains(item, container)
-
-
-def misses(item: Any, container: Any) -> bool:
+def misses(run: Run | None, item: Any, container: Any) -> bool:
     """`item not in container`."""
-    return not contains(item, container)
+    return not contains(run, item, container)
 
 
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
+def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
+    def compare(run: Run | None, left: Any, right: Any) -> bool:
+        if type(left) in _WALKED and type(right) in _WALKED:
+            _pay(run, left, right)
+        return function(left, right)
+
+    return compare
+
+
+def _pay(run: Run | None, *walked: Any) -> None:
+    """Count a walk over lists and long texts; without a run, say that one is needed."""
+    if run is not None:
+        run.spend_walk(*walked)
+    elif len(walked[0]) > _SHORT:
+        raise NeedsRun
+
+
+_WALKED = frozenset([str, list, tuple, dict])
+_SHORT = 1000
+Compare = Callable[["Run | None", Any, Any], bool]
+
+COMPARE: dict[str, Compare] = {
+    "eq": equal,
+    "ne": differ,
+    "lt": _ordered(operator.lt),
+    "lteq": _ordered(operator.le),
+    "gt": _ordered(operator.gt),
+    "gteq": _ordered(operator.ge),
     "in": contains,
     "notin": misses,
 }
+
+
+def compare_all(run: Run | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
+    """`a < b <= c`: every neighbouring pair."""
+    answer = True
+    for name, other in rest:
+        answer = COMPARE[name](run, value, other)
+        if not answer:
+            break
+        value = other
+    return answer
 
 
 def key_of(value: Any) -> Any:
@@ -223,8 +293,10 @@ def slice_of(run: Run, value: Any, start: Any, stop: Any, step: Any) -> Any:
         part = value[bounds]
     except (TypeError, ValueError):
         raise TemplateError("a slice needs whole numbers, and a step that is not zero") from None
-    run.spend(1 + (len(part) >> 3))
-    return part
+    if isinstance(part, str):
+        run.spend_text(len(part))
+        return part
+    return part if isinstance(part, range) else run.weigh(part)
 
 
 def each(run: Run, value: Any, text: int = 0) -> Iterator[Any]:
@@ -252,12 +324,12 @@ _CONVERSION = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?[hlL]
 
 def format_percent(run: Run, template: str, values: Any) -> str:
     """`template % values`, its widths bounded."""
-    if isinstance(values, list):
-        values = unwrap(values)
-    elif isinstance(values, tuple):
-        values = tuple(unwrap(value) for value in values)
+    if isinstance(values, tuple):
+        values = tuple(_formattable(run, value) for value in values)
+    elif isinstance(values, Mapping):
+        values = {key: _formattable(run, value) for key, value in values.items()}
     else:
-        values = unwrap(values)
+        values = _formattable(run, values)
     room = len(template)
     for width, precision, kind in _CONVERSION.findall(template):
         if "*" in (width, precision):
@@ -269,6 +341,12 @@ def format_percent(run: Run, template: str, values: Any) -> str:
         return str(template % values)
     except (TypeError, ValueError, KeyError, OverflowError) as problem:
         raise TemplateError(f"the format does not fit its values: {problem}") from None
+
+
+def _formattable(run: Run, value: Any) -> Any:
+    """A value that a format may write by itself: text and numbers; others as text."""
+    value = unwrap(value)
+    return value if isinstance(value, (str, int, float)) or value is None else to_text(run, value)
 
 
 def check_width(width: str) -> int:
@@ -292,6 +370,7 @@ def _longest(values: Any) -> int:
 # ── words for Python's own complaints ───────────────────────────────────────────────────
 
 _BETWEEN = re.compile(r"'([^']+)' not supported between instances of '([^']+)' and '([^']+)'")
+_UNHASHABLE = re.compile(r"unhashable type: '([^']+)'")
 _PYTHON_KINDS = {
     "str": "text",
     "int": "a whole number",
@@ -311,6 +390,9 @@ def explain(problem: Exception) -> str:
     if between:
         sign, left, right = between.groups()
         return f'"{sign}" does not work between {_PYTHON_KINDS.get(left, left)} and {_PYTHON_KINDS.get(right, right)}'
+    unhashable = _UNHASHABLE.search(text)
+    if unhashable:
+        return f"{_PYTHON_KINDS.get(unhashable[1], unhashable[1])} cannot be a key of a mapping"
     if isinstance(problem, RecursionError):
         return "the template is nested too deeply"
     if isinstance(problem, MemoryError):

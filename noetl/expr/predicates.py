@@ -11,7 +11,7 @@ from noetl.expr.filters import FILTERS
 from noetl.expr.functions import Function, call_problem
 from noetl.expr.limits import Run
 from noetl.expr.lookup import Missing, Undefined, unwrap
-from noetl.expr.operations import contains
+from noetl.expr.operations import has
 
 
 class Test(NamedTuple):
@@ -33,6 +33,7 @@ def check(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Map
     if not found.raw:
         value = unwrap(value)
         args = [unwrap(arg) for arg in args]
+    run.spend_walk(value, *args)
     try:
         return found.function(value, *args, **(kwargs or {}))
     except (TypeError, ValueError, ArithmeticError, AttributeError) as problem:
@@ -78,8 +79,8 @@ TESTS: dict[str, Test] = {
     "lower": Test(lambda value: str(value).islower(), "all its letters are in lower case"),
     "upper": Test(lambda value: str(value).isupper(), "all its letters are in upper case"),
     "sameas": Test(_same, "it is that very value, of the same type"),
-    "in": Test(contains, "it is in that list, mapping or text"),
-    "contains": Test(lambda value, item: contains(item, value), "it has that element, key or text in it"),
+    "in": Test(has, "it is in that list, mapping or text"),
+    "contains": Test(lambda value, item: has(item, value), "it has that element, key or text in it"),
     "filter": Test(lambda value: value in FILTERS, "a filter of that name exists"),
     "test": Test(lambda value: value in TESTS, "a test of that name exists"),
     "escaped": Test(lambda value: False, "never: nothing is escaped here unless asked"),

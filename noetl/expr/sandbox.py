@@ -27,7 +27,7 @@ from noetl.errors import TemplateError
 from noetl.expr import operations
 from noetl.expr.filters import FILTERS, apply
 from noetl.expr.functions import FUNCTIONS, Function, invoke
-from noetl.expr.limits import MAX_NODES, MAX_TEMPLATE, Run, too_much
+from noetl.expr.limits import MAX_NESTING, MAX_NODES, MAX_TEMPLATE, MAX_TOKENS, Run, too_much
 from noetl.expr.lookup import Undefined, lookup
 from noetl.expr.predicates import TESTS, check
 
@@ -134,8 +134,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Call a function of ours, or one of Jinja's own helpers; nothing else can be called."""
         run: Run = __context.run  # type: ignore[attr-defined]
         if isinstance(__obj, Function):
+            kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
+            kwargs.pop("_block_vars", None)
             return invoke(run, __obj, args, kwargs)
-        run.spend(2)
+        run.spend(5)
         if isinstance(__obj, LoopContext):
             return __context.call(__obj, operations.each(run, *args))
         if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):
@@ -159,7 +161,9 @@ def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
 
     def placed() -> Iterator[tuple[int, str, str]]:
         at = 0
-        for _, token, value in raw:
+        for number, (_, token, value) in enumerate(raw):
+            if number > MAX_TOKENS:
+                too_much(f"it has more than {MAX_TOKENS:,} words and signs")
             found = source.find(value, at)
             if found >= 0:
                 at = found
@@ -208,39 +212,78 @@ def _slice_of(context: Any, value: Any, start: Any, stop: Any, step: Any) -> Any
     return operations.slice_of(context.run, value, start, stop, step)
 
 
-_INTERNAL: dict[str, Any] = {"<each>": _each, "<concat>": _concat, "<slice>": _slice_of}
+@pass_context
+def _compare(context: Any, value: Any, *rest: Any) -> bool:
+    return operations.compare_all(context.run, value, list(zip(rest[::2], rest[1::2], strict=True)))
+
+
+@pass_context
+def _made(context: Any, value: Any) -> Any:
+    return context.run.weigh(value)
+
+
+_INTERNAL: dict[str, Any] = {
+    "<each>": _each,
+    "<concat>": _concat,
+    "<slice>": _slice_of,
+    "<compare>": _compare,
+    "<made>": _made,
+}
+
+
+def _through(name: str, node: nodes.Node, value: nodes.Expr, args: list[nodes.Expr]) -> nodes.Filter:
+    return nodes.Filter(value, name, args, [], None, None, lineno=node.lineno)
 
 
 class _Bounded(NodeTransformer):
-    """Routes loops, `~` and slices through functions that count."""
+    """Routes loops, literals, comparisons, `~` and slices through functions that count."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        node.iter = nodes.Filter(
-            node.iter, "<each>", [nodes.Const(text, lineno=node.lineno)], [], None, None, lineno=node.lineno
-        )
+        node.iter = _through("<each>", node, node.iter, [_constant(node, text)])  # type: ignore[arg-type]
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         first, *rest = node.nodes
-        return nodes.Filter(first, "<concat>", rest, [], None, None, lineno=node.lineno)
+        return _through("<concat>", node, first, rest)
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if not isinstance(node.arg, nodes.Slice):
             return node
-        bounds = [
-            part or nodes.Const(None, lineno=node.lineno) for part in (node.arg.start, node.arg.stop, node.arg.step)
-        ]
-        return nodes.Filter(node.node, "<slice>", bounds, [], None, None, lineno=node.lineno)
+        bounds = [part or _constant(node, None) for part in (node.arg.start, node.arg.stop, node.arg.step)]
+        return _through("<slice>", node, node.node, bounds)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        rest: list[nodes.Expr] = []
+        for operand in node.ops:
+            rest += (_constant(node, operand.op), operand.expr)
+        return _through("<compare>", node, node.expr, rest)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _through("<made>", node, node, [])
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _through("<made>", node, node, [])
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if node.ctx == "store" else _through("<made>", node, node, [])
 
     def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if node.expr2 is None:
-            node.expr2 = nodes.Const("", lineno=node.lineno)
+            node.expr2 = _constant(node, "")
         return node
+
+
+def _constant(node: nodes.Node, value: Any) -> nodes.Const:
+    return nodes.Const(value, lineno=node.lineno)
 
 
 class _Check(NodeVisitor):
@@ -249,8 +292,19 @@ class _Check(NodeVisitor):
     def __init__(self, text: str) -> None:
         self._text = text
         self._seen = 0
+        self._depth = 0
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(node, nodes.Stmt):
+            return self._look(node)
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            too_much(f"its statements are nested more than {MAX_NESTING} levels deep")
+        answer = self._look(node)
+        self._depth -= 1
+        return answer
+
+    def _look(self, node: nodes.Node) -> Any:
         self._seen += 1
         if self._seen > MAX_NODES:
             too_much(f"it has more than {MAX_NODES:,} parts")

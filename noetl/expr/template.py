@@ -18,7 +18,7 @@ from jinja2 import nodes
 
 from noetl.errors import NoetlError, TemplateError
 from noetl.expr.closures import Builder, Closure, NotSimple, text_of
-from noetl.expr.limits import Draws, Run
+from noetl.expr.limits import Draws, NeedsRun, Run
 from noetl.expr.lookup import Undefined, UndefinedUse, View, lookup
 from noetl.expr.names import dotted_names, free_names
 from noetl.expr.operations import explain
@@ -27,6 +27,7 @@ from noetl.expr.views import plain
 
 __all__ = ["Compiled", "Draws", "compile_value", "evaluate", "holds", "is_template"]
 
+_KEEP = "_value_of_the_whole_"
 CACHED_TEMPLATES = 16_384
 
 
@@ -81,6 +82,9 @@ class _Text(Compiled):
     def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
         try:
             return self._plain(names, Run(draws) if self._needs_run else None)
+        except NeedsRun:
+            self._needs_run = True
+            return self.evaluate(names, draws)
         except Exception as problem:  # noqa: BLE001 - every problem becomes one in the author's words
             raise self._in_words(problem, names) from None
 
@@ -90,6 +94,9 @@ class _Text(Compiled):
             if value is True or value is False:
                 return value
             return _holds(value.value() if isinstance(value, View) else value)
+        except NeedsRun:
+            self._needs_run = True
+            return self.holds(names, draws)
         except Exception as problem:  # noqa: BLE001
             raise self._in_words(problem, names) from None
 
@@ -223,7 +230,7 @@ def _compile_text(text: str) -> Compiled:
         closure = _text_closure(builder, tree)
     except NotSimple:
         closure = jinja_closure(text, tree, whole)
-        return _Text(text, closure, lambda names, run: plain(closure(names, run)), needs_run=True)
+        return _Text(text, closure, lambda names, run: plain(closure(names, run), run), needs_run=True)
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
     return _Text(text, closure, closure, needs_run=builder.needs_run)
@@ -254,12 +261,12 @@ def jinja_closure(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> 
     """The closure that runs Jinja's compiled code; `whole` is taken out as a value."""
     if whole is not None:
         keep = nodes.ExprStmt(lineno=1)
-        keep.node = nodes.Call(nodes.Name("<keep>", "load", lineno=1), [whole], [], None, None, lineno=1)
+        keep.node = nodes.Call(nodes.Name(_KEEP, "load", lineno=1), [whole], [], None, None, lineno=1)
         tree = nodes.Template([keep], lineno=1)
     try:
         code = SANDBOX.compile(bounded(tree))
         template = SANDBOX.template_class.from_code(SANDBOX, code, dict(SANDBOX.globals))
-    except (RecursionError, MemoryError, SyntaxError):
+    except (RecursionError, MemoryError, SyntaxError):  # the last: too many blocks for Python's compiler
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
 
     def render(names: Mapping[str, Any], run: Run) -> Any:
@@ -268,7 +275,14 @@ def jinja_closure(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> 
         context.names = names
         if whole is not None:
             return _kept(template, context)
-        return "".join(template.root_render_func(context))
+        pieces: list[str] = []
+        length = 0
+        for piece in template.root_render_func(context):
+            pieces.append(piece)
+            length += len(piece)
+            if length > run.max_text:
+                run.spend_text(length)
+        return "".join(pieces)
 
     return render
 
@@ -277,7 +291,7 @@ def _kept(template: Any, context: Any) -> Any:
     from noetl.expr.functions import Function
 
     held: list[Any] = []
-    context.vars["<keep>"] = Function("value", lambda run, value: held.append(value))
+    context.vars[_KEEP] = Function("value", lambda run, value: held.append(value))
     for _ in template.root_render_func(context):
         pass
     return held[0]

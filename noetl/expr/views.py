@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from noetl.errors import TemplateError
-from noetl.expr.limits import MAX_DEPTH, too_much
+from noetl.expr.limits import MAX_DEPTH, Run, too_much
 from noetl.expr.lookup import Missing, Undefined, View, lookup, unwrap
 from noetl.model.outcome import ErrorInfo, Outcome
 from noetl.model.reference import Reference
@@ -414,27 +414,37 @@ def _part(value: Any, path: str) -> Any:
 _SCALARS = frozenset([str, int, float, bool, type(None)])
 
 
-def plain(value: Any, depth: int = 0) -> Any:
-    """Views, tuples, ranges, sets, dates and decimals as JSON data; what JSON cannot hold is an error."""
+def plain(value: Any, run: Run | None = None, depth: int = 0) -> Any:
+    """Views, tuples, ranges, sets, dates and decimals as JSON data; what JSON cannot hold is an error.
+
+    What a view stands for is plain already and passed on as it is. `run` pays for the walk.
+    """
     kind = type(value)
     if kind in _SCALARS:
         return value
     if depth > MAX_DEPTH:
         too_much(f"its result is nested more than {MAX_DEPTH} levels deep")
     if kind is list or kind is tuple or kind is range:
-        return [plain(each, depth + 1) for each in value]
+        if run is not None:
+            run.spend(1 + (len(value) >> 2))
+        return [each if type(each) in _SCALARS else plain(each, run, depth + 1) for each in value]
     if isinstance(value, View):
-        return plain(value.value(), depth + 1)
+        return value.value()
     if isinstance(value, Undefined):
         value.fail()
     if isinstance(value, Mapping):
-        return {_plain_key(key): plain(each, depth + 1) for key, each in value.items()}
-    return _plain_other(value, depth)
+        if run is not None:
+            run.spend(1 + (len(value) >> 2))
+        return {
+            key if type(key) is str else _plain_key(key): each
+            if type(each) in _SCALARS
+            else plain(each, run, depth + 1)
+            for key, each in value.items()
+        }
+    return _plain_other(value, run, depth)
 
 
 def _plain_key(key: Any) -> str:
-    if type(key) is str:
-        return key
     if key is None:
         return "null"
     if isinstance(key, bool):
@@ -442,7 +452,7 @@ def _plain_key(key: Any) -> str:
     return str(plain(key))
 
 
-def _plain_other(value: Any, depth: int) -> Any:
+def _plain_other(value: Any, run: Run | None, depth: int) -> Any:
     if isinstance(value, str):  # a subclass: Markup
         return str.__str__(value)
     if isinstance(value, bool):
@@ -458,11 +468,11 @@ def _plain_other(value: Any, depth: int) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(each, depth + 1) for each in value), key=repr)
+        return sorted((plain(each, run, depth + 1) for each in value), key=repr)
     if isinstance(value, (list, tuple)) or hasattr(value, "__next__") or type(value).__name__.startswith("dict_"):
-        return [plain(each, depth + 1) for each in value]
+        return [plain(each, run, depth + 1) for each in value]
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value), depth + 1)
+        return plain(msgspec.to_builtins(value), run, depth + 1)
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TemplateError("bytes are not JSON data; encode them, for example with b64encode")
     raise TemplateError(f"a {type(value).__name__} is not data and cannot be the value of a template")
