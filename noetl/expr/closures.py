@@ -20,6 +20,7 @@ from noetl.expr.filters import FILTERS, apply_filter
 from noetl.expr.functions import FUNCTIONS, invoke
 from noetl.expr.limits import Run
 from noetl.expr.lookup import Undefined, lookup, no_such_key
+from noetl.expr.operations import literal
 from noetl.expr.predicates import check
 from noetl.expr.sandbox import undefined_name
 from noetl.expr.views import plain
@@ -288,8 +289,8 @@ def _list(builder: Builder, node: nodes.List | nodes.Tuple) -> Closure:
     items = [builder.build(item) for item in node.items]
     builder.needs_run = True
     if isinstance(node, nodes.Tuple):
-        return lambda names, run: run.weigh(tuple([item(names, run) for item in items]))
-    return lambda names, run: run.weigh([item(names, run) for item in items])
+        return lambda names, run: literal(run, tuple([item(names, run) for item in items]))
+    return lambda names, run: literal(run, [item(names, run) for item in items])
 
 
 def _mapping(builder: Builder, node: nodes.Dict) -> Closure:
@@ -297,7 +298,7 @@ def _mapping(builder: Builder, node: nodes.Dict) -> Closure:
     pairs = [(builder.build(pair.key), builder.build(pair.value)) for pair in node.items]
 
     def make(names: Mapping[str, Any], run: Any) -> Any:
-        return run.weigh({operations.key_of(key(names, run)): value(names, run) for key, value in pairs})
+        return literal(run, {operations.key_of(key(names, run)): value(names, run) for key, value in pairs})
 
     builder.needs_run = True
     return make

@@ -218,13 +218,17 @@ def _of_text(name: str, doc: str, method: Callable[[str], str]) -> None:
     FILTERS[name] = Filter(change, doc)
 
 
+def _escaped(text: str) -> str:
+    return html_escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+
+
 _of_text("lower", "in lower case", str.lower)
 _of_text("upper", "in upper case", str.upper)
 _of_text("capitalize", "first letter in upper case, the others in lower case", str.capitalize)
 _of_text("title", "Every Word With A Capital", str.title)
-_of_text("escape", "`&<>\"'` as HTML entities", lambda text: html_escape(text).replace("&quot;", "&#34;"))
-_of_text("e", "`escape`, for short", lambda text: html_escape(text).replace("&quot;", "&#34;"))
-_of_text("forceescape", "`escape`", lambda text: html_escape(text).replace("&quot;", "&#34;"))
+_of_text("escape", "`&<>\"'` as HTML entities", _escaped)
+_of_text("e", "`escape`, for short", _escaped)
+_of_text("forceescape", "`escape`", _escaped)
 _of_text("safe", "text as it is (nothing is escaped here unless asked)", lambda text: text)
 _of_text("basename", "the last part of a path", lambda text: text.rstrip("/").rpartition("/")[2])
 _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/").rpartition("/")[0])

@@ -16,7 +16,7 @@ from noetl.errors import TemplateError
 from noetl.expr.filters import FILTERS
 from noetl.expr.functions import FUNCTIONS
 from noetl.expr.predicates import TESTS
-from noetl.expr.sandbox import SyntaxProblem, normal, parse, place
+from noetl.expr.sandbox import SyntaxProblem, normal, parsed, place
 
 __all__ = ["CallUse", "NameUse", "calls", "dotted_names", "filters", "free_names", "functions", "syntax_error", "tests"]
 
@@ -91,7 +91,7 @@ def _uses(text: str) -> tuple[tuple[NameUse, ...], tuple[CallUse, ...]]:
     if not is_template(text):
         return (), ()
     try:
-        tree = parse(text)
+        tree = parsed(text)
         reader = _Reader(normal(text))
         reader.block(tree.body, set(), frozenset())
     except (TemplateError, RecursionError):

@@ -267,6 +267,14 @@ def compare_all(run: Run | None, value: Any, rest: list[tuple[str, Any]]) -> boo
     return answer
 
 
+def literal(run: Run, made: Any) -> Any:
+    """A list or mapping that a template writes out; an undefined in it is a use of it."""
+    for element in made.values() if isinstance(made, dict) else made:
+        if type(element) is Undefined:
+            element.fail()
+    return run.weigh(made)
+
+
 def key_of(value: Any) -> Any:
     """A key of a mapping that a template writes."""
     if isinstance(value, (View, Undefined)):

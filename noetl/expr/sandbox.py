@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import nodes, pass_context
@@ -219,7 +220,7 @@ def _compare(context: Any, value: Any, *rest: Any) -> bool:
 
 @pass_context
 def _made(context: Any, value: Any) -> Any:
-    return context.run.weigh(value)
+    return operations.literal(context.run, value)
 
 
 _INTERNAL: dict[str, Any] = {
@@ -329,6 +330,12 @@ SANDBOX: Sandbox = Sandbox()
 _MISSING_END = re.compile(r"unexpected char .* at (\d+)")
 
 
+@lru_cache(maxsize=512)
+def parsed(text: str) -> nodes.Template:
+    """The tree of a template, kept for the next who looks at it; nobody changes it."""
+    return parse(text)
+
+
 def parse(text: str) -> nodes.Template:
     """The tree of a template, checked; a `SyntaxProblem` or a limit when it cannot be one."""
     if len(text) > MAX_TEMPLATE:
@@ -341,7 +348,6 @@ def parse(text: str) -> nodes.Template:
         raise _syntax_problem(source, problem) from None
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
-    tree.set_environment(SANDBOX)
     return tree
 
 

@@ -22,7 +22,7 @@ from noetl.expr.limits import Draws, NeedsRun, Run
 from noetl.expr.lookup import Undefined, UndefinedUse, View, lookup
 from noetl.expr.names import dotted_names, free_names
 from noetl.expr.operations import explain
-from noetl.expr.sandbox import SANDBOX, bounded, parse
+from noetl.expr.sandbox import SANDBOX, bounded, parse, parsed
 from noetl.expr.views import plain
 
 __all__ = ["Compiled", "Draws", "compile_value", "evaluate", "holds", "is_template"]
@@ -219,33 +219,26 @@ def compile_value(value: Any) -> Compiled:
 
 @lru_cache(maxsize=CACHED_TEMPLATES)
 def _compile_text(text: str) -> Compiled:
-    tree = parse(text.strip() if _looks_whole(text) else text)
-    whole = _whole_expression(tree) if _looks_whole(text) else None
-    if whole is None and _looks_whole(text):
-        tree = parse(text)
+    tree = parsed(text)
+    whole = whole_expression(tree)
     builder = Builder()
     try:
         if whole is not None:
             return _Text(text, builder.build(whole), builder.build_plain(whole), needs_run=builder.needs_run)
         closure = _text_closure(builder, tree)
     except NotSimple:
-        closure = jinja_closure(text, tree, whole)
+        closure = jinja_closure(text, whole=whole is not None)
         return _Text(text, closure, lambda names, run: plain(closure(names, run), run), needs_run=True)
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
     return _Text(text, closure, closure, needs_run=builder.needs_run)
 
 
-def _looks_whole(text: str) -> bool:
-    stripped = text.strip()
-    return stripped.startswith("{{") and stripped.endswith("}}")
-
-
-def _whole_expression(tree: nodes.Template) -> nodes.Expr | None:
-    """The expression of a template that is exactly one `{{ ... }}`."""
+def whole_expression(tree: nodes.Template) -> nodes.Expr | None:
+    """The expression of a template that is exactly one `{{ ... }}`, white space around it aside."""
     if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
         return None
-    parts = tree.body[0].nodes
+    parts = [part for part in tree.body[0].nodes if not isinstance(part, nodes.TemplateData) or not part.data.isspace()]
     return parts[0] if len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData) else None
 
 
@@ -257,11 +250,13 @@ def _text_closure(builder: Builder, tree: nodes.Template) -> Closure:
     return text_of(builder, tree.body[0])
 
 
-def jinja_closure(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> Closure:
-    """The closure that runs Jinja's compiled code; `whole` is taken out as a value."""
-    if whole is not None:
+def jinja_closure(text: str, *, whole: bool) -> Closure:
+    """The closure that runs Jinja's compiled code; the expression of a `whole` template is its value."""
+    tree = parse(text)  # a tree of its own: it is changed below
+    expression = whole_expression(tree) if whole else None
+    if expression is not None:
         keep = nodes.ExprStmt(lineno=1)
-        keep.node = nodes.Call(nodes.Name(_KEEP, "load", lineno=1), [whole], [], None, None, lineno=1)
+        keep.node = nodes.Call(nodes.Name(_KEEP, "load", lineno=1), [expression], [], None, None, lineno=1)
         tree = nodes.Template([keep], lineno=1)
     try:
         code = SANDBOX.compile(bounded(tree))
@@ -273,7 +268,7 @@ def jinja_closure(text: str, tree: nodes.Template, whole: nodes.Expr | None) -> 
         context: Any = template.new_context({}, shared=False)
         context.run = run
         context.names = names
-        if whole is not None:
+        if expression is not None:
             return _kept(template, context)
         pieces: list[str] = []
         length = 0

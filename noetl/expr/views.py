@@ -182,12 +182,13 @@ class _Envelope(View):
 
     def payload(self) -> Any:
         """The payload as data; hydrated once."""
-        if self.outcome.ref is None or self.outcome.data is not None:
-            return self.outcome.data
+        outcome = self.outcome
+        if outcome.ref is None or outcome.data is not None:
+            return outcome.data
         if self._hydrated is _ABSENT:
             if self.resolve is None:
-                raise NeedsPayload(self.outcome.ref)
-            self._hydrated = self.resolve(self.outcome.ref)
+                raise NeedsPayload(outcome.ref)
+            self._hydrated = self.resolve(outcome.ref)
         return self._hydrated
 
     def extracted(self, at: tuple[Any, ...]) -> Any:
@@ -204,7 +205,10 @@ class _Envelope(View):
 
     def data(self) -> Any:
         """`output.data`: the payload, lazily when it is stored."""
-        return PayloadView(self) if self.stored() else self.payload()
+        outcome = self.outcome
+        if outcome.ref is None or outcome.data is not None:
+            return outcome.data
+        return PayloadView(self) if self._hydrated is _ABSENT else self._hydrated
 
     def payload_field(self, key: Any) -> Any:
         """A key of the payload, or `_ABSENT`."""
@@ -227,21 +231,20 @@ class _Envelope(View):
     def envelope_field(self, key: Any) -> Any:
         """A field of the envelope or of its habits, or `_ABSENT`."""
         outcome = self.outcome
-        if key == "data":
-            return self.data()
         if key == "status":
             return outcome.status
+        if key == "data":
+            return self.data()
+        if key in outcome.helpers:
+            return outcome.helpers[key]
         if key == "error":
             return self._error()
-        if key == "ref" or key == "_ref":
-            return None if outcome.ref is None else ReferenceView(outcome.ref)
         if key == "meta":
             return outcome.meta
-        helpers = outcome.helpers
+        if key == "ref" or key == "_ref":
+            return None if outcome.ref is None else ReferenceView(outcome.ref)
         if key == "results" and self.results is not None:
             return _Results(self.results, self.resolve)
-        if key in helpers:
-            return helpers[key]
         return self._habit(key)
 
     def _error(self) -> Any:
@@ -304,11 +307,12 @@ class OutputView(_Envelope):
 
     def field(self, key: Any) -> Any:
         """`output.key`."""
+        found = self.envelope_field(key)
+        if found is not _ABSENT:
+            return found
         if key == "result":
             return ResultView(self.outcome, name=f"{self.name}.result", results=self.results, resolve=self._resolver())
-        found = self.envelope_field(key)
-        if found is _ABSENT:
-            found = self.payload_field(key)
+        found = self.payload_field(key)
         return self.absent(key) if found is _ABSENT else found
 
     def _resolver(self) -> Resolve | None:

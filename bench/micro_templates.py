@@ -1,0 +1,107 @@
+"""How long templates take: the closures, Jinja's compiled code, and compiling.
+
+Each function measures one thing and returns figures; the harness prints and keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import process_time
+from typing import Any
+
+from noetl.expr.limits import Run
+from noetl.expr.sandbox import parsed
+from noetl.expr.template import _compile_text, compile_value, jinja_closure
+from noetl.expr.views import OutputView, ResultView
+from noetl.model.outcome import ok
+
+NAMES: dict[str, Any] = {
+    "ctx": {"a": {"b": 3}, "items": [1, 2, 3], "name": "orders"},
+    "workload": {"api_url": "http://127.0.0.1:8080", "page_size": 100},
+    "iter": {"page": 2, "item": {"id": 7}},
+    "output": OutputView(ok({"rows": [{"id": 1}], "row_count": 1}, http={"status": 200, "headers": {}, "url": "u"})),
+    "fetch": ResultView(ok({"rows": [{"id": 1}], "row_count": 1}), name="fetch"),
+}
+
+EXPRESSIONS = {
+    "path": "{{ ctx.a.b }}",
+    "guard": "{{ output.status == 'error' and output.http.status in [429, 500, 502, 503, 504] }}",
+    "guard_taken": "{{ output.status == 'ok' and output.http.status in [200, 201] }}",
+    "count": "{{ (iter.page | int) + 1 }}",
+    "default": "{{ ctx.missing | default(1) }}",
+    "text": "{{ workload.api_url }}/v1/items?page={{ iter.page }}",
+    "result": "{{ fetch.rows[0].id }}",
+    "loop": "{% for i in ctx['items'] %}{{ i }},{% endfor %}",
+}
+
+
+def microseconds(call: Callable[[], Any], seconds: float = 0.2) -> float:
+    """The best of five rounds, in microseconds a call."""
+    number = 1
+    while True:
+        began = process_time()
+        for _ in range(number):
+            call()
+        took = process_time() - began
+        if took > seconds / 20:
+            break
+        number *= 4
+    number = max(1, int(number * seconds / 5 / took))
+    best = float("inf")
+    for _ in range(5):
+        began = process_time()
+        for _ in range(number):
+            call()
+        best = min(best, (process_time() - began) / number)
+    return best * 1e6
+
+
+def evaluate() -> dict[str, float]:
+    """Microseconds for one evaluation of each expression."""
+    return {name: microseconds(_evaluation(text)) for name, text in EXPRESSIONS.items()}
+
+
+def evaluate_by_jinja() -> dict[str, float]:
+    """The same expressions through Jinja's compiled code, to see what the closures save."""
+    figures = {}
+    for name, text in EXPRESSIONS.items():
+        closure = jinja_closure(text, whole=not text.startswith("{%"))
+        figures[name] = microseconds(lambda closure=closure: closure(NAMES, Run()))  # type: ignore[misc]
+    return figures
+
+
+def hold() -> dict[str, float]:
+    """Microseconds for one guard."""
+    return {name: microseconds(_guard(EXPRESSIONS[name])) for name in ("path", "guard", "guard_taken")}
+
+
+def compile_fresh() -> dict[str, float]:
+    """Microseconds for compiling a template that is not in the cache, and one that is."""
+    fresh = {
+        f"{name}_fresh": microseconds(lambda text=text: (parsed.cache_clear(), _compile_text.__wrapped__(text)))  # type: ignore[misc]
+        for name, text in EXPRESSIONS.items()
+    }
+    return {**fresh, "cached": microseconds(lambda: compile_value(EXPRESSIONS["guard"]))}
+
+
+def _evaluation(text: str) -> Callable[[], Any]:
+    compiled = compile_value(text)
+    return lambda: compiled.evaluate(NAMES)
+
+
+def _guard(text: str) -> Callable[[], Any]:
+    compiled = compile_value(text)
+    return lambda: compiled.holds(NAMES)
+
+
+FIGURES = {
+    "template_evaluate": evaluate,
+    "template_evaluate_jinja": evaluate_by_jinja,
+    "template_holds": hold,
+    "template_compile": compile_fresh,
+}
+
+if __name__ == "__main__":
+    for group, measure in FIGURES.items():
+        for name, figure in measure().items():
+            print(f"{group:24} {name:16} {figure:9.2f} us")
