@@ -63,7 +63,7 @@ def test_every_module_of_the_folder_is_a_kind_of_its_own_name():
 
 
 def test_knowing_every_kind_imports_no_driver():
-    heavy = "{'aiohttp', 'psycopg', 'asyncpg', 'duckdb', 'pyarrow', 'nats', 'obstore', 'cryptography', 'asyncio'}"
+    heavy = "{'aiohttp', 'psycopg', 'asyncpg', 'duckdb', 'pyarrow', 'nats', 'obstore', 'cryptography'}"
     probe = f"import sys, noetl.tools; noetl.tools.specs(); print(sorted({heavy} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
