@@ -272,7 +272,8 @@ async def _stored(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: s
         try:
             reference = await call.host.put_result(chunks, content_type=header or "application/octet-stream")
         except StoreUnavailable as failure:
-            raise HttpFailure("storage.access", f"the body cannot be stored: {failure}", retryable=True) from failure
+            kind = "storage.access" if failure.kind == "connection" else failure.kind
+            raise HttpFailure(kind, f"the body cannot be stored: {failure}", retryable=True) from failure
         except OSError as failure:
             if isinstance(failure, TimeoutError):
                 raise

@@ -32,6 +32,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     aliases: tuple[str, ...] = ()  # accepted spellings, read as this field
     choices: tuple[str, ...] = ()
     raw: bool = False  # never rendered as a template (code)
+    bind: bool = False  # what its expressions yield stays data (`expr.binding`): a text read as code, e.g. by a shell
     default: Any = None
 
 

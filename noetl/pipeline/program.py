@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from noetl.expr.binding import compile_bound
 from noetl.expr.template import Compiled, compile_value
 from noetl.model.playbook import (
     Assignment,
@@ -271,7 +272,8 @@ def _texts(node: Any) -> Iterable[str]:
 
 def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, reads: frozenset[str]) -> CompiledTask:
     given = named_input(spec, task.input) if spec else task.input
-    fields, static = _fields(given, task.path, raw=task.raw)
+    bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
+    fields, static = _fields(given, task.path, raw=task.raw, bound=bound)
     tool_spec = {key: value for key, value in task.spec.items() if key not in _NOT_FOR_TOOLS}
     spec_fields, static_spec = _fields(tool_spec, f"{task.path}/spec")
     rules = None if task.rules is None else tuple(_rule(number, rule) for number, rule in enumerate(task.rules))
@@ -311,7 +313,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
 
 
 def _fields(
-    values: Mapping[str, Any], path: str, *, raw: tuple[str, ...] = ()
+    values: Mapping[str, Any], path: str, *, raw: tuple[str, ...] = (), bound: tuple[str, ...] = ()
 ) -> tuple[tuple[CompiledField, ...], dict[str, Any]]:
     """Templated fields in rendering order, and the rest as it stands."""
     static: dict[str, Any] = {}
@@ -320,7 +322,7 @@ def _fields(
         if name in raw:
             static[name] = value
             continue
-        compiled = compile_value(value)
+        compiled = compile_bound(value) if name in bound else compile_value(value)
         if compiled.static:
             static[name] = value
         else:

@@ -1,0 +1,400 @@
+"""kind: shell with real shells: no injection, streamed and bounded output, nothing left running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from noetl.drivers.shell_binding import CannotBind, bind
+from noetl.expr.binding import Bound, bound_parts, compile_bound
+from noetl.testing.tools import ToolHost, tool_call
+from noetl.tools import load, specs
+
+FOUND = {os.path.realpath(path): name for name in ("sh", "dash", "bash") if (path := shutil.which(name))}
+SHELLS = sorted(FOUND.values())
+
+
+@pytest.fixture
+def shell(tool, tmp_path):
+    """Run a command whose templates are rendered as the pipeline renders them."""
+
+    def run(command=None, names=None, /, *, host=None, spec=None, timeout=None, **others):
+        given = {**others} if command is None else {"command": command, **others}
+        rendered = {}
+        for name, value in given.items():
+            field = specs()["shell"].fields.get({"cmd": "command", "cmds": "commands"}.get(name, name))
+            is_bound = field is not None and field.bind
+            rendered[name] = compile_bound(value).evaluate(names or {}) if is_bound else value
+        return tool("shell", rendered, host=host or ToolHost(folder=tmp_path), spec=spec or {}, timeout=timeout)
+
+    return run
+
+
+def out(outcome):
+    assert outcome.status == "ok", outcome.error
+    return outcome.data["stdout"]
+
+
+# ── what runs ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_command_gives_its_output(shell):
+    outcome = shell("echo out; echo err >&2")
+    assert outcome.data == {"returncode": 0, "stdout": "out\n", "stderr": "err\n"}
+    assert outcome.helpers["sh"] == {"returncode": 0, "signal": None}
+
+
+@pytest.mark.parametrize("spelling", ["cmd", "command"])
+def test_every_spelling_is_read(shell, spelling):
+    assert out(shell(**{spelling: "echo hi"})) == "hi\n"
+
+
+def test_commands_share_one_shell_and_stop_at_the_first_failure(shell, tmp_path):
+    assert out(shell(cmds=["x=5", "cd /", "echo $x", "pwd"])) == "5\n/\n"
+    outcome = shell(cmds=["echo one", "false", "touch never"])
+    assert outcome.error.kind == "shell" and outcome.data["stdout"] == "one\n"
+    assert not (tmp_path / "never").exists()
+    assert out(shell(cmds="echo a\necho b")) == "a\nb\n"
+    assert out(shell(cmd=["echo a", "echo b"])) == "a\nb\n"
+
+
+def test_a_list_is_a_program_and_its_arguments(shell):
+    evil = "a b; $(id) `id` *"
+    assert out(shell(["printf", "%s|", "{{ x }}", "plain"], {"x": evil})) == f"{evil}|plain|"
+    assert out(shell(["echo", 1, True])) == "1 True\n"
+
+
+def test_a_text_that_is_one_expression_is_the_command_itself(shell):
+    assert out(shell("{{ c }}", {"c": "echo a && echo b"})) == "a\nb\n"
+    assert out(shell("{{ c }}", {"c": ["echo", "a && b"]})) == "a && b\n"
+
+
+def test_scripts_come_as_text_and_from_files_and_choose_their_interpreter(shell, tmp_path):
+    assert out(shell(script='echo "$1-$2"', arguments=["a b", 3])) == "a b-3\n"
+    (tmp_path / "job.sh").write_text("#!/bin/sh\necho from a file: $1 $who\n")
+    assert out(shell(script={"uri": "job.sh"}, arguments=["x"], who="me")) == "from a file: x me\n"
+    assert out(shell(script=f"#!{sys.executable} -S\nimport sys\nprint(sys.argv[1:])", arguments=["q"])) == "['q']\n"
+    assert out(shell(script="print(6 * 7)", shell=f"{sys.executable} -S")) == "42\n"
+    assert shell(script={"uri": "no.sh"}).error.kind == "not_found"
+
+
+def test_templates_in_a_script_of_another_language_are_refused(tool):
+    text = compile_bound("#!/usr/bin/env python3\nprint('{{ x }}')").evaluate({"x": "') or 1"})
+    outcome = tool("script", {"script": text})
+    assert outcome.error.kind == "schema" and "could become part of its code" in outcome.error.message
+
+
+def test_input_and_env_are_variables_and_little_else_is(shell, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
+    names = out(shell("env", env={"STAGE": 3, "NOT": None}, who="me", _x="y"))
+    assert "STAGE=3" in names and "who=me" in names and "NOT=" not in names
+    assert "do-not-leak" not in names and "PATH=" in names
+    assert "do-not-leak" in out(shell("env", spec={"inherit_env": ["AWS_SECRET_ACCESS_KEY"]}))
+    assert "do-not-leak" in out(shell("env", spec={"inherit_env": True}))
+
+
+def test_the_working_folder_and_stdin(shell, tmp_path):
+    (tmp_path / "sub").mkdir()
+    assert out(shell("pwd")) == f"{tmp_path}\n"
+    assert out(shell("pwd", cwd="sub")) == f"{tmp_path}/sub\n"
+    assert shell("pwd", cwd="nowhere").error.kind == "not_found"
+    assert out(shell("cat", stdin="text ä")) == "text ä"
+    assert out(shell("cat", stdin={"a": [1]})) == '{"a":[1]}'
+    assert out(shell("true", stdin="x" * 1_000_000)) == ""  # a program that does not read it
+    assert out(shell("cat")) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "there is none"),
+        ({"command": "a", "script": "b"}, "it has `command` and `script`"),
+        ({"command": 7}, "text or a list"),
+        ({"command": "true", "env": ["x"]}, "`env` is a mapping"),
+        ({"command": "true", "env": {"a=b": 1}}, "cannot be the name"),
+        ({"command": ["no-such-program-here"]}, "no program 'no-such-program-here'"),
+        ({"command": "true", "shell": "/no/shell"}, "no program '/no/shell'"),
+        ({"script": {"source": {}}}, "needs a `uri`"),
+    ],
+)
+def test_bad_parameters_are_clear_errors(tool, given, said):
+    outcome = tool("shell", given)
+    assert outcome.status == "error" and said in outcome.error.message
+    assert outcome.helpers["sh"] == {"returncode": None, "signal": None}
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+# ── how it ends ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_non_zero_exit_is_an_error_that_keeps_the_output(shell):
+    outcome = shell("echo partly; echo 'what went wrong' >&2; exit 3")
+    assert outcome.error.kind == "shell" and not outcome.error.retryable
+    assert outcome.error.message == "the command ended with exit status 3: what went wrong"
+    assert outcome.data["returncode"] == 3 and outcome.data["stdout"] == "partly\n"
+    assert shell("grep x /dev/null", spec={"ok_codes": [1]}).status == "ok"
+    assert "SIGKILL" in shell("kill -9 $$").error.message
+
+
+def test_a_timeout_ends_the_whole_group(shell, tmp_path):
+    started = time.monotonic()
+    outcome = shell("echo before; sleep 60 & echo $! > pid; sleep 60", timeout=0.3, spec={"kill_grace": 0.2})
+    assert outcome.error.kind == "timeout" and outcome.data["stdout"] == "before\n"
+    assert time.monotonic() - started < 5
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_a_program_that_ignores_the_request_to_end_is_made_to(shell):
+    outcome = shell("trap '' TERM; while true; do sleep 0.05; done", timeout=0.2, spec={"kill_grace": 0.2})
+    assert outcome.error.kind == "timeout"
+
+
+def test_a_trap_gets_its_chance_to_clean_up(shell, tmp_path):
+    shell("trap 'touch cleaned; exit 1' TERM; sleep 30 & wait", timeout=0.3)
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_cancelling_ends_the_group(loop, tmp_path):
+    async def cancelled():
+        host = ToolHost(folder=tmp_path)
+        command = "sleep 60 & echo $! $$; wait"
+        work = asyncio.ensure_future(load("shell")(tool_call("shell", {"command": command}, host=host)))
+        while not host.lines:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        pids = [int(word) for word in host.lines[0][1].split()]
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        while any(map(is_running, pids)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    loop.run(asyncio.wait_for(cancelled(), 10))
+
+
+def test_what_is_left_in_the_background_neither_delays_nor_outlives_the_task(shell, tmp_path):
+    started = time.monotonic()
+    assert out(shell("sleep 60 & echo $! > pid; echo done")) == "done\n"
+    assert time.monotonic() - started < 5
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv on this machine")
+def test_a_command_dies_with_its_worker():
+    keeper = (
+        "import asyncio, sys\nfrom noetl.testing.tools import ToolHost, tool_call\nfrom noetl.tools import load\n"
+        "class H(ToolHost):\n    def log(self, line, *, stream='stdout'):\n        print(line, flush=True)\n"
+        "asyncio.run(load('shell')(tool_call('shell', {'command': 'echo $$; while true; do sleep 1; done'}, host=H())))"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", keeper], stdout=subprocess.PIPE, text=True)
+    try:
+        child = psutil.Process(int(worker.stdout.readline()))
+        worker.kill()
+        _, alive = psutil.wait_procs([child], timeout=10)
+        assert not alive
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+
+# ── output ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_are_logged_as_they_come(shell, tmp_path):
+    host = ToolHost(folder=tmp_path)
+    shell("echo one; echo two >&2; printf 'no end'", host=host)
+    assert ("stdout", "one") in host.lines and ("stderr", "two") in host.lines and ("stdout", "no end") in host.lines
+
+
+def test_long_output_keeps_its_beginning_and_its_end(shell):
+    outcome = shell(
+        "echo first; yes | head -c 3000000; echo; echo last", spec={"max_output_bytes": 1000, "max_log_bytes": 500}
+    )
+    text = outcome.data["stdout"]
+    assert text.startswith("first\n") and text.endswith("last\n") and len(text) < 1100
+    assert "bytes left out" in text and outcome.meta["truncated"] is True
+    assert outcome.meta["stdout_bytes"] == 3_000_012
+
+
+@pytest.mark.parametrize("size", [999, 1000, 1001, 1500, 70_000, 200_000])
+def test_output_around_the_limit_is_whole_or_cut_cleanly(shell, size):
+    text = shell(f"head -c {size} /dev/zero | tr '\\0' x", spec={"max_output_bytes": 1000}).data["stdout"]
+    if size <= 1000:
+        assert text == "x" * size
+    else:
+        head, _, rest = text.partition("\n... ")
+        assert head == "x" * 500
+        assert rest == f"{size - 1000:,} bytes left out ...\n" + "x" * 500
+
+
+def test_secrets_at_the_cut_are_masked_before_it(shell, tmp_path):
+    host = ToolHost(folder=tmp_path, credentials={"k": {"p": "s3cr3t-s3cr3t-s3cr3t"}})
+    command = "head -c 490 /dev/zero | tr '\\0' x; printf s3cr3t-s3cr3t-s3cr3t; head -c 90000 /dev/zero | tr '\\0' y"
+    text = shell(command, host=host, spec={"max_output_bytes": 1000}).data["stdout"]
+    assert "s3cr" not in text and "***" in text
+
+
+def test_output_that_is_not_utf8_is_readable(shell):
+    assert out(shell("printf '\\377ab'")) == "\ufffdab"
+
+
+# ── no injection ────────────────────────────────────────────────────────────────────────
+
+EVIL = [
+    "; touch pwned",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "' ; touch pwned ; '",
+    '" ; touch pwned ; "',
+    "\\' ; touch pwned",
+    "\n touch pwned \n",
+    "x\nEOF\ntouch pwned\n",
+    "&& touch pwned",
+    "| touch pwned",
+    "> pwned",
+    "${HOME}$PATH*",
+    "-n --help",
+    "}; touch pwned; {",
+    ")); touch pwned",
+    "a[$(touch pwned)]",
+    "#!/bin/sh",
+    "ä \U0001f600 \t\\",
+    "",
+]
+
+PLACES = [
+    ("printf %s {{ x }}", "{}"),
+    ("printf '%s' \"{{ x }}\"", "{}"),
+    ("printf %s '{{ x }}'", "{}"),
+    ("printf %s 'a'{{ x }}\"b\"", "a{}b"),
+    ("printf %s 'it is {{ x }} here'", "it is {} here"),
+    ('printf %s "it is {{ x }} here"', "it is {} here"),
+    ('printf %s "$(printf %s "{{ x }}." )"', "{}."),
+    ("v={{ x }}; printf %s \"$v\"", "{}"),
+    ("printf %s \"${NOTHING:-{{ x }}}\"", "{}"),
+    ("cat <<EOF\n{{ x }}\nEOF", "{}\n"),
+    ("cat <<-EOF\n\tsaid {{ x }}!\n\tEOF\nprintf %s {{ x }}", "said {}!\n{}"),
+    ("printf a # a comment with {{ x }} in it's text\nprintf %s {{ x }}", "a{}"),
+    ("(printf %s {{ x }})", "{}"),
+    ("if [ {{ x }} = {{ x }} ]; then printf %s {{ x }}; fi", "{}"),
+    ("case {{ x }} in a) printf a;; *) printf %s {{ x }};; esac", "{}"),
+    ("f() { printf %s \"$1\"; }\nf {{ x }}", "{}"),
+    ("printf '%s' \"\\\"{{ x }}\\\"\"", '"{}"'),
+    ("echo a | { cat >/dev/null; printf %s {{ x }}; }", "{}"),
+    ("printf %s \"$((1 + 2))\" {{ x }}", "3{}"),
+    ("printf %s 1 2>/dev/null {{ x }} 1>&1", "1{}"),
+]  # fmt: skip
+
+
+def bash_run(text, variables, folder, shell):
+    env = {"PATH": os.environ["PATH"], "HOME": "/home/x", **variables}
+    done = subprocess.run([shell, "-c", text], env=env, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL)
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("shell_name", SHELLS)
+@pytest.mark.parametrize(("text", "expected"), PLACES)
+def test_no_value_becomes_syntax_in_any_place(tmp_path, shell_name, text, expected):
+    for value in EVIL:
+        command, variables = bind(bound_parts(compile_bound(text).evaluate({"x": value})))
+        shown = bash_run(command, variables, tmp_path, shell_name)
+        wanted = value
+        if "printf %s 1 2>" in text and not value:
+            wanted = ""
+        assert shown == expected.replace("{}", wanted), (value, command)
+        assert not os.listdir(tmp_path), (value, command)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "printf %s `printf %s {{ x }}`",
+        'printf %s "`printf %s {{ x }}`"',
+        "printf %s $(printf %s {{ x }})",
+        "printf %s $'a{{ x }}b'",
+        'printf %s "${A:-"{{ x }}"}"',
+        "cat <<'EOF'\n{{ x }}\nEOF",
+        "cat <<< {{ x }}",
+        "printf %s $((1 + {{ x }}))",
+        "printf %s \\{{ x }}",
+    ],
+)
+def test_odd_places_never_run_a_value_either(tmp_path, text):
+    for value in EVIL:
+        try:
+            rendered = compile_bound(text).evaluate({"x": value})
+            command, variables = bind(bound_parts(rendered))
+        except CannotBind:
+            continue
+        bash_run(command, variables, tmp_path, "bash")
+        assert "pwned" not in os.listdir(tmp_path), (value, command)
+
+
+ALPHABET = "ab '\"\\$`(){}[]<>|&;#\n*?~!=-"
+
+
+@given(
+    pieces=st.lists(st.text(alphabet=ALPHABET, max_size=8), min_size=2, max_size=5),
+    value=st.text(alphabet=ALPHABET, max_size=6),
+)
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+def test_whatever_the_author_writes_a_value_cannot_run_a_command(tmp_path, pieces, value):
+    """Random text around a value that would leave a file behind if any part of it were ever executed."""
+    trap = f"{value}; >{tmp_path}/pwned; $(>{tmp_path}/pwned)`>{tmp_path}/pwned`"
+    parts = [part for piece in pieces for part in (piece.replace(">", "").replace("<", ""), Bound(trap))]
+    if any(word in "".join(pieces) for word in ("<<",)):
+        return
+    try:
+        command, variables = bind(parts)
+    except CannotBind:
+        return
+    env = {"PATH": "/nonexistent", **variables}
+    subprocess.run(
+        ["/bin/bash", "-c", command], env=env, cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL, timeout=20
+    )
+    assert not (tmp_path / "pwned").exists(), command
+
+
+def test_numbers_stand_anywhere_and_words_not_in_arithmetic(shell):
+    assert out(shell("echo $(({{ n }} + 1)) '{{ n }}' {{ f }}", {"n": 41, "f": 1.5})) == "42 41 1.5\n"
+    outcome = shell("echo $(({{ x }}))", {"x": "a[$(id)]"})
+    assert outcome.error.kind == "schema" and "only a number" in outcome.error.message
+
+
+def test_values_that_no_program_can_be_given_are_refused(shell):
+    assert "NUL" in shell("echo {{ x }}", {"x": "a\x00b"}).error.message
+    outcome = shell("echo {{ x }}", {"x": "x" * 3_000_000})
+    assert outcome.error.kind == "limit" and "stdin" in outcome.error.message
+
+
+def test_the_pipeline_binds_what_templates_of_a_command_yield():
+    from noetl.dsl.compile import compile_playbook
+    from noetl.pipeline.program import Programs
+
+    text = (
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkflow:\n"
+        "  - step: start\n    tool:\n      kind: shell\n      cmd: 'echo {{ workload.x }}'\n"
+    )
+    compiled = compile_playbook(text, file="p.yaml", specs=specs())
+    assert compiled.playbook is not None, compiled.diagnostics
+    program = Programs(compiled.playbook, specs()).step("start")
+    field = next(field for field in program.tasks[0].fields if field.name == "command")
+    rendered = field.value.evaluate({"workload": {"x": "; id"}})
+    assert bound_parts(rendered) == ["echo ", Bound("; id")]
