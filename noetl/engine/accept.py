@@ -192,7 +192,7 @@ def _report(state: State, fact: ReportMade, env: Env, record: Record) -> Reply:
             if check is not None and check != checksum(event):
                 return _refuse(state, run, report, f"{key_of(event)} was reported before with another body", record)
         fresh = [event for event, check in zip(fresh, known, strict=True) if check is None]
-    if fresh and run.status != "leased":
+    if fresh and (run.status == "suspended" or not run.epoch):
         return _no(report, f"the run is {run.status}")
     return _accept_events(state, env, run, report, fresh, record)
 

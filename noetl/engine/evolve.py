@@ -256,7 +256,8 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     if event.deadline_at is not None:
         state.due[run_id] = event.deadline_at
     if compiled.plain:
-        state.open[run_id] = Run(run_id, step_run)
+        run = state.open[run_id] = Run(run_id, step_run)
+        run.at = at
         state.queued[run_id] = None
 
 
@@ -277,6 +278,7 @@ def _lease(state: State, run: Run, epoch: int, worker: str) -> None:
     run.epoch = epoch
     run.worker = worker
     run.seq = state.seq
+    run.at = state.at
     run.current = None
     run.latest = None
     if run.seen:
@@ -576,6 +578,7 @@ def _wrote(state: State, run: Run, patch: dict[str, Any]) -> None:
 
 def _requeue(state: State, run: Run) -> None:
     run.status = "queued"
+    run.at = state.at
     run.worker = ""
     state.queued[run.id] = None
 
@@ -601,6 +604,7 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     if event.position is not None:
         run.position = event.position
     run.status = "suspended"
+    run.at = at
     run.worker = ""
     run.lost = 0
     run.current = None

@@ -22,7 +22,7 @@ from noetl.engine.env import Env, Failure
 from noetl.engine.names import at_input, at_loop, at_step_set
 from noetl.engine.net import DEFAULT_PARALLEL, CompiledLoop
 from noetl.engine.routing import route
-from noetl.engine.sets import ctx_patch, evaluate_sets
+from noetl.engine.sets import MAX_CTX_VALUE, ctx_patch, evaluate_sets
 from noetl.engine.state import Loop, State, StepRun
 from noetl.expr.views import extract
 from noetl.model.events import (
@@ -263,6 +263,14 @@ def _reduced(state: State, env: Env, loop: Loop) -> dict[str, Any]:
             value = reduce.join(reducer, first, value)
         elif isinstance(value, list):
             value = list(value)
+        size = len(_json(value))
+        if size > MAX_CTX_VALUE:
+            raise env.fail(
+                "limit",
+                f"the reduced value of ctx.{dotted} has {size:,} bytes and `ctx` takes {MAX_CTX_VALUE:,}; read the "
+                "loop's output instead",
+                loop.step_run.step.path,
+            )
         patch[target[0]] = put_path({**state.ctx, **patch}, target, value)[target[0]]
     return patch
 

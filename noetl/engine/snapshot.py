@@ -44,6 +44,7 @@ class _Run(Struct, array_like=True):
     epoch: int
     worker: str
     seq: int
+    at: float
     position: Position | None
     resume: Outcome | None
     lost: int

@@ -66,8 +66,8 @@ class Run:
     """The unit of lease: a step run without a loop, or one iteration in flight."""
 
     __slots__ = (
-        "child", "contributions", "current", "epoch", "id", "latest", "lost", "path", "position", "resume", "seen",
-        "seq", "status", "step_run", "waits", "worker",
+        "at", "child", "contributions", "current", "epoch", "id", "latest", "lost", "path", "position", "resume",
+        "seen", "seq", "status", "step_run", "waits", "worker",
     )  # fmt: skip
 
     def __init__(self, id: str, step_run: StepRun, path: IterationPath = ()) -> None:
@@ -78,6 +78,7 @@ class Run:
         self.epoch = 0
         self.worker = ""
         self.seq = 0  # of the lease
+        self.at = 0.0  # since when it has this status
         self.position: Position | None = None
         self.resume: Outcome | None = None
         self.lost = 0  # workers in a row without an accepted task between them

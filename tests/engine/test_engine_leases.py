@@ -12,6 +12,7 @@ from noetl.engine.outstanding import leases
 from noetl.model.events import (
     IterationFailed,
     ReportRefused,
+    StepDone,
     StepFailed,
     StepStarted,
     TaskStarted,
@@ -73,9 +74,30 @@ def test_expiry_alone_does_not_fence_only_the_next_claim_does():
     play = Play(ONE).start()
     order = play.take()
     play.tell(LeaseExpired(order.run_id, order.epoch))
-    verdict = play.do(order)
-    assert not verdict.accepted  # its lease was taken back and recorded: the run waits for another worker
-    assert [each.run_id for each in play.queue] == [order.run_id]
+    assert play.do(order).accepted  # late, but nobody else has claimed it
+    assert play.scheduled == ["start", "after"]
+    assert play.refusal(order.run_id) == "the run does not exist or has ended"
+
+
+def test_late_progress_is_kept_for_whoever_claims_the_run_next():
+    play = Play(ONE).start()
+    order = play.take()
+    play.report(order, task_done(order, "first", position=Position(task="second")))
+    play.tell(LeaseExpired(order.run_id, order.epoch))
+    late = task_done(order, "second", ok(1), position=Position(task=None))
+    assert play.report(order, late).accepted
+    again = play.take(worker="w2")
+    assert (again.position, again.resume, again.lost) == (Position(task=None), None, 0)
+    assert not play.do(order).accepted
+
+
+def test_nothing_is_believed_of_a_run_that_nobody_ever_claimed():
+    play = Play(LOOP).start()
+    run = Report("77:start:1/0", 0, 1, ())
+    assert not play.tell(ReportMade(run)).replies[0].accepted
+    play = Play(ONE).start()
+    events = (StepDone(step="start", step_run_id="77:start:1", output=ok()),)
+    assert not play.tell(ReportMade(Report("77:start:1", 0, 1, events))).replies[0].accepted
 
 
 def test_a_stale_expiry_means_nothing():

@@ -321,6 +321,16 @@ def test_a_failed_iteration_contributes_nothing():
     assert play.state.ctx == {"total": 4}
 
 
+def test_a_reduced_value_that_grows_too_large_fails_the_step():
+    big = "x" * 300_000
+    play = Play(
+        loop("mode: parallel, policy: {reduce: {ctx.ids: append}}"),
+        {"start": lambda play, order: wrote(order, ids=big)},
+    ).run()
+    assert play.status == "failed"
+    assert play.state.error.kind == "limit"
+
+
 # ── nested loops ────────────────────────────────────────────────────────────────────────
 
 NESTED = """
