@@ -23,6 +23,7 @@ from noetl.pipeline.places import NEEDS, info_of, located
 from noetl.pipeline.scopes import show_output
 
 MAX_BLOCK_ITERATIONS = 10_000
+MAX_FAILURES_LISTED = 100
 
 _PARAMETERS = frozenset({"block", "payload"})
 
@@ -166,6 +167,8 @@ def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
     while level.loops:
         loop = level.loops[-1]
         loop.outputs.append(outcome)
+        if len(level.loops) == len(level.program.loops) and level.program.tasks and not level.ran:
+            loop.skipped += 1
         if outcome.status == "error" and level.ended == "failed" and not best_effort:
             level.loops.clear()
             break
@@ -194,6 +197,7 @@ def _restart(frame: Frame, level: Level) -> None:
     level.results = {}
     level.previous = None
     level.last = None
+    level.ran = False
     level.ended = None
     level.error = None
     level.visits = {}
@@ -229,14 +233,20 @@ def _items(value: Any) -> list[Any]:
 
 
 def _collected(loop: BlockLoop) -> Outcome:
-    """A loop's outcome: the iterations' data in order, and its counts."""
-    failed = sum(1 for each in loop.outputs if each.status == "error")
-    counts = {
-        "total": len(loop.outputs),
-        "succeeded": len(loop.outputs) - failed - loop.skipped,
-        "failed": failed,
-        "skipped": loop.skipped,
+    """A loop's outcome: the iterations' data in order, and its counts (as a step's loop has them)."""
+    failures = [
+        {"index": index, "kind": each.error.kind, "message": each.error.message}
+        for index, each in enumerate(loop.outputs)
+        if each.status == "error" and each.error is not None
+    ]
+    counts: dict[str, Any] = {
+        "total": len(loop.items),
+        "succeeded": len(loop.outputs) - len(failures) - loop.skipped,
+        "failed": len(failures),
+        "skipped": len(loop.items) - len(loop.outputs) + loop.skipped,
     }
+    if failures:
+        counts["failures"] = failures[:MAX_FAILURES_LISTED]
     return ok([_element(each) for each in loop.outputs], loop=counts)
 
 
@@ -258,19 +268,20 @@ def _without_data(outcome: Outcome, held: Held) -> Outcome:
     return Outcome(status=outcome.status, ref=held.recorded.ref, error=outcome.error, helpers=outcome.helpers)
 
 
-Marks = tuple[Literal["done", "failed"] | None, list[tuple[BlockLoop, int, int]]]
+Marks = tuple[Literal["done", "failed"] | None, list[tuple[BlockLoop, int, int, int]]]
 
 
 def _loop_marks(level: Level) -> Marks:
-    return level.ended, [(loop, loop.index, len(loop.outputs)) for loop in level.loops]
+    return level.ended, [(loop, loop.index, len(loop.outputs), loop.skipped) for loop in level.loops]
 
 
 def _loop_restore(frame: Frame, level: Level, marks: Marks) -> None:
     """An evaluation must be repeated: the loops stand where they stood."""
     level.ended, loops = marks
     level.loops = []
-    for loop, index, outputs in loops:
+    for loop, index, outputs, skipped in loops:
         loop.index = index
+        loop.skipped = skipped
         del loop.outputs[outputs:]
         level.loops.append(loop)
     block_iteration(frame, level)

@@ -143,6 +143,7 @@ def test_a_failing_iteration_of_a_block_fails_the_call_or_is_listed():
 def test_until_stops_a_blocks_loop():
     run = drive(call(input={"block": "b", "rows": [1, 2, 3]}), blocks=[looping(loop={"until": "{{ iter.row == 2 }}"})])
     assert len(run.ran) == 2 and len(run.output.data) == 2
+    assert run.output.helpers["loop"] == {"total": 3, "succeeded": 2, "failed": 0, "skipped": 1}
 
 
 NESTED = block(
@@ -200,3 +201,10 @@ def test_a_child_playbook_called_from_a_block_resumes_inside_it():
         book, position=msgspec.json.decode(msgspec.json.encode(request.position), type=Position), resume=ok({"v": 8})
     ).run()
     assert second.ran == ["call/t", "after"] and second.runs[0].input == {"x": 8} and second.status == "done"
+
+
+def test_an_iteration_of_a_block_whose_tasks_are_all_skipped_counts_as_skipped():
+    loop = Loop(collection="{{ input.rows }}", iterator="row")
+    made = block("b", task("t", rules=[rule("{{ iter.row == 2 }}", "skip")]), loop=loop)
+    run = drive(call(input={"block": "b", "rows": [1, 2, 3]}), blocks=[made])
+    assert run.output.helpers["loop"] == {"total": 3, "succeeded": 2, "failed": 0, "skipped": 1}
