@@ -139,7 +139,7 @@ TABLE: tuple[Setting, ...] = (
         "event store of the embedded engine",
     ),
     Setting("results", _text, lambda known, environ: f"blob://{known['home']}/results", "where large results are kept"),
-    Setting("slots", _positive, lambda known, environ: 16, "how many runs the embedded engine works on at once"),
+    Setting("slots", _positive, lambda known, environ: 256, "how many runs the embedded engine works on at once"),
     Setting(
         "server.url", _url, lambda known, environ: None, "server that execution commands speak to; none: this machine"
     ),

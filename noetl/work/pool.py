@@ -28,6 +28,7 @@ CLAIM_WAIT = 20.0  # seconds a claim may wait at the server
 REVOKED_WAIT = 20.0
 HEARTBEAT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # after a call that failed
+STOP_SECONDS = 5.0  # that a cancelled tool may take to stop its work
 RUNS_IN_A_ROW = 64  # before a slot lets others have the loop
 
 _log = logging.getLogger("noetl.work")
@@ -55,7 +56,7 @@ class Pool:
         *,
         worker: str,
         clock: Clock,
-        slots: int = 16,
+        slots: int = 256,
         pool: str = "default",
         labels: tuple[str, ...] = (),
         heartbeat: float = HEARTBEAT,
@@ -112,7 +113,10 @@ class Pool:
             unfinished = list(self._held.values())
             for held in unfinished:
                 self._cancel(held)
-            await asyncio.gather(*self._slots, return_exceptions=True)
+            if self._slots:
+                _, hanging = await asyncio.wait(self._slots, timeout=STOP_SECONDS)
+                if hanging:
+                    _log.error("%d tools did not stop when they were cancelled", len(hanging))
             await self._give_back(unfinished)
             await self._reporter.abandon()
         for number in range(len(self._loops)):

@@ -5,8 +5,10 @@ import base64
 from urllib.parse import quote
 
 import pytest
+from aiohttp import web
 from work_link import Bench
 
+from noetl.drivers.lifetime import close_shared
 from noetl.model.events import StepDone, StepFailed, TaskDone
 from noetl.model.outcome import Outcome, error, ok
 from noetl.work.host import AddressPolicy, Surroundings, Watcher
@@ -173,6 +175,39 @@ def test_paths_and_sources_are_found_beside_the_playbook(tmp_path):
     )
     assert bench.run()[-1].output.data == "result = 1"
     assert seen == [str(tmp_path / "data/x.csv")]
+
+
+def test_a_source_is_fetched_over_http_where_the_policy_allows_it():
+    async def check() -> None:
+        async def serve(request):
+            return web.Response(text="result = 2") if request.path == "/code.py" else web.Response(status=404)
+
+        app = web.Application()
+        app.router.add_get("/{name}", serve)
+        server = web.AppRunner(app)
+        await server.setup()
+        site = web.TCPSite(server, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]
+
+        async def act(call):
+            return ok((await call.host.fetch_source(f"http://127.0.0.1:{port}/{call.input['name']}")).decode())
+
+        text = "workflow: [{step: s, tool: [{name: a, kind: act, input: {name: '{{ workload.name }}'}}]}]"
+        try:
+            there = (await Bench(text, act=act).once(workload={"name": "code.py"}))[-1].output
+            gone = (await Bench(text, act=act).once(workload={"name": "gone.py"}))[-1].output
+            strict = Bench(text, act=act)
+            strict.runner.around = Surroundings(strict.results, AddressPolicy(private=False), Watcher())
+            denied = (await strict.once(workload={"name": "code.py"}))[-1].output
+        finally:
+            await close_shared()
+            await server.cleanup()
+        assert there.data == "result = 2"
+        assert gone.error.kind == "not_found" and "404" in gone.error.message
+        assert denied.status == "error" and "127.0.0.1" in denied.error.message
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize(
