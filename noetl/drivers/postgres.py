@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noetl.drivers.lifetime import shared
 from noetl.drivers.pool import Pool, PoolExhausted
+from noetl.drivers.specs import PG_NULLS
 from noetl.drivers.sql import Bound
 from noetl.model.outcome import ErrorInfo, error_info
 
@@ -41,9 +42,6 @@ _KEYWORDS = {
 _LIKE_NEW = (
     "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); "
     "DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
-)
-NO_PG: dict[str, Any] = dict.fromkeys(
-    ("code", "sqlstate", "severity", "message", "detail", "hint", "schema", "table", "column", "constraint", "position")
 )
 
 
@@ -304,11 +302,11 @@ def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     import psycopg
 
     if isinstance(failure, PoolExhausted):
-        return error_info("db.connection", f"{failure}; raise spec.pool_size or lower the parallelism"), dict(NO_PG)
+        return error_info("db.connection", f"{failure}; raise spec.pool_size or lower the parallelism"), dict(PG_NULLS)
     sqlstate = getattr(failure, "sqlstate", None)
     diag = getattr(failure, "diag", None)
     message = (diag.message_primary if diag is not None else None) or _first_line(str(failure))
-    pg = dict(NO_PG)
+    pg = dict(PG_NULLS)
     if diag is not None and sqlstate:
         pg |= {
             "code": sqlstate,

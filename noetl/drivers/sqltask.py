@@ -2,7 +2,8 @@
 
 `output.data` has `rows`, `row_count` and `columns` of the last statement, and `command_0`, `command_1`, ...
 with the same of each. A result too large to hold is streamed into the result store as a table:
-then `ref` leads to it, and `data` has its `row_count` and `columns`.
+then `ref` leads to it, and its `row_count` and `columns` travel beside it. Reading `output.data.rows`
+fetches it, as far as a template may; `resolve` takes a part of it.
 """
 
 from __future__ import annotations
@@ -12,36 +13,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, json, structs, to_builtins
 
 from noetl.drivers import tables
+from noetl.drivers.specs import COMMAND, INLINE_BYTES, INLINE_ROWS
 from noetl.drivers.sql import Dialect, split
+from noetl.expr.views import KEYS
 from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference
-from noetl.model.tool import Field, Host, ToolCall
+from noetl.model.tool import Host, ToolCall
 
-INLINE_ROWS = 50_000
-INLINE_BYTES = 16 * 1024 * 1024
+TRAVELS = 4096
 _TEXTS = ("command", "sql", "query", "statement")
-
-COMMAND = Field(
-    "any",
-    "The statements: one text (statements end with `;`), or a list of texts and of `{sql, params}`.",
-    aliases=("commands", "query", "queries", "sql", "statement", "statements"),
-)
-PARAMS = Field(
-    "any",
-    "Values bound by the database: a mapping for `%(name)s` or `:name`, a list for `%s` or `$1`. "
-    "A list of mappings (or of lists) runs one statement once for each.",
-    aliases=("parameters",),
-)
-SCRIPT = Field("mapping", "The statements from elsewhere: `{uri, source?}` (beside the playbook, http, object store).")
-SPEC_KEYS = {
-    "transaction": "`false`: every statement commits by itself; otherwise all of them are one transaction.",
-    "inline_rows": f"Rows up to which a result is `output.data` ({INLINE_ROWS}); more is streamed to `output.ref`.",
-    "inline_bytes": f"The same as a size, estimated ({INLINE_BYTES}).",
-    "result_format": "How a streamed result is stored: `parquet` (default), `arrow`, `jsonl` or `csv`.",
-}  # fmt: skip
 
 
 class Statement(NamedTuple):
@@ -224,9 +207,20 @@ async def _each(held: list[Chunk], chunks: AsyncIterator[Chunk]) -> AsyncGenerat
 
 
 def answer(results: Sequence[Result], *, meta: dict[str, Any] | None = None, **helpers: dict[str, Any]) -> Outcome:
-    """The outcome of a task whose statements all succeeded."""
+    """The outcome of a task whose statements all succeeded.
+
+    When the last result is in the store, what is known of it travels beside its reference."""
     last = results[-1]
-    data = {f"command_{number}": result.data() for number, result in enumerate(results)}
-    whole = {**last.data(), **data}
-    whole.pop("ref", None)
-    return Outcome(status="ok", data=whole, ref=last.ref, meta=meta or {}, helpers=helpers)
+    commands = {f"command_{number}": result.data() for number, result in enumerate(results)}
+    if last.ref is None:
+        return Outcome(status="ok", data={**last.data(), **commands}, meta=meta or {}, helpers=helpers)
+    known = {name: _brief(data) for name, data in {**last.data(), **commands}.items() if name != "ref"}
+    known[KEYS] = ["rows", *known]
+    return Outcome(status="ok", ref=last.ref, extracts=known, meta=meta or {}, helpers=helpers)
+
+
+def _brief(value: Any) -> Any:
+    """A statement's answer that may travel in an event: without its rows when they are many."""
+    if isinstance(value, dict) and len(json.encode(value)) > TRAVELS:
+        return {name: part for name, part in value.items() if name != "rows"}
+    return value

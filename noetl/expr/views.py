@@ -194,12 +194,14 @@ class _Envelope(View):
     def extracted(self, at: tuple[Any, ...]) -> Any:
         """What travelled along of that part of the payload, or `_ABSENT`."""
         extracts = self.outcome.extracts
-        if not extracts or not self.stored() or self.resolve is not None:
+        if not extracts or not self.stored():
             return _ABSENT
         path = ".".join(str(key) for key in at)
         for dotted in (path, f"data.{path}"):
             if dotted in extracts:
                 return extracts[dotted]
+        if self.resolve is not None:
+            return _ABSENT
         below = (path + ".", f"data.{path}.")
         return PayloadView(self, at) if any(key.startswith(below) for key in extracts) else _ABSENT
 
@@ -212,7 +214,7 @@ class _Envelope(View):
 
     def payload_field(self, key: Any) -> Any:
         """A key of the payload, or `_ABSENT`."""
-        if self.stored() and self.resolve is None:
+        if self.stored():
             found = self.extracted((key,))
             if found is not _ABSENT:
                 return found
@@ -338,7 +340,8 @@ class ResultView(_Envelope):
     def _own(self, key: Any) -> Any:
         if key != "data":
             return self.payload_field(key)
-        return self.data() if self.stored() and self.resolve is None else self._data()
+        lazily = self.resolve is None or (bool(self.outcome.extracts) and "http" not in self.outcome.helpers)
+        return self.data() if self.stored() and lazily else self._data()
 
     def _data(self) -> Any:
         payload = self.payload()

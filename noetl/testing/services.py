@@ -29,6 +29,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -135,6 +136,13 @@ class Postgres(Server):
         super().__init__(folder)
         self.port = free_port()
         self.password = PASSWORD
+        self._identity = _unprivileged()
+        self.home = self.folder
+        if self._identity:
+            # Another user runs it, who may not be let through to the folder; what he owns lies elsewhere.
+            self.home = Path(tempfile.mkdtemp(prefix="noetl-postgres-"))
+            self.home.chmod(0o711)
+            weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
         self.settings = {
             "max_connections": "200",
             "shared_buffers": "128MB",
@@ -154,15 +162,14 @@ class Postgres(Server):
 
     def start(self) -> None:
         """Create the data folder at the first start, then run the server."""
-        identity = _unprivileged()
-        binaries = _postgres_binaries(self.folder, identity)
-        data = self.folder / "data"
+        identity = self._identity
+        binaries = _postgres_binaries(self.home, identity)
+        data = self.home / "data"
         if not data.exists():
             data.mkdir(mode=0o700)
             if identity:
                 os.chown(data, identity["user"], identity["group"])
-            _let_through(self.folder)
-            secret = self.folder / "password"
+            secret = self.home / "password"
             secret.write_text(self.password)
             secret.chmod(0o644)
             subprocess.run(
@@ -424,13 +431,6 @@ def _postgres_binaries(folder: Path, identity: Mapping[str, Any]) -> Path:
             shutil.copytree(installed, copy)
         installed = copy
     return installed / "bin"
-
-
-def _let_through(folder: Path) -> None:
-    """Let another user pass to the data below this folder, without letting anybody list it."""
-    for path in (folder, *folder.parents):
-        if path.stat().st_uid == os.getuid() and path.is_relative_to(tempfile.gettempdir()):
-            path.chmod(path.stat().st_mode | 0o011)
 
 
 if __name__ == "__main__":

@@ -320,31 +320,17 @@ def extracts_of(outcome: Outcome, paths: Sequence[str], limit: int) -> dict[str,
 
 
 def decode_payload(reference: Reference, encoded: bytes) -> Any:
-    """Stored bytes as data, by their content type."""
-    content_type = reference.meta.content_type.partition(";")[0].strip().lower()
-    if content_type == JSON or content_type.endswith("+json"):
-        return msgspec.json.decode(encoded)
-    if "parquet" in content_type or "arrow" in content_type:
-        return _table(encoded, content_type)
+    """Stored bytes as data, by their content type; a table as the SQL tools' outputs have it."""
+    from noetl.drivers import tables
+
+    format = tables.format_of(content_type=reference.meta.content_type, default="text")
     try:
-        return encoded.decode("utf-8")
+        return tables.decode(encoded, format)
     except UnicodeDecodeError:
         raise PayloadUnavailable(
-            f"the stored payload is {content_type} and not text; read it with `kind: resolve`", kind="ref.unresolved"
+            f"the stored payload is {reference.meta.content_type} and not text; read it with `kind: resolve`",
+            kind="ref.unresolved",
         ) from None
-
-
-def _table(encoded: bytes, content_type: str) -> dict[str, Any]:
-    """A table as the SQL tools' outputs have it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if "parquet" in content_type:
-        table = pq.read_table(pa.BufferReader(encoded))
-    else:
-        table = pa.ipc.open_stream(encoded).read_all()
-    rows = plain(table.to_pylist())
-    return {"rows": rows, "row_count": table.num_rows, "columns": list(table.column_names)}
 
 
 def _wish(policy: OutputPolicy) -> Mapping[str, Any] | None:

@@ -234,7 +234,7 @@ def test_an_artifact_is_put_and_got_by_reference() -> None:
 
     put, got = asyncio.run(both())
     assert isinstance(put.ref, Reference) and put.ref.meta.rows == 5000
-    assert put.data["content_type"] == CONTENT_TYPES["parquet"]
+    assert put.ref.meta.content_type == CONTENT_TYPES["parquet"]
     assert got.data["rows"] == ROWS[:1]
 
 

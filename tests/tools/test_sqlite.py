@@ -120,6 +120,6 @@ def test_a_large_result_is_streamed_to_the_store() -> None:
               select i, 'n' || i as name from n"""
     outcome = sql(many, spec={"inline_rows": 100}, host=host)
     assert outcome.ref is not None and outcome.ref.meta.content_type == "application/x-ndjson"
-    assert (outcome.data["row_count"], outcome.data["columns"]) == (5000, ["i", "name"])
+    assert (outcome.extracts["row_count"], outcome.extracts["columns"]) == (5000, ["i", "name"])
     resolved = run_tool("resolve", {"ref": msgspec.to_builtins(outcome.ref), "offset": 4999}, host=host)
     assert resolved.data["rows"] == [{"i": 5000, "name": "n5000"}]
