@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.control.clock import RealClock
+from noetl.drivers.clock import RealClock
 from noetl.model.outcome import Outcome, ok
 from noetl.model.playbook import Assignment, Directive, Loop, Playbook, Rule, Step, Task
 from noetl.model.reference import Reference

@@ -176,7 +176,7 @@ async def open_local(
 
 async def _start_pool(orchestrator: Orchestrator, results: ResultStore, slots: int) -> Callable[[], Any]:
     """Workers in this process; the answer stops them and closes what their tools have opened."""
-    from noetl.control.clock import RealClock
+    from noetl.drivers.clock import RealClock
     from noetl.drivers.lifetime import close_shared
     from noetl.work.starting import make_pool
 

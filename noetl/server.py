@@ -1,1 +1,139 @@
-"""The control-plane process: settings, back ends, orchestrator, API, listen."""
+"""The control-plane process: settings, back ends, orchestrator, API, listen.
+
+Stateless apart from caches: what it knows it folded from the log. On its way up it takes over every
+unfinished execution; on its way down it lets requests finish and closes the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from noetl import __version__
+from noetl.errors import NoetlError, RequestRefused
+from noetl.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from noetl.api.parts import Parts
+
+log = logging.getLogger("noetl.server")
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+STORE_SECONDS = 5.0  # how long the store may take to answer before the server counts as not ready
+
+
+class Server:
+    """One control plane: its parts, and the application that shows them."""
+
+    def __init__(self, settings: Settings) -> None:
+        from noetl.api.access import Tokens
+
+        self.settings = settings
+        self.tokens = Tokens.prepare(settings.home)
+        self._opened: Parts | None = None
+        self._recovered = False
+
+    def app(self) -> FastAPI:
+        """The ASGI application; its lifespan opens and closes everything."""
+        from noetl.api.app import create_app
+
+        return create_app(
+            self.parts,
+            self.tokens,
+            readiness=self.problems,
+            version=__version__,
+            hosts=self.settings.server_hosts,
+            lifespan=self._life,
+            root_path=self.settings.server_prefix,
+        )
+
+    def parts(self) -> Parts:
+        """What routes are given; there once the server is up."""
+        if self._opened is None:
+            raise RequestRefused("the server is still starting")
+        return self._opened
+
+    async def problems(self) -> list[str]:
+        """Why no progress is possible right now; empty when it is."""
+        if self._opened is None or not self._recovered:
+            return ["unfinished executions are being taken over"]
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._opened.orchestrator.store.by_key("readiness")
+        except TimeoutError:
+            return [f"the event store did not answer within {STORE_SECONDS:g} s"]
+        except NoetlError as problem:
+            return [f"the event store: {problem}"]
+        return []
+
+    def stop_waiting(self) -> None:
+        """Answer everybody who waits; the server is about to stop."""
+        if self._opened is not None:
+            self._opened.stopping.set()
+
+    @asynccontextmanager
+    async def _life(self, app: FastAPI) -> AsyncIterator[None]:
+        from noetl.api.parts import Parts
+        from noetl.backends import open_stores
+        from noetl.backends.queue.memory import MemoryRunQueue
+        from noetl.backends.results import open_results
+        from noetl.control import recovery
+        from noetl.control.orchestrator import Orchestrator
+        from noetl.tools import specs
+
+        settings = self.settings
+        async with AsyncExitStack() as closing:
+            events, playbooks = open_stores(settings.store)
+            closing.push_async_callback(events.close)
+            results = open_results(settings.results)
+            closing.push_async_callback(results.close)
+            orchestrator = Orchestrator(
+                store=events,
+                playbooks=playbooks,
+                results=results,
+                queue=MemoryRunQueue(),
+                specs=specs,
+                lease_seconds=settings.server_lease_seconds,
+            )
+            closing.push_async_callback(orchestrator.close)
+            self._opened = Parts(orchestrator, self.tokens, specs, version=__version__)
+            app.state.parts = self._opened
+            orchestrator.start()
+            resumed = await recovery.resume(orchestrator)
+            self._recovered = True
+            if resumed:
+                log.info("took over %d unfinished executions", len(resumed))
+            yield
+        self._opened = None
+
+
+def serve(settings: Settings) -> None:
+    """Listen until a signal says stop."""
+    import uvicorn
+
+    host = settings.server_host
+    server = Server(settings)
+    config = uvicorn.Config(
+        server.app(),
+        host=host,
+        port=settings.server_port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=75,
+        server_header=False,
+    )
+
+    class Listening(uvicorn.Server):
+        """Lets go of who waits (claims, streams) before it waits for requests to end."""
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            server.stop_waiting()
+            await super().shutdown(sockets)
+
+    Listening(config).run()

@@ -41,6 +41,14 @@ class Settings(Struct, frozen=True):
     slots: int
     server_url: str | None
     token: str | None
+    server_host: str
+    server_port: int
+    server_hosts: tuple[str, ...]
+    server_prefix: str
+    server_lease_seconds: float
+    worker_pool: str
+    worker_drain_seconds: float
+    private_networks: tuple[str, ...]
 
 
 class BadSetting(RequestRefused):
@@ -105,6 +113,46 @@ def _positive(value: Any) -> int:
     return number
 
 
+def _port(value: Any) -> int:
+    number = _positive(value)
+    if number > 65535:
+        raise ValueError("it must be a port: 1 to 65535")
+    return number
+
+
+def _seconds(value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise ValueError("it must be a number of seconds above 0")
+    return number
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item for item in items):
+        raise ValueError("it must be a list of texts (in the environment: separated by commas)")
+    return tuple(items)
+
+
+def _networks(value: Any) -> tuple[str, ...]:
+    import ipaddress
+
+    networks = _texts(value)
+    for network in networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise ValueError(f"{network!r} is no network; write it like 10.0.0.0/8") from None
+    return networks
+
+
+def _prefix(value: Any) -> str:
+    return "/" + _text(value).strip("/")
+
+
 # ── the folders of this platform ────────────────────────────────────────────────────────
 
 
@@ -144,6 +192,26 @@ TABLE: tuple[Setting, ...] = (
         "server.url", _url, lambda known, environ: None, "server that execution commands speak to; none: this machine"
     ),
     Setting("token", _text, lambda known, environ: None, "token for that server", secret=True),
+    Setting("server.host", _text, lambda known, environ: "127.0.0.1", "address a server listens on"),
+    Setting("server.port", _port, lambda known, environ: 8642, "port a server listens on"),
+    Setting("server.hosts", _texts, lambda known, environ: (), "host names a server answers for, beside loopback"),
+    Setting("server.prefix", _prefix, lambda known, environ: "", "path below which a proxy shows a server"),
+    Setting(
+        "server.lease_seconds",
+        _seconds,
+        lambda known, environ: 30.0,
+        "time without a sign of life after which a run is taken from its worker",
+    ),
+    Setting("worker.pool", _text, lambda known, environ: "default", "pool a worker leases from"),
+    Setting(
+        "worker.drain_seconds",
+        _seconds,
+        lambda known, environ: 30.0,
+        "time that runs get to finish when a worker stops",
+    ),
+    Setting(
+        "private_networks", _networks, lambda known, environ: (), "private networks that tools of a worker may reach"
+    ),
 )
 
 

@@ -1,1 +1,71 @@
-"""The data-plane process: settings, back ends, tools, pool, lease; it serves no HTTP."""
+"""The data-plane process: settings, back ends, tools, pool, lease; it serves no HTTP.
+
+It leases runs from a server, executes their pipelines and reports. SIGTERM drains: nothing new is
+claimed, what runs may finish for a while, the rest is given back. A second signal stops at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+
+from noetl.errors import RequestRefused
+from noetl.settings import Settings
+
+log = logging.getLogger("noetl.worker")
+
+
+async def work(settings: Settings, *, name: str | None = None) -> None:
+    """Lease and run until told to stop."""
+    from noetl.backends.queue.http import HttpWorkLink
+    from noetl.backends.results import open_results
+    from noetl.drivers.clock import RealClock
+    from noetl.drivers.lifetime import close_shared
+    from noetl.work.host import AddressPolicy
+    from noetl.work.starting import make_pool
+
+    if settings.server_url is None or settings.token is None:
+        raise RequestRefused(
+            "a worker needs a server: set NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
+        )
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    async with AsyncExitStack() as closing:
+        results = open_results(settings.results)
+        closing.push_async_callback(results.close)
+        link = HttpWorkLink(settings.server_url, settings.token, slots=settings.slots)
+        closing.push_async_callback(link.close)
+        closing.push_async_callback(close_shared)
+        pool = make_pool(
+            link,
+            results,
+            worker=name,
+            clock=RealClock(),
+            slots=settings.slots,
+            pool=settings.worker_pool,
+            policy=AddressPolicy(private=False, networks=settings.private_networks),
+        )
+        stopping = asyncio.Event()
+        _on_signals(stopping)
+        log.info(
+            "worker %s leases from %s: %d slots, pool %s", name, settings.server_url, pool.slots, settings.worker_pool
+        )
+        await pool.start()
+        await stopping.wait()
+        log.info("worker %s stops: %d runs may finish", name, pool.busy)
+        await pool.stop(settings.worker_drain_seconds)
+
+
+def _on_signals(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop(signum: int) -> None:
+        if stopping.is_set():
+            os._exit(128 + signum)
+        stopping.set()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop, signum)

@@ -132,6 +132,12 @@ class Catalogue:
                 return None
         return await self._playbooks.find(path, version)
 
+    async def list(
+        self, *, search: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[StoredPlaybook]:
+        """The newest version of each path, one page."""
+        return await self._playbooks.list(search=search, after=after, limit=limit)
+
     async def register(
         self, source: Source, at: float, *, strict: bool = False, legacy: bool = False
     ) -> StoredPlaybook:

@@ -17,8 +17,8 @@ from typing import Any
 
 from noetl.control.catalogue import Catalogue, Files, Source, digest_of
 from noetl.control.children import FINAL, Children
-from noetl.control.clock import RealClock, RealDraws
 from noetl.control.deeds import Deeds
+from noetl.control.draws import RealDraws
 from noetl.control.execution import Execution, Parts, load_state
 from noetl.control.ids import ExecutionIds
 from noetl.control.recorder import Recorder
@@ -28,8 +28,10 @@ from noetl.control.rerun import kept_before
 from noetl.control.timers import Timers
 from noetl.control.views import Progress
 from noetl.control.workers import Workers
+from noetl.drivers.clock import RealClock
 from noetl.engine.commands import CancelRun, Command, EnqueueRun, SetTimer
 from noetl.engine.decision import Decision
+from noetl.engine.explain import Finding, why
 from noetl.engine.facts import (
     CancelAsked,
     Fact,
@@ -219,6 +221,10 @@ class Orchestrator:
         """The state folded from the log, as it is or as it was after event `at`; the caller's own copy."""
         state, _ = await load_state(self._parts, execution_id, at)
         return state
+
+    async def why(self, execution_id: str) -> list[Finding]:
+        """What everything waits for, in words; what ended it, if it has ended."""
+        return why(await self.state(execution_id), self._parts.clock.now())
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""

@@ -15,9 +15,9 @@ from noetl.backends.events.memory import MemoryEventStore
 from noetl.backends.playbooks.memory import MemoryPlaybookStore
 from noetl.backends.queue.memory import MemoryRunQueue
 from noetl.control.catalogue import Source
-from noetl.control.clock import RealClock
 from noetl.control.orchestrator import Orchestrator
 from noetl.control.requests import Submission
+from noetl.drivers.clock import RealClock
 from noetl.model.events import (
     ChildFinished,
     IterationDone,

@@ -1,29 +1,12 @@
-"""The real clock and the real chance: what processes give the orchestrator; tests give others."""
+"""The real chance: what processes give the orchestrator; tests give others."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 import uuid
 
 from noetl.model.events import instant
-
-
-class RealClock:
-    """`ports.Clock` by the machine's own clocks."""
-
-    def now(self) -> float:
-        """Seconds since the epoch, UTC."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
 
 
 class RealDraws:

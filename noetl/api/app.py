@@ -1,0 +1,49 @@
+"""The application: routes, errors, the guard before them, and the pages of the web interface."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from noetl.api import credentials, executions, health, playbooks, problems, results, session, work
+from noetl.api.access import Tokens
+from noetl.api.guard import Guard
+from noetl.api.parts import Parts
+from noetl.errors import NoetlError
+
+Readiness = Callable[[], Awaitable[list[str]]]
+
+
+def create_app(
+    parts: Callable[[], Parts],
+    tokens: Tokens,
+    *,
+    readiness: Readiness,
+    version: str,
+    hosts: Iterable[str] = (),
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+    root_path: str = "",
+) -> FastAPI:
+    """The ASGI application of a server."""
+    app = FastAPI(
+        title="NoETL",
+        version=version,
+        summary="Run playbooks, and see exactly what happened.",
+        lifespan=lifespan,
+        root_path=root_path,
+    )
+    for module in (executions, playbooks, credentials, results, session, health):
+        app.include_router(module.router)
+    app.state.roster = work.Roster()
+    app.state.readiness = readiness
+    app.router.routes.extend(work.routes(parts, app.state.roster))
+    app.add_exception_handler(NoetlError, problems.on_noetl_error)
+    app.add_exception_handler(HTTPException, problems.on_http_exception)
+    app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
+    app.add_exception_handler(Exception, problems.on_mistake)
+    app.add_middleware(Guard, tokens=tokens, hosts=hosts)
+    return app

@@ -1,0 +1,284 @@
+"""Start, look at and steer executions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Header, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response, StreamingResponse
+
+from noetl.api.access import Caller
+from noetl.api.documents import answer, execution_document, page, summary_document
+from noetl.api.parts import needs, parts_of
+from noetl.control.requests import Submission
+from noetl.errors import NotFound, RequestRefused
+from noetl.model.events import Recorded, envelope
+from noetl.ports import ExecutionFilter
+
+router = APIRouter(tags=["executions"])
+
+STATUSES = ("pending", "running", "paused", "success", "failed", "cancelled")
+KEEP_ALIVE = 15.0  # seconds between comments on a silent stream
+
+ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+
+
+class Body(BaseModel):
+    """Base of request bodies: what is not declared is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ExecuteBody(Body):
+    """Run a playbook of the catalogue (`path`) or one that comes along (`content`)."""
+
+    path: str | None = Field(None, max_length=1000)
+    content: str | None = None
+    version: int | str | None = None
+    payload: dict[str, Any] = {}
+    entry_step: str | None = None
+    return_step: str | None = None
+    strict: bool = False
+    legacy: bool = False
+
+
+class ReasonBody(Body):
+    """Why."""
+
+    reason: str = Field("", max_length=2000)
+
+
+class SignalBody(Body):
+    """A patch of `ctx` from outside."""
+
+    name: str = Field("", max_length=200)
+    payload: dict[str, Any] = {}
+
+
+class RerunBody(Body):
+    """Run it again, whole or from a step on."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    from_step: str | None = Field(default=None, alias="from")
+    payload: dict[str, Any] | None = None
+
+
+@router.post("/api/execute", status_code=202, summary="Start an execution")
+async def execute(request: Request, body: ExecuteBody, key: Key = None, caller: Caller = needs("operator")) -> Response:
+    """Answered when the request is on disk."""
+    if (body.path is None) == (body.content is None):
+        raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
+    submission = Submission(
+        path=body.path,
+        text=body.content,
+        version=body.version,
+        payload=body.payload,
+        key=f"http:{key}" if key else None,
+        entry_step=body.entry_step,
+        return_step=body.return_step,
+        requested_by=caller.name,
+        strict=body.strict,
+        legacy=body.legacy,
+    )
+    execution_id = await parts_of(request).orchestrator.submit(submission)
+    return answer(
+        {"execution_id": execution_id, "status": "running"}, 202, {"Location": f"/api/executions/{execution_id}"}
+    )
+
+
+@router.get("/api/executions", summary="List executions, newest first")
+async def executions(
+    request: Request,
+    status: Annotated[list[str] | None, Query(description="one or more of " + ", ".join(STATUSES))] = None,
+    path: str | None = None,
+    parent: str | None = None,
+    search: Annotated[str | None, Query(max_length=200)] = None,
+    before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """One page."""
+    for each in status or ():
+        if each not in STATUSES:
+            raise RequestRefused(f"there is no status {each!r}; it is one of {', '.join(STATUSES)}")
+    where = ExecutionFilter(
+        status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
+    )
+    found = await parts_of(request).orchestrator.executions(where)
+    following = found[limit - 1].execution_id if len(found) > limit else None
+    return answer(page([summary_document(each) for each in found[:limit]], following))
+
+
+@router.get("/api/executions/{execution_id}", summary="One execution: steps, ctx, output")
+async def execution(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+    """As far as it is."""
+    orchestrator = parts_of(request).orchestrator
+    summary = await orchestrator.summary(execution_id)
+    return answer(execution_document(summary, await orchestrator.progress(execution_id)))
+
+
+@router.get("/api/executions/{execution_id}/events", summary="The log")
+async def events(
+    request: Request,
+    execution_id: ExecutionId,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """Events with seq > after, in order, one page."""
+    found = await parts_of(request).orchestrator.events(execution_id, after, limit + 1)
+    following = str(found[limit - 1].seq) if len(found) > limit else None
+    return answer(page([envelope(each) for each in found[:limit]], following))
+
+
+@router.get(
+    "/api/executions/{execution_id}/events/stream",
+    summary="The log as it grows (server-sent events)",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def stream(
+    request: Request,
+    execution_id: ExecutionId,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    last: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
+    _: Caller = needs("viewer"),
+) -> StreamingResponse:
+    """Each event's id is its seq; `Last-Event-ID` goes on after it. Ends with the execution."""
+    parts = parts_of(request)
+    await parts.orchestrator.summary(execution_id)
+    if last is not None and last.isdecimal() and len(last) < 17:
+        after = max(after, int(last))
+    return StreamingResponse(
+        _stream(parts.orchestrator.subscribe(execution_id, after), parts.stopping),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _stream(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    told = asyncio.ensure_future(stopping.wait())
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        yield b"retry: 1000\n\n"
+        while True:
+            await asyncio.wait((following, told), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                return  # the reader comes back with Last-Event-ID
+            if not following.done():
+                yield b": still here\n\n"
+                continue
+            recorded = following.result()
+            if recorded is None:
+                yield b"event: end\ndata: {}\n\n"
+                return
+            yield b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
+            following = asyncio.ensure_future(anext(events, None))
+    finally:
+        told.cancel()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+@router.get("/api/executions/{execution_id}/state", summary="The folded state, now or after an event")
+async def state(
+    request: Request,
+    execution_id: ExecutionId,
+    at: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """Tokens, runs, loops, leases, ctx."""
+    from noetl.control.states import state_document
+
+    return answer(state_document(await parts_of(request).orchestrator.state(execution_id, at)))
+
+
+@router.get("/api/executions/{execution_id}/graph", summary="The net of this execution's playbook")
+async def graph(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+    """Steps and arcs, synthesized ones included."""
+    from noetl.control.nets import net_document
+
+    folded = await parts_of(request).orchestrator.state(execution_id)
+    return answer(net_document(folded.playbook, folded.synthesized.values()))
+
+
+@router.get("/api/executions/{execution_id}/why", summary="What everything waits for, in words")
+async def why(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+    """Findings: which token, gate, lease, timer, guard or child; and what ended it, if it ended."""
+    return answer({"findings": await parts_of(request).orchestrator.why(execution_id)})
+
+
+@router.get("/api/executions/{execution_id}/playbook", summary="The text this execution runs")
+async def playbook(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+    """Its text and where it came from."""
+    orchestrator = parts_of(request).orchestrator
+    summary = await orchestrator.summary(execution_id)
+    source = await orchestrator.catalogue.source(summary.playbook)
+    return answer({"path": summary.path, "version": summary.version, "content": source.text})
+
+
+@router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Stop it")
+async def cancel(
+    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, caller: Caller = needs("operator")
+) -> Response:
+    """Open runs are ended with kind `cancelled`; children too."""
+    reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
+    await parts_of(request).orchestrator.cancel(execution_id, reason)
+    return await _row(request, execution_id)
+
+
+@router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Start no new run")
+async def pause(
+    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = needs("operator")
+) -> Response:
+    """What runs goes on."""
+    await parts_of(request).orchestrator.pause(execution_id, body.reason if body else "")
+    return await _row(request, execution_id)
+
+
+@router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Go on after a pause")
+async def resume(
+    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = needs("operator")
+) -> Response:
+    """Scheduling goes on."""
+    await parts_of(request).orchestrator.resume(execution_id, body.reason if body else "")
+    return await _row(request, execution_id)
+
+
+@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx from outside")
+async def signal(
+    request: Request, execution_id: ExecutionId, body: SignalBody, _: Caller = needs("operator")
+) -> Response:
+    """It may open the gate a token is parked before."""
+    await parts_of(request).orchestrator.signal(execution_id, body.name, body.payload)
+    return await _row(request, execution_id)
+
+
+@router.post("/api/executions/{execution_id}/rerun", status_code=202, summary="Run it again")
+async def rerun(
+    request: Request,
+    execution_id: ExecutionId,
+    body: RerunBody | None = None,
+    key: Key = None,
+    _: Caller = needs("operator"),
+) -> Response:
+    """A new execution; with `from`, earlier results are kept."""
+    body = body or RerunBody()
+    started = await parts_of(request).orchestrator.rerun(
+        execution_id, body.from_step, payload=body.payload, key=f"http:{key}" if key else None
+    )
+    return answer({"execution_id": started, "status": "running"}, 202, {"Location": f"/api/executions/{started}"})
+
+
+async def _row(request: Request, execution_id: str) -> Response:
+    summary = await parts_of(request).orchestrator.store.summary(execution_id)
+    if summary is None:
+        raise NotFound(f"there is no execution {execution_id}")
+    return answer(summary_document(summary), 202)

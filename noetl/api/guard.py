@@ -1,0 +1,171 @@
+"""What stands before every route: host and origin, size, rate, and who is calling.
+
+`Host` and `Origin` are checked so that a page on another site cannot make a visitor's browser speak to a
+server on the visitor's own machine (DNS rebinding, cross-site requests).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from noetl.api.access import Caller, Tokens
+from noetl.api.problems import problem
+
+COOKIE = "noetl_token"
+OPEN = frozenset({"/healthz", "/readyz"})
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class TooLarge(Exception):
+    """A body went over the limit while it was read."""
+
+
+class Guard:
+    """ASGI middleware; what passes it has `scope["state"]["caller"]`, None where nobody said who they are."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        tokens: Tokens,
+        hosts: Iterable[str] = (),
+        max_body: int = 16 * 2**20,
+        max_report: int = 256 * 2**20,
+        per_second: float = 2_000.0,
+    ) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
+        self._max_body = max_body
+        self._max_report = max_report
+        self._rate = Rate(per_second)
+        self._failures = Rate(10.0, burst=50.0)  # wrong tokens, per address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at a request before anybody else does."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = _headers(scope)
+        refusal = self._wrong_host(headers) or self._wrong_origin(headers, scope)
+        if refusal is None and _length(headers) > self._limit(scope):
+            refusal = problem(413, f"a body here has at most {self._limit(scope)} bytes")
+        if refusal is None:
+            address = scope["client"][0] if scope.get("client") else ""
+            text = _token(headers)
+            caller = self._tokens.caller(text) if text else None
+            if text and caller is None and not self._failures.allow(address):
+                refusal = problem(429, "too many wrong tokens from this address; wait a little")
+            elif not self._rate.allow(caller.name if caller else address):
+                refusal = problem(429, "too many requests; slow down", headers={"Retry-After": "1"})
+            else:
+                scope.setdefault("state", {})["caller"] = caller
+                scope["state"]["wrong_token"] = bool(text) and caller is None
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._within_limit(scope, receive, send)
+
+    async def _within_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what is read: a chunked body does not say its length beforehand."""
+        limit = self._limit(scope)
+        read = 0
+        begun = False
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            if message["type"] == "http.request":
+                read += len(message.get("body", b""))
+                if read > limit:
+                    raise TooLarge
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, counted, watched)
+        except TooLarge:
+            if not begun:
+                await problem(413, f"a body here has at most {limit} bytes")(scope, receive, send)
+
+    def _limit(self, scope: Scope) -> int:
+        return self._max_report if scope["path"].startswith("/api/work/") else self._max_body
+
+    def _wrong_host(self, headers: dict[str, str]) -> ASGIApp | None:
+        name = _host_name(headers.get("host", ""))
+        if name in self._hosts:
+            return None
+        return problem(421, f"this server does not answer for host {name!r}; add it to the setting server.hosts")
+
+    def _wrong_origin(self, headers: dict[str, str], scope: Scope) -> ASGIApp | None:
+        origin = headers.get("origin")
+        if origin is None:
+            return None
+        if _host_name(urlsplit(origin).netloc) in self._hosts and urlsplit(origin).scheme in ("http", "https"):
+            return None
+        return problem(403, f"requests from pages of {origin!r} are not taken")
+
+
+class Rate:
+    """Token buckets by name: so many a second, with a burst; only the most recent names are kept."""
+
+    def __init__(self, per_second: float, burst: float | None = None, names: int = 10_000) -> None:
+        self._per_second = per_second
+        self._burst = burst or 2 * per_second
+        self._names = names
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allow(self, name: str) -> bool:
+        """Take one; False when there is none left."""
+        now = time.monotonic()
+        left, then = self._buckets.pop(name, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._per_second)
+        allowed = left >= 1
+        self._buckets[name] = (left - 1 if allowed else left, now)
+        if len(self._buckets) > self._names:
+            self._buckets.popitem(last=False)
+        return allowed
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+
+
+def _length(headers: dict[str, str]) -> int:
+    text = headers.get("content-length", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _host_name(netloc: str) -> str:
+    """The host of `host:port` or `[::1]:port`, in lower case."""
+    netloc = netloc.strip().lower()
+    if netloc.startswith("["):
+        return netloc[1:].partition("]")[0]
+    return netloc.partition(":")[0]
+
+
+def _token(headers: dict[str, str]) -> str | None:
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and text.strip():
+        return text.strip()
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return morsel.value if morsel else None
+
+
+def caller_of(scope: Scope) -> Caller | None:
+    """Who makes this request, when they said so."""
+    caller: Caller | None = scope.get("state", {}).get("caller")
+    return caller

@@ -1,0 +1,46 @@
+"""Is it alive, is it making progress, what does it count; workers and tool kinds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from noetl.api.access import Caller
+from noetl.api.documents import answer, page
+from noetl.api.parts import needs, parts_of
+from noetl.api.work import Roster, workers_document
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", summary="The process answers")
+async def healthz() -> Response:
+    """Needs no token."""
+    return answer({"status": "ok"})
+
+
+@router.get("/readyz", summary="Progress is possible", responses={503: {"description": "and why not"}})
+async def readyz(request: Request) -> Response:
+    """Ready when the store takes appends and recovery is over. Needs no token."""
+    problems: list[str] = await request.app.state.readiness()
+    return answer({"ready": not problems, "problems": problems}, 503 if problems else 200)
+
+
+@router.get("/api/workers", summary="Workers that asked for work lately")
+async def workers(request: Request, _: Caller = needs("viewer")) -> Response:
+    """Slots, pools, leases, last sign of life."""
+    roster: Roster = request.app.state.roster
+    return answer(page(workers_document(roster.all(time.time()), parts_of(request).orchestrator), None))
+
+
+@router.get("/api/tools", summary="Tool kinds of this installation")
+async def tools(request: Request, _: Caller = needs("viewer")) -> Response:
+    """Their parameters, for completion and forms."""
+    import msgspec
+
+    specs = parts_of(request).specs()
+    items: list[Any] = [msgspec.to_builtins(specs[kind]) for kind in sorted(specs)]
+    return answer(page(items, None))

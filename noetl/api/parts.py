@@ -1,0 +1,77 @@
+"""What routes are given: the control plane, and the few things beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from fastapi import Depends, HTTPException, Request
+from msgspec import Struct, field
+
+from noetl.api.access import Caller, Role, Tokens
+from noetl.control.orchestrator import Orchestrator
+from noetl.model.tool import ToolSpec
+from noetl.ports import CredentialStore
+
+T = TypeVar("T")
+
+
+class Parts(Struct):
+    """One per server; routes find it as `request.app.state.parts`."""
+
+    orchestrator: Orchestrator
+    tokens: Tokens
+    specs: Callable[[], Mapping[str, ToolSpec]]
+    credentials: CredentialStore | None = None
+    version: str = ""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:
+        """What is waited for; when the server stops meanwhile, nobody is kept waiting."""
+        awaited = asyncio.ensure_future(waiting)
+        told = asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait((awaited, told), return_when=asyncio.FIRST_COMPLETED)
+            if not awaited.done():
+                awaited.cancel()
+                await asyncio.gather(awaited, return_exceptions=True)
+            return otherwise if awaited.cancelled() else awaited.result()
+        finally:
+            told.cancel()
+            awaited.cancel()
+
+
+def parts_of(request: Request) -> Parts:
+    """The parts of the server that answers this request."""
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+def caller_with(role: Role) -> Callable[[Request], Caller]:
+    """A dependency that lets only callers of this role through; the route table is made from `role`."""
+
+    def check(request: Request) -> Caller:
+        return require(request, role)
+
+    check.role = role  # type: ignore[attr-defined]
+    return check
+
+
+def require(request: Request, role: Role) -> Caller:
+    """The caller, if they may do what this role may."""
+    state = request.scope.get("state", {})
+    caller: Caller | None = state.get("caller")
+    if caller is None:
+        words = (
+            "this token is not known here" if state.get("wrong_token") else "send a token: Authorization: Bearer ..."
+        )
+        raise HTTPException(401, words, headers={"WWW-Authenticate": "Bearer"})
+    if not caller.may(role):
+        raise HTTPException(403, f"this needs the role {role}; the token {caller.name!r} has the role {caller.role}")
+    return caller
+
+
+def needs(role: Role) -> Any:
+    """`Depends` on a caller of this role."""
+    return Depends(caller_with(role))

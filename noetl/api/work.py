@@ -1,0 +1,166 @@
+"""The workers' line: claim, extend, report; batched, long-polled, fenced.
+
+Plain routes with msgspec on both sides, since every run passes here several times. Orders of one
+answer share their contexts: a context is sent once, orders name it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from noetl.api.parts import Parts, require
+from noetl.api.problems import problem
+from noetl.control.orchestrator import Orchestrator
+from noetl.model.wire import (
+    ClaimRequest,
+    ExtendReply,
+    ExtendRequest,
+    OrdersReply,
+    ReportReply,
+    ReportRequest,
+    RevokedRequest,
+    RunsRequest,
+    SecretsRequest,
+    packed,
+)
+
+MAX_WAIT = 30.0
+_encode = msgspec.json.Encoder().encode
+
+
+class Seen(msgspec.Struct):
+    """A worker as this server knows it."""
+
+    worker: str
+    pool: str
+    slots: int
+    labels: tuple[str, ...]
+    first_seen: float
+    last_seen: float
+
+
+class Roster:
+    """Workers that asked for work lately."""
+
+    FORGET = 3600.0
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Seen] = {}
+
+    def asked(self, request: ClaimRequest, at: float) -> None:
+        """A worker offers its slots."""
+        claim = request.claim
+        known = self._seen.get(claim.worker)
+        if known is None or request.slots > known.slots:
+            first = known.first_seen if known else at
+            known = Seen(claim.worker, claim.pool, request.slots, claim.labels, first, at)
+            self._seen[claim.worker] = known
+        known.last_seen = at
+
+    def alive(self, worker: str, at: float) -> None:
+        """A sign of life."""
+        known = self._seen.get(worker)
+        if known is not None:
+            known.last_seen = at
+
+    def all(self, at: float) -> list[Seen]:
+        """Those not forgotten yet, newest sign of life first."""
+        for worker in [each.worker for each in self._seen.values() if at - each.last_seen > self.FORGET]:
+            del self._seen[worker]
+        return sorted(self._seen.values(), key=lambda each: -each.last_seen)
+
+
+Answer = Callable[[Parts, Roster, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
+
+
+def routes(parts: Callable[[], Parts], roster: Roster) -> list[Route]:
+    """The work routes; every one needs the role worker."""
+    return [
+        _route("claim", ClaimRequest, _claim, parts, roster),
+        _route("extend", ExtendRequest, _extend, parts, roster),
+        _route("revoked", RevokedRequest, _revoked, parts, roster),
+        _route("give-back", RunsRequest, _give_back, parts, roster),
+        _route("report", ReportRequest, _report, parts, roster),
+        _route("secrets", SecretsRequest, _secrets, parts, roster),
+        Route("/api/work/playbooks/{digest}", _playbook(parts), methods=["GET"], name="work:playbook"),
+    ]
+
+
+def _route(name: str, body: type[Any], answer: Answer, parts: Callable[[], Parts], roster: Roster) -> Route:
+    decoder = msgspec.json.Decoder(body)
+
+    async def endpoint(request: Request) -> Response:
+        require(request, "worker")
+        try:
+            decoded = decoder.decode(await request.body())
+        except msgspec.DecodeError as wrong:
+            return problem(422, f"this is not a {body.__name__}: {wrong}")
+        return Response(_encode(await answer(parts(), roster, decoded)), media_type="application/json")
+
+    return Route(f"/api/work/{name}", endpoint, methods=["POST"], name=f"work:{name}")
+
+
+async def _claim(parts: Parts, roster: Roster, request: ClaimRequest) -> OrdersReply:
+    roster.asked(request, time.time())
+    waiting = parts.orchestrator.work.claim(request.claim, wait=min(max(request.wait, 0.0), MAX_WAIT))
+    return packed(await parts.unless_stopping(waiting, []))
+
+
+async def _extend(parts: Parts, roster: Roster, request: ExtendRequest) -> ExtendReply:
+    roster.alive(request.worker, time.time())
+    return ExtendReply(await parts.orchestrator.work.extend(request.worker, request.runs))
+
+
+async def _revoked(parts: Parts, roster: Roster, request: RevokedRequest) -> ExtendReply:
+    roster.alive(request.worker, time.time())
+    waiting = parts.orchestrator.work.revoked(request.worker, wait=min(max(request.wait, 0.0), MAX_WAIT))
+    return ExtendReply(await parts.unless_stopping(waiting, []))
+
+
+async def _give_back(parts: Parts, roster: Roster, request: RunsRequest) -> ExtendReply:
+    await parts.orchestrator.work.give_back(request.worker, request.runs)
+    return ExtendReply([])
+
+
+async def _report(parts: Parts, roster: Roster, request: ReportRequest) -> ReportReply:
+    roster.alive(request.worker, time.time())
+    verdicts, orders = await parts.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
+    return ReportReply(verdicts, packed(orders))
+
+
+async def _secrets(parts: Parts, roster: Roster, request: SecretsRequest) -> dict[str, Any]:
+    return await parts.orchestrator.work.secrets(request.execution_id, request.names)
+
+
+def _playbook(parts: Callable[[], Parts]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        require(request, "worker")
+        encoded = await parts().orchestrator.work.playbook(request.path_params["digest"])
+        return Response(encoded, media_type="application/json")
+
+    return endpoint
+
+
+def workers_document(seen: Sequence[Seen], orchestrator: Orchestrator) -> list[dict[str, Any]]:
+    """The workers with what they hold."""
+    from noetl.api.documents import when
+
+    return [
+        {
+            "worker": each.worker,
+            "pool": each.pool,
+            "slots": each.slots,
+            "labels": list(each.labels),
+            "first_seen": when(each.first_seen),
+            "last_seen": when(each.last_seen),
+            "runs": [lease.run_id for lease in orchestrator.work.leases.held_by(each.worker)],
+        }
+        for each in seen
+    ]

@@ -1,0 +1,145 @@
+"""A worker's line to a server over HTTP (`ports.WorkLink`).
+
+Everything here may be sent twice without harm: reports are recognised by their keys, claims that
+got lost come back when their lease runs out, so a connection that breaks is simply used again.
+A server that is away is waited for; a token that is not known is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from noetl.errors import NotFound, RequestRefused, SecretUnavailable, StoreUnavailable
+from noetl.model.wire import (
+    ClaimRequest,
+    ExtendReply,
+    ExtendRequest,
+    OrdersReply,
+    ReportReply,
+    ReportRequest,
+    RevokedRequest,
+    RunsRequest,
+    SecretsRequest,
+    unpacked,
+    wire_reports,
+)
+from noetl.model.work import Claim, Report, RunOrder, Verdict
+
+log = logging.getLogger("noetl.work")
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+_encode = msgspec.json.Encoder().encode
+
+
+class HttpWorkLink:
+    """Speaks to one server; several servers stand behind one address, or several workers have one each."""
+
+    def __init__(self, url: str, token: str, *, slots: int = 0, patience: float = 20.0) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._slots = slots
+        self._patience = patience  # seconds an answer may take beyond what was waited for
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        self._away = False
+
+    # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
+
+    async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
+        """Runs this worker now holds the lease of."""
+        request = ClaimRequest(claim, wait, self._slots)
+        return unpacked(await self._ask("claim", request, OrdersReply, wait=wait))
+
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
+        """Prolong leases; the runs that are no longer this worker's."""
+        return (await self._ask("extend", ExtendRequest(worker, list(runs)), ExtendReply)).lost
+
+    async def revoked(self, worker: str, *, wait: float) -> list[str]:
+        """Runs taken away from this worker."""
+        return (await self._ask("revoked", RevokedRequest(worker, wait), ExtendReply, wait=wait)).lost
+
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Let go of runs."""
+        await self._ask("give-back", RunsRequest(worker, list(runs)), ExtendReply)
+
+    async def report(
+        self, worker: str, reports: Sequence[Report], *, free: int = 0
+    ) -> tuple[list[Verdict], list[RunOrder]]:
+        """Hand over events; answered after they are on disk."""
+        reply = await self._ask("report", ReportRequest(worker, wire_reports(reports), free), ReportReply)
+        return reply.verdicts, unpacked(reply.orders)
+
+    async def playbook(self, digest: str) -> bytes:
+        """The compiled playbook."""
+        return await self._insist("GET", f"/api/work/playbooks/{digest}", None, 0.0)
+
+    async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
+        """Resolved keychain values."""
+        return await self._ask("secrets", SecretsRequest(execution_id, list(names)), dict[str, Any])
+
+    async def close(self) -> None:
+        """Let go."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────
+
+    async def _ask(self, name: str, request: msgspec.Struct, reply: type[T], *, wait: float = 0.0) -> T:
+        data = await self._insist("POST", f"/api/work/{name}", _encode(request), wait)
+        return msgspec.json.decode(data, type=reply)
+
+    async def _insist(self, method: str, path: str, body: bytes | None, wait: float) -> bytes:
+        """Send until it is answered; what the server refuses is raised."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                data = await self._send(method, path, body, wait)
+            except (aiohttp.ClientError, TimeoutError, OSError, StoreUnavailable) as problem:
+                if self._closed:
+                    raise StoreUnavailable("the line to the server is closed") from None
+                if not self._away:
+                    self._away = True
+                    log.warning("the server at %s does not answer (%s); trying again", self._url, problem or "timeout")
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            if self._away:
+                self._away = False
+                log.warning("the server at %s answers again", self._url)
+            return data
+
+    async def _send(self, method: str, path: str, body: bytes | None, wait: float) -> bytes:
+        session = self._session
+        if session is None:
+            connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=60)
+            session = self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        timeout = aiohttp.ClientTimeout(total=wait + self._patience)
+        async with session.request(method, self._url + path, data=body, timeout=timeout) as response:
+            data = await response.read()
+            if response.status < 300:
+                return data
+        detail = _detail(data)
+        if response.status in (429, 500, 502, 503, 504):
+            raise StoreUnavailable(f"the server answered {response.status}: {detail}")
+        if response.status == 404:
+            raise NotFound(detail)
+        if response.status == 422 and path.endswith("/secrets"):
+            raise SecretUnavailable({"": detail})
+        raise RequestRefused(f"the server refused {path} ({response.status}): {detail}")
+
+
+def _detail(data: bytes) -> str:
+    try:
+        document = msgspec.json.decode(data)
+        return str(document.get("detail", document))
+    except (msgspec.DecodeError, AttributeError):
+        return data[:200].decode(errors="replace")
