@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateSyntaxError
 
 from noetl.errors import TemplateError
-from noetl.expr.limits import Draws
+from noetl.expr.limits import Draws, Run
 from noetl.expr.operations import to_text
 from noetl.expr.sandbox import SANDBOX
 from noetl.expr.template import Compiled, compile_value
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
     @property
     def text(self) -> str:
         """The value as a template would have written it."""
-        return to_text(self.value)
+        return to_text(Run(), self.value)
 
 
 def compile_bound(value: Any) -> Compiled:

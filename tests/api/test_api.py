@@ -159,7 +159,7 @@ def test_validate_gives_the_diagnostics_of_the_command_line(cluster: Cluster):
 def test_workers_are_listed(cluster: Cluster):
     _, page = cluster.ask("GET", "/api/workers")
     assert len(page["items"]) == 1
-    assert page["items"][0]["slots"] == 16
+    assert page["items"][0]["slots"] > 0
 
 
 def test_a_browser_signs_in_with_a_cookie(cluster: Cluster):
