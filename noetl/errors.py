@@ -30,7 +30,9 @@ class InvalidPlaybook(NoetlError):
     """A playbook with errors; `diagnostics` has all of them."""
 
     def __init__(self, diagnostics: Any) -> None:
-        super().__init__("the playbook has errors")
+        wrong = [each for each in diagnostics if each.severity == "error"]
+        lines = [f"{each.file}:{each.line}:{each.column}: {each.message} [{each.code}]" for each in wrong]
+        super().__init__("\n".join(["the playbook has errors", *lines]))
         self.diagnostics = diagnostics
 
 

@@ -55,8 +55,7 @@ class Children:
         try:
             child = await self._begin(parent_id, command)
         except InvalidPlaybook as invalid:
-            words = "; ".join(str(diagnostic) for diagnostic in invalid.diagnostics)
-            await self._answer(command.parent, "", error("schema", f"playbook {command.playbook!r}: {words}"))
+            await self._answer(command.parent, "", error("schema", f"playbook {command.playbook!r}: {invalid}"))
         except RequestRefused as refused:
             kind = "not_found" if isinstance(refused, NotFound) else "client_error"
             await self._answer(command.parent, "", error(kind, str(refused)))

@@ -1,0 +1,111 @@
+"""Playbooks run from text to result on one embedded engine that all tests of a session share."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from noetl.control.orchestrator import Orchestrator
+from noetl.control.views import RunResult
+from noetl.local import LocalEngine, open_local
+from noetl.model.events import Event, Recorded
+
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test}\n"
+
+
+class Ran:
+    """A finished execution: its result and its log."""
+
+    def __init__(self, result: RunResult, events: list[Recorded]) -> None:
+        self.result = result
+        self.events = events
+        self.status = result.status
+        self.data = result.data
+        self.ctx = result.ctx
+        self.error = result.error or {}
+        self.steps = {row.step: row for row in result.steps}
+
+    def of(self, name: str, **fields: Any) -> list[Any]:
+        """The bodies of all events of that name (and with those fields)."""
+        return [
+            recorded.body
+            for recorded in self.events
+            if recorded.body.NAME == name
+            and all(getattr(recorded.body, field) == value for field, value in fields.items())
+        ]
+
+    def order(self, name: str, field: str = "step") -> list[Any]:
+        return [getattr(body, field) for body in self.of(name)]
+
+    @property
+    def names(self) -> list[str]:
+        return [recorded.body.NAME for recorded in self.events]
+
+
+class Stage:
+    """Runs playbooks; `play` gives a finished execution."""
+
+    def __init__(self, runner: asyncio.Runner, engine: LocalEngine) -> None:
+        self._runner = runner
+        self.engine = engine
+        self.orchestrator: Orchestrator = engine.orchestrator
+
+    def do(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+    def play(self, text: str, payload: dict[str, Any] | None = None, **options: Any) -> Ran:
+        async def whole() -> Ran:
+            options.setdefault("timeout", 30)
+            result = await self.engine.run(playbook(text), payload, **options)
+            assert not result.timed_out, "the execution did not come to its end"
+            return await self.ran(result)
+
+        ran: Ran = self.do(whole())
+        check_oracles(ran)
+        return ran
+
+    async def ran(self, result: RunResult) -> Ran:
+        return Ran(result, await self.orchestrator.events(result.execution_id))
+
+    def register(self, text: str) -> str:
+        from noetl.control.catalogue import Source
+
+        stored = self.do(self.orchestrator.catalogue.register(Source(playbook(text)), 1.0))
+        path: str = stored.path
+        return path
+
+
+def playbook(text: str) -> str:
+    """The text with a head, where it has none."""
+    text = textwrap.dedent(text)
+    return text if "apiVersion" in text else HEAD + text
+
+
+def check_oracles(ran: Ran) -> None:
+    """What holds of every finished log."""
+    assert [recorded.seq for recorded in ran.events] == list(range(1, len(ran.events) + 1))
+    assert ran.names.count("workflow.finished") == ran.names.count("playbook.processed") == 1
+    assert ran.names[-1] == "playbook.processed"
+    scheduled = set(ran.order("step.scheduled", "step_run_id"))
+    ended = ran.order("step.done", "step_run_id") + ran.order("step.failed", "step_run_id")
+    assert sorted(scheduled) == sorted(ended)
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        engine = runner.run(open_local(store="memory:", home=tmp_path_factory.mktemp("home")))
+        yield Stage(runner, engine)
+        runner.run(engine.close())
+
+
+@pytest.fixture
+def play(stage: Stage) -> Any:
+    return stage.play
+
+
+__all__ = ["Event", "Ran", "Stage"]
