@@ -93,8 +93,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Ev
 
 def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:
     """The step has ended and its `set` is applied: synthesize, then route."""
-    outcome = step_run.outcome
-    if outcome is None or outcome.status == "error":
+    if step_run.failed:
         return route(state, env, step_run, "step.failed")
     if step_run.step.synthesize is not None:
         return synthesize(state, env, step_run) or route(state, env, step_run, "step.done")

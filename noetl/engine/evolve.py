@@ -115,6 +115,7 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
         for name, outcome in kept.results.items():
             record = _record(state, name)
             record.outcome = outcome
+            record.failed = outcome.status == "error"
             record.finished_at = at
 
 
@@ -329,6 +330,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
         state.queued.pop(step_run.id, None)
     step_run.phase = "ended"
     step_run.outcome = record.outcome = event.output
+    step_run.failed = record.failed = type(event) is StepFailed
     step_run.results = record.results = event.results
     record.finished_at = at
     record.last = step_run.id

@@ -194,7 +194,7 @@ _ARCS: Makers = {"input": _input, "event": _arc_event, "output": _output, "outco
 
 
 def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
-    failed = outcome is not None and outcome.status == "error"
+    failed = boundary == "step.failed"
     event: dict[str, Any] = {
         "name": EventName(boundary),
         "step": step,
@@ -261,7 +261,7 @@ def status_of(state: State, name: str) -> dict[str, Any]:
     done = outcome is not None and record.open == 0
     status: dict[str, Any] = {
         "done": done,
-        "ok": outcome.status == "ok" if done and outcome is not None else None,
+        "ok": not record.failed if done else None,
         "running": record.running > 0,
         "started_at": record.started_at,
         "finished_at": record.finished_at if done else None,
@@ -363,7 +363,7 @@ class _Statuses(Mapping[str, str]):
             return "running"
         if record.open or record.outcome is None:
             return "waiting"
-        return "ok" if record.outcome.status == "ok" else "error"
+        return "error" if record.failed else "ok"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state.steps)

@@ -99,6 +99,7 @@ class _StepRun(Struct, array_like=True):
     timeout_s: float | None
     deadline_at: float | None
     phase: str
+    failed: bool
     outcome: Outcome | None
     results: dict[str, Outcome]
     open: list[str]
@@ -113,6 +114,7 @@ class _Record(Struct, array_like=True):
     number: int
     open: int
     running: int
+    failed: bool
     outcome: Outcome | None
     results: dict[str, Outcome]
     started_at: float | None

@@ -187,8 +187,8 @@ class StepRun:
     """One passage of a token through a step, until it is routed."""
 
     __slots__ = (
-        "_context", "args", "boundary", "deadline_at", "defer_input", "fired", "id", "input", "loops", "number",
-        "open", "origin", "outcome", "phase", "results", "scheduled_at", "scope", "seq", "started_at", "step",
+        "_context", "args", "boundary", "deadline_at", "defer_input", "failed", "fired", "id", "input", "loops",
+        "number", "open", "origin", "outcome", "phase", "results", "scheduled_at", "scope", "seq", "started_at", "step",
         "synthesized", "timeout_s",
     )  # fmt: skip
 
@@ -207,6 +207,7 @@ class StepRun:
         self.timeout_s: float | None = None
         self.deadline_at: float | None = None
         self.phase: Phase = "open"
+        self.failed = False  # it ended with step.failed; a step that is done may still have an error for its output
         self.outcome: Outcome | None = None
         self.results: dict[str, Outcome] = _NO_RESULTS
         self.open: dict[str, None] = _NONE_OPEN  # ids of its iterations in State.open
@@ -230,7 +231,7 @@ class StepRecord:
     """What is known of a step by its name, over all its runs."""
 
     __slots__ = (
-        "checksum", "ended", "finished_at", "last", "name", "number", "open", "outcome", "results", "running",
+        "checksum", "ended", "failed", "finished_at", "last", "name", "number", "open", "outcome", "results", "running",
         "started_at",
     )  # fmt: skip
 
@@ -240,6 +241,7 @@ class StepRecord:
         self.open = 0  # runs that have not ended
         self.running = 0  # of these: started
         self.outcome: Outcome | None = None  # of the run that ended last
+        self.failed = False  # whether that run failed
         self.results: dict[str, Outcome] = _NO_RESULTS
         self.started_at: float | None = None
         self.finished_at: float | None = None

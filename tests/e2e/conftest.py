@@ -34,7 +34,7 @@ class Ran:
         return [
             recorded.body
             for recorded in self.events
-            if recorded.body.NAME == name
+            if name == recorded.body.NAME
             and all(getattr(recorded.body, field) == value for field, value in fields.items())
         ]
 

@@ -192,6 +192,26 @@ def test_a_failure_on_one_branch_stops_the_others(play):
     assert ran.steps["slow"].status == "failed"
 
 
+def test_an_error_that_its_policy_lets_continue_is_a_step_that_is_done(play):
+    ran = play("""
+    workflow:
+      - step: start
+        tool:
+          kind: python
+          code: "raise ValueError('tolerated')"
+          spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: continue}}]}}
+        next:
+          arcs:
+            - {step: failed, when: "{{ event.name == 'step.failed' }}"}
+            - {step: end, set: {ctx.seen: "{{ [output.status, ok('start'), steps.start.status.ok] }}"}}
+      - {step: failed, tool: {kind: noop}}
+      - {step: end, tool: {kind: noop}}
+    """)
+    assert (ran.status, list(ran.steps)) == ("success", ["start", "end"])
+    assert ran.ctx == {"seen": ["error", True, True]}
+    assert ran.steps["start"].status == "success"
+
+
 # ── admission ───────────────────────────────────────────────────────────────────────────
 
 GATE = """

@@ -347,7 +347,8 @@ def test_now_uuid_and_random_are_recorded(play):
 
 
 def test_workload_defaults_may_be_templates_over_other_keys(play):
-    ran = play("""
+    ran = play(
+        """
     workload:
       host: example.org
       url: "https://{{ workload.host }}/api"
@@ -355,15 +356,20 @@ def test_workload_defaults_may_be_templates_over_other_keys(play):
     workflow:
       - step: start
         tool: {kind: python, input: {url: "{{ workload.url }}", id: "{{ workload.id }}", e: "{{ execution_id }}"}, code: "result = [url, id == e]"}
-    """, {"host": "noetl.io"})
+    """,
+        {"host": "noetl.io"},
+    )
     assert ran.data == ["https://noetl.io/api", True]
 
 
 def test_payload_is_data_and_never_rendered(play):
-    ran = play("""
+    ran = play(
+        """
     workload: {text: ""}
     workflow:
       - step: start
         tool: {kind: python, input: {t: "{{ workload.text }}"}, code: "result = t"}
-    """, {"text": "{{ 1 + 1 }}"})
+    """,
+        {"text": "{{ 1 + 1 }}"},
+    )
     assert ran.data == "{{ 1 + 1 }}"
