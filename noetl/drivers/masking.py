@@ -129,10 +129,10 @@ class Masker:
         found = [form for form in self._forms if form in text]
         return _cut_out(text, found, MASK) if found else text
 
-    def mask_bytes(self, data: bytes) -> bytes:
-        """The bytes without secrets."""
+    def mask_bytes(self, data: bytes, *, same_length: bool = False) -> bytes:
+        """The bytes without secrets; with `same_length` each is written over, byte for byte."""
         found = [form for form in self._bytes if form in data]
-        return _cut_out(data, found, MASK.encode()) if found else data
+        return _cut_out(data, found, None if same_length else MASK.encode()) if found else data
 
     def mask_data(self, value: Any) -> Any:
         """JSON data without secrets, keys included; the same object when there is none in it."""
@@ -168,15 +168,17 @@ class Masker:
             return msgspec.structs.replace(value, **fields)
         return value
 
-    async def mask_chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """A stream without secrets, also where one spans two chunks."""
+    async def mask_chunks(self, chunks: AsyncIterator[bytes], *, same_length: bool = False) -> AsyncIterator[bytes]:
+        """A stream without secrets, also where one spans two chunks.
+
+        `same_length` is for formats in which offsets count (Parquet, Arrow): nothing moves."""
         overlap = max(map(len, self._bytes), default=1) - 1
         rest = b""
         async for chunk in chunks:
             if not overlap:
                 yield chunk
                 continue
-            data = self.mask_bytes(rest + chunk)
+            data = self.mask_bytes(rest + chunk, same_length=same_length)
             # What is held back may begin a secret; what goes out ends before it.
             keep = min(overlap, len(data))
             rest = data[len(data) - keep :]
@@ -199,7 +201,10 @@ def _cut_out(text: Any, found: list[Any], mask: Any) -> Any:
     done = 0
     covered = -1
     for start, end in spans:
-        if start > covered:
+        if mask is None:
+            if end > done:
+                pieces += [text[done:start], b"*" * (end - max(done, start))]
+        elif start > covered:
             pieces += [text[done:start], mask]
         covered = max(covered, end)
         done = max(done, end)

@@ -240,7 +240,7 @@ class Programs:
         if self._mentions is None:
             found: set[str] = set()
             names = {step.name for step in self.playbook.steps}
-            for text in _texts(self.playbook.steps):
+            for text in _texts((self.playbook.steps, self.playbook.blocks)):
                 if "results" in text:
                     found.add("results")
                 if "ref" in text:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from noetl.drivers.masking import Masker
 from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.model.reference import Reference
 from noetl.model.tool import Timeout
@@ -141,7 +142,7 @@ class TaskHost:
         execution_id, step, _, task_run = self._facts
         name = f"{execution_id}/{step}/{task_run.partition(':')[2]}"
         return await self._around.results.put(
-            name, masker.mask_chunks(chunks) if masker else chunks, content_type=content_type, rows=rows
+            name, _masked(masker, chunks, content_type) if masker else chunks, content_type=content_type, rows=rows
         )
 
     def open_result(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -217,3 +218,9 @@ class TaskHost:
         if len(content) > LONGEST_SOURCE:
             raise StoreUnavailable(f"{uri} is larger than {LONGEST_SOURCE:,} bytes", kind="storage.quota")
         return content
+
+
+def _masked(masker: Masker, chunks: AsyncIterator[bytes], content_type: str) -> AsyncIterator[bytes]:
+    """A payload without secrets; where offsets count, they are written over and nothing moves."""
+    text = content_type.startswith("text/") or any(word in content_type for word in ("json", "xml", "yaml", "csv"))
+    return masker.mask_chunks(chunks, same_length=not text)

@@ -9,7 +9,7 @@ the store under a marker inside the `Position`, and fetched back when another wo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -194,8 +194,26 @@ class Payloads:
                 "template; read the part you need with `kind: resolve` (select, limit, offset)",
                 kind="limit",
             )
-        chunks = [chunk async for chunk in self._results.open(reference)]
-        return decode_payload(reference, b"".join(chunks))
+        content_type = reference.meta.content_type.partition(";")[0].strip().lower()
+        if content_type == JSON:
+            return msgspec.json.decode(b"".join([chunk async for chunk in self._results.open(reference)]))
+        from noetl.drivers.reading import Part, TooLarge, take
+        from noetl.drivers.tables import format_of
+
+        try:
+            return await take(
+                _Stored(self._results, reference),
+                format_of(content_type=content_type, default="text"),
+                Part(),
+                most=size if limit is None else limit,
+            )
+        except UnicodeDecodeError:
+            raise PayloadUnavailable(
+                f"the stored payload is {content_type} and not text; read it with `kind: resolve`",
+                kind="ref.unresolved",
+            ) from None
+        except TooLarge as problem:
+            raise PayloadUnavailable(f"{problem}; read the part you need with `kind: resolve`", kind="limit") from None
 
     async def _put(self, name: str, data: Any, encoded: bytes, wish: Mapping[str, Any]) -> Reference:
         store = self._results
@@ -212,6 +230,22 @@ class Payloads:
             columns=columns,
             ttl=None if ttl is None else str(ttl),
         )
+
+
+class _Stored:
+    """A stored payload as `drivers.reading` takes it."""
+
+    def __init__(self, results: ResultStore, reference: Reference) -> None:
+        self.size = reference.meta.bytes
+        self._results = results
+        self._reference = reference
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        async for chunk in self._results.open(self._reference):
+            yield chunk
+
+    async def read(self, start: int, count: int) -> bytes:
+        return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
 
 
 class _Parker:
@@ -317,20 +351,6 @@ def extracts_of(outcome: Outcome, paths: Sequence[str], limit: int) -> dict[str,
             break
         kept[path] = value
     return kept
-
-
-def decode_payload(reference: Reference, encoded: bytes) -> Any:
-    """Stored bytes as data, by their content type; a table as the SQL tools' outputs have it."""
-    from noetl.drivers import tables
-
-    format = tables.format_of(content_type=reference.meta.content_type, default="text")
-    try:
-        return tables.decode(encoded, format)
-    except UnicodeDecodeError:
-        raise PayloadUnavailable(
-            f"the stored payload is {reference.meta.content_type} and not text; read it with `kind: resolve`",
-            kind="ref.unresolved",
-        ) from None
 
 
 def _wish(policy: OutputPolicy) -> Mapping[str, Any] | None:

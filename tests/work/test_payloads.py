@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from work_link import Bench, MemoryResults
 
+from noetl.drivers import tables
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.model.events import IterationDone, StepDone, TaskDone
 from noetl.model.outcome import Outcome, ok
@@ -163,6 +164,31 @@ def test_words_around_the_data_are_bounded_too():
 
     events = Bench("workflow: [{step: s, tool: [{name: a, kind: act}]}]", act=act).run()
     assert events[-1].output.data == 1 and events[-1].output.helpers == {"act": {"code": None}}
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow", "csv", "jsonl"])
+def test_a_table_that_a_tool_stored_reads_as_the_sql_tools_give_it(format):
+    async def act(call):
+        async def chunks():
+            yield tables.encode_rows([{"id": 1, "t": "s3cretpw"}, {"id": 2, "t": "b"}], format)
+
+        await call.host.credential("db")
+        reference = await call.host.put_result(chunks(), content_type=tables.CONTENT_TYPES[format], rows=2)
+        return Outcome(status="ok", ref=reference)
+
+    text = """
+workflow:
+  - step: s
+    tool:
+      - {name: q, kind: act}
+      - name: u
+        kind: noop
+        input: {ids: "{{ q.rows | map(attribute='id') | list }}", t: "{{ q.rows[0].t }}", c: "{{ q.columns }}"}
+"""
+    bench = Bench(text, act=act)
+    bench.link.keychain = {"db": "s3cretpw"}
+    data = bench.run()[-1].output.data
+    assert [int(each) for each in data["ids"]] == [1, 2] and data["c"] == ["id", "t"] and "s3cret" not in data["t"]
 
 
 # ── stored collections ──────────────────────────────────────────────────────────────────
