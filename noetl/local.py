@@ -24,6 +24,7 @@ from noetl.ports import ResultStore
 if TYPE_CHECKING:
     from noetl.dsl.diagnostics import Diagnostic
     from noetl.settings import Settings
+    from noetl.work.host import Watcher
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 STOP_SECONDS = 10.0  # how long a cancelled run may take to end
@@ -131,11 +132,13 @@ async def open_local(
     slots: int | None = None,
     work: bool = True,
     resume: bool = False,
+    watcher: Watcher | None = None,
 ) -> LocalEngine:
     """Join an embedded engine.
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
-    `work=False` opens it for looking and steering only; `resume` goes on with unfinished executions."""
+    `work=False` opens it for looking and steering only; `resume` goes on with unfinished executions.
+    `watcher` hears what tools print."""
     from noetl.backends import open_stores
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
@@ -159,7 +162,7 @@ async def open_local(
         )
         closing.append(orchestrator.close)
         if work:
-            closing.append(await _start_pool(orchestrator, kept, settings.slots))
+            closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher))
         if resume:
             from noetl.control import recovery
 
@@ -174,13 +177,16 @@ async def open_local(
 # ── joining the parts ───────────────────────────────────────────────────────────────────
 
 
-async def _start_pool(orchestrator: Orchestrator, results: ResultStore, slots: int) -> Callable[[], Any]:
+async def _start_pool(
+    orchestrator: Orchestrator, results: ResultStore, slots: int, watcher: Watcher | None
+) -> Callable[[], Any]:
     """Workers in this process; the answer stops them and closes what their tools have opened."""
     from noetl.drivers.clock import RealClock
     from noetl.drivers.lifetime import close_shared
     from noetl.work.starting import make_pool
 
-    pool = make_pool(orchestrator.work, results, worker=f"local-{os.getpid()}", clock=RealClock(), slots=slots)
+    worker = f"local-{os.getpid()}"
+    pool = make_pool(orchestrator.work, results, worker=worker, clock=RealClock(), slots=slots, watcher=watcher)
     await pool.start()
 
     async def stop() -> None:

@@ -71,6 +71,7 @@ class ShopHandler(BaseHTTPRequestHandler):
     """GET /customers, /products or /orders with `page` (from 1) and `page_size`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two small writes
     server: ShopServer
 
     def do_GET(self) -> None:

@@ -134,11 +134,12 @@ class Live:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._live.start()
 
     def event(self, recorded: Recorded) -> None:
         """Take it in; the next frame shows it."""
         self.progress.apply(recorded)
+        if not self._live.is_started:
+            self._live.start()
 
     def log(self, line: str) -> None:
         """Print it above the moving picture."""

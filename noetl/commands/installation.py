@@ -63,3 +63,22 @@ def completion(shell: str) -> None:
     writer = get_completion_class(shell)
     assert writer is not None
     terminal.data(writer(noetl, {}, "noetl", "_NOETL_COMPLETE").source())
+
+
+@click.command()
+@as_json
+@talk
+def doctor(as_json: bool) -> int:
+    """Check this installation: settings, data folder, store, tools, server.
+
+    Exit code 0 when everything needed works (warnings included), 1 when something does not.
+    """
+    from noetl.commands.checkup import FAILED, checkup
+
+    found = checkup()
+    if as_json:
+        terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
+    else:
+        styles = {"ok": "good", "warning": "odd", "failed": "bad"}
+        terminal.table(("check", "status", "detail"), found, styles=styles)
+    return 1 if any(one.status == FAILED for one in found) else 0

@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -20,8 +19,19 @@ FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 1
 
 # Verb -> file of this folder and the name in it. In the order of the help page.
 VERBS: dict[str, str] = {
+    "run": "run:run",
     "validate": "playbooks:validate",
+    "executions": "executions:executions",
+    "status": "executions:status",
+    "events": "executions:events",
+    "replay": "executions:replay",
+    "why": "executions:why",
+    "cancel": "executions:cancel",
+    "rerun": "run:rerun",
+    "register": "catalog:register",
+    "catalog": "catalog:catalog",
     "config": "installation:config",
+    "doctor": "installation:doctor",
     "completion": "installation:completion",
 }
 # Other names of verbs; they work and are not listed.
@@ -50,6 +60,8 @@ class Verbs(click.Group):
         """The verb that was named; for one that does not exist, the verb that was probably meant."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
+            from difflib import get_close_matches
+
             close = get_close_matches(name, [*VERBS, *ALIASES], n=1)
             hint = f'did you mean "{close[0]}"?' if close else "`noetl --help` lists them."
             raise click.UsageError(f'there is no command "{name}"; {hint}', ctx)

@@ -147,8 +147,7 @@ def test_lines_about_a_large_loop_are_few(capsys):
 def test_the_live_picture_shows_steps_bars_retries_and_failures(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     live = Live()
-    live._live.stop()
-    log = Log(live.event)
+    log = Log(live.progress.apply)
     log(*begin(), step("start"), done("start"), step("fetch"), loop(4), iteration(0), task("fetch", "retry"))
     log(step("store"), failed("store"))
     live._console.print(live._picture())
@@ -164,8 +163,7 @@ def test_the_live_picture_stays_within_the_screen(monkeypatch):
     monkeypatch.setenv("LINES", "20")
     monkeypatch.setenv("COLUMNS", "100")
     live = Live()
-    live._live.stop()
-    log = Log(live.event)
+    log = Log(live.progress.apply)
     log(*begin())
     for number in range(100):
         log(step(f"s{number}"), *([done(f"s{number}")] if number != 3 else []))

@@ -1,0 +1,5 @@
+"""`python -m noetl` is `noetl`."""
+
+from noetl.clictl import main
+
+main()

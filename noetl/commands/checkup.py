@@ -1,0 +1,119 @@
+"""What `noetl doctor` looks at: each check says how one thing is, and what to do when it is not well."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from noetl import __version__
+from noetl.errors import NoetlError
+from noetl.settings import BadSetting, Loaded, Settings, load
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+MIN_FREE = 1 << 30
+SAFE_SQLITE = (3, 51, 3)  # older ones can damage a WAL that two processes write at the same moment
+DRIVERS = {"postgres": "psycopg", "nats": "nats", "server": "fastapi", "data": "adbc_driver_postgresql"}
+
+
+class Finding(NamedTuple):
+    """How one thing is."""
+
+    name: str
+    status: str
+    detail: str
+
+
+def checkup() -> list[Finding]:
+    """All checks, in the order in which things depend on each other."""
+    findings = [Finding("noetl", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")]
+    try:
+        loaded = load()
+    except BadSetting as problem:
+        return [*findings, Finding("settings", FAILED, str(problem))]
+    settings = loaded.settings
+    findings += [*_settings(loaded), *_home(settings), _sqlite(), _store(settings), *_tools(), *_server(settings)]
+    return findings
+
+
+def _settings(loaded: Loaded) -> Iterator[Finding]:
+    if not loaded.warnings:
+        given = [f"{name} from {origin}" for name, origin in loaded.origins.items() if origin != "default"]
+        yield Finding("settings", OK, ", ".join(given) or "all defaults")
+    for warning in loaded.warnings:
+        yield Finding("settings", WARNING, warning)
+
+
+def _home(settings: Settings) -> Iterator[Finding]:
+    nearest = settings.home
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        detail = f"{settings.home} cannot be written: {nearest} does not let us; set NOETL_HOME to another folder"
+        yield Finding("home", FAILED, detail)
+        return
+    yield Finding("home", OK, f"{settings.home}" + ("" if settings.home.exists() else " (made at the first run)"))
+    free = shutil.disk_usage(nearest).free
+    yield Finding("disk", OK if free >= MIN_FREE else WARNING, f"{free / (1 << 30):.1f} GB free")
+
+
+def _sqlite() -> Finding:
+    if sqlite3.sqlite_version_info >= SAFE_SQLITE:
+        return Finding("sqlite", OK, sqlite3.sqlite_version)
+    return Finding("sqlite", OK, f"{sqlite3.sqlite_version}; processes that share a store take turns by a lock of ours")
+
+
+def _store(settings: Settings) -> Finding:
+    async def look() -> str:
+        from noetl.local import open_local
+
+        async with await open_local(settings, work=False) as engine:
+            unfinished = len(await engine.orchestrator.store.unfinished())
+            newest = await engine.orchestrator.executions()
+            return f"{settings.store}, {'some' if newest else 'no'} executions, {unfinished} unfinished"
+
+    if settings.store.startswith("sqlite:") and not Path(settings.store.removeprefix("sqlite://")).exists():
+        return Finding("store", OK, f"{settings.store} (made at the first run)")
+    try:
+        return Finding("store", OK, asyncio.run(look()))
+    except (NoetlError, OSError) as problem:
+        return Finding("store", FAILED, f"{settings.store}: {problem}")
+
+
+def _tools() -> Iterator[Finding]:
+    from noetl import tools
+
+    missing = sorted(
+        {
+            spec.extra
+            for spec in tools.kinds().values()
+            if spec.extra and find_spec(DRIVERS.get(spec.extra, spec.extra)) is None
+        }
+    )
+    yield Finding("tools", OK, ", ".join(tools.kinds()))
+    for extra in missing:
+        kinds = [kind for kind, spec in tools.kinds().items() if spec.extra == extra]
+        yield Finding("tools", WARNING, f"{', '.join(kinds)}: not installed; pip install 'noetl[{extra}]'")
+    for problem in tools.problems():
+        yield Finding("plug-in", WARNING, problem.message)
+
+
+def _server(settings: Settings) -> Iterator[Finding]:
+    if settings.server_url is None:
+        return
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    try:
+        with urlopen(Request(f"{settings.server_url}/healthz"), timeout=3) as answer:
+            yield Finding("server", OK, f"{settings.server_url} answers {answer.status}")
+    except HTTPError as problem:
+        yield Finding("server", FAILED, f"{settings.server_url} answers {problem.code}")
+    except OSError as problem:
+        yield Finding("server", FAILED, f"{settings.server_url} is out of reach: {getattr(problem, 'reason', problem)}")

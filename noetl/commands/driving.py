@@ -1,0 +1,130 @@
+"""See an execution through to its end: show it, heed the clock and Ctrl-C, give its result.
+
+The first Ctrl-C (or SIGTERM) cancels the execution, which is then recorded as cancelled like any
+other; a second one leaves at once, and the log says what had happened until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+from noetl.commands.display import Display, duration
+from noetl.commands.program import FAILED, INTERRUPTED, TIMED_OUT
+from noetl.commands.terminal import terminal
+from noetl.control.orchestrator import Orchestrator
+from noetl.control.views import Progress, RunResult, run_result
+from noetl.errors import Conflict
+from noetl.work.host import TaskLine, Watcher
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Shown(Watcher):
+    """What tools print goes where the run is shown."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def line(self, line: TaskLine) -> None:
+        """A line of a tool's own output; who said it only for those who asked for more."""
+        said = f"{line.step}.{line.task}: {line.line}" if terminal.verbose else line.line
+        self._display.log(said)
+
+
+class Driver:
+    """One execution that this process waits for."""
+
+    def __init__(self, orchestrator: Orchestrator, execution_id: str, display: Display, timeout: float | None) -> None:
+        self._orchestrator = orchestrator
+        self._id = execution_id
+        self._display = display
+        self._timeout = timeout
+        self._stopped_by: int | None = None  # exit code of who cancelled it: the clock or the user
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    async def finish(self) -> tuple[RunResult, int]:
+        """The result, and the exit code that says how it came about."""
+        loop = asyncio.get_running_loop()
+        for name in SIGNALS:
+            loop.add_signal_handler(name, self._interrupted)
+        timer = loop.call_later(self._timeout, self._timed_out) if self._timeout is not None else None
+        progress = Progress()
+        try:
+            async for recorded in self._orchestrator.subscribe(self._id):
+                progress.apply(recorded)
+                self._display.event(recorded)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            for name in SIGNALS:
+                loop.remove_signal_handler(name)
+        await asyncio.gather(*self._cancelling)
+        result = run_result(self._id, progress)
+        if result.status == "success":
+            return result, 0
+        return result, (self._stopped_by or FAILED) if result.status == "cancelled" else FAILED
+
+    def _timed_out(self) -> None:
+        self._stop(TIMED_OUT, f"timed out after {duration(self._timeout or 0)}")
+
+    def _interrupted(self) -> None:
+        if self._stopped_by == INTERRUPTED:
+            self._display.close()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        terminal.note("cancelling; Ctrl-C again leaves at once")
+        self._stop(INTERRUPTED, "interrupted by the user")
+
+    def _stop(self, code: int, reason: str) -> None:
+        self._stopped_by = code
+        task = asyncio.ensure_future(self._cancel(reason))
+        self._cancelling.add(task)
+
+    async def _cancel(self, reason: str) -> None:
+        try:
+            await self._orchestrator.cancel(self._id, reason)
+        except Conflict:
+            pass  # it ended first, and its end is what counts
+
+
+def show_result(result: RunResult, as_json: bool) -> None:
+    """The output on stdout, how it ended on stderr."""
+    if as_json:
+        terminal.json(result.document())
+    else:
+        show_output(result.output)
+    took = duration(result.duration_ms / 1000)
+    if result.status == "success":
+        terminal.note(f"{terminal.styled('success', 'good')} in {took}, execution {result.execution_id}")
+        return
+    reason = f": {result.error['kind']}: {result.error['message']}" if result.error else ""
+    terminal.error(f"{result.status} after {took}, execution {result.execution_id}{reason}")
+
+
+def show_output(output: dict[str, Any]) -> None:
+    """The payload: text as it is, rows as a table for eyes, everything else as JSON."""
+    data, reference = output.get("data"), output.get("ref")
+    if data is None:
+        if reference is not None:
+            size = reference.get("meta", {}).get("bytes", 0)
+            terminal.note(f"the output ({size} bytes) is kept by reference: {reference['type']} {reference['locator']}")
+        return
+    if isinstance(data, str):
+        terminal.data(data)
+    elif sys.stdout.isatty() and _is_table(data):
+        rows = data["rows"][:50]
+        heads = list(rows[0])
+        terminal.table(heads, [[row.get(head) for head in heads] for row in rows])
+        if len(data["rows"]) > len(rows):
+            terminal.note(f"... and {len(data['rows']) - len(rows)} more rows")
+    else:
+        terminal.json(data)
+
+
+def _is_table(data: Any) -> bool:
+    rows = data.get("rows") if isinstance(data, dict) else None
+    return isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) for row in rows)

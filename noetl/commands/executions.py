@@ -1,0 +1,339 @@
+"""Verbs that look at executions, and steer them: all of it comes out of their logs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from noetl.commands.run import store_option
+from noetl.commands.terminal import as_json, talk, terminal
+
+if TYPE_CHECKING:
+    from noetl.control.explain import Explanation
+    from noetl.model.events import Event, Recorded
+    from noetl.model.outcome import ErrorInfo
+    from noetl.ports import ExecutionSummary
+
+COLOURS = {
+    "success": "good",
+    "failed": "bad",
+    "error": "bad",
+    "cancelled": "odd",
+    "skipped": "quiet",
+    "running": "busy",
+    "paused": "odd",
+}
+PAGE = 1_000
+
+id_argument = click.argument("execution_id", metavar="ID")
+
+
+@click.command()
+@click.option("--status", multiple=True, help="Only those with this status (may be repeated).")
+@click.option("--path", help="Only those of this playbook.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@store_option
+@as_json
+@talk
+def executions(status: tuple[str, ...], path: str | None, limit: int, store: str | None, as_json: bool) -> None:
+    """List executions, newest first."""
+
+    async def listed() -> list[ExecutionSummary]:
+        from noetl.commands.engines import opened
+        from noetl.ports import ExecutionFilter
+
+        async with opened(store) as engine:
+            return await engine.orchestrator.executions(ExecutionFilter(status=status, path=path, limit=limit))
+
+    found = asyncio.run(listed())
+    if as_json:
+        terminal.json([_document(summary) for summary in found])
+        return
+    if not found:
+        terminal.note("no executions")
+        return
+    terminal.table(
+        ("id", "status", "path", "started", "took", "error"),
+        [
+            (s.execution_id, s.status, s.path, _when(s.started_at), _took(s.started_at, s.ended_at), s.error)
+            for s in found
+        ],
+        styles=COLOURS,
+    )
+
+
+@click.command()
+@id_argument
+@store_option
+@as_json
+@talk
+def status(execution_id: str, store: str | None, as_json: bool) -> None:
+    """Show how an execution is: its status, its steps, its output or its error.
+
+    With --json the same document as `noetl run --json`.
+    """
+
+    async def looked() -> tuple[Any, Any]:
+        from noetl.commands.engines import named, opened
+
+        async with opened(store) as engine:
+            summary = await named(engine, execution_id)
+            return await engine.result(summary.execution_id), await engine.orchestrator.progress(summary.execution_id)
+
+    result, progress = asyncio.run(looked())
+    if as_json:
+        terminal.json(result.document())
+        return
+    rows = [("execution", result.execution_id), ("path", result.path), ("status", result.status)]
+    rows.append(("took" if progress.ended_at else "runs for", _took(progress.started_at, progress.ended_at)))
+    if result.error:
+        rows.append(("error", f"{result.error['kind']}: {result.error['message']}"))
+    for name, value in rows:
+        terminal.data(f"{name:<10} {terminal.painted(value, COLOURS)}")
+    if progress.steps:
+        terminal.data("")
+        terminal.table(
+            ("step", "status", "runs", "attempts", "iterations", "took", "error"),
+            [
+                (
+                    row.step,
+                    row.status,
+                    row.runs,
+                    row.attempts,
+                    f"{row.iterations_done}/{row.iterations}" if row.iterations else None,
+                    _took(row.started_at, row.ended_at),
+                    f"{row.error.kind}: {row.error.message}" if row.error else None,
+                )
+                for row in progress.steps.values()
+            ],
+            styles=COLOURS,
+        )
+
+
+@click.command()
+@id_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the execution has ended.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
+@store_option
+@as_json
+@talk
+def events(execution_id: str, follow: bool, after: int, store: str | None, as_json: bool) -> None:
+    """Print an execution's log; with --json one envelope a line."""
+
+    def show(recorded: Recorded) -> None:
+        from noetl.model.events import envelope
+
+        document = envelope(recorded)
+        if as_json:
+            terminal.json_line(document)
+        else:
+            _event_line(recorded, document)
+
+    async def read() -> None:
+        from noetl.commands.engines import named, opened
+
+        async with opened(store) as engine:
+            summary = await named(engine, execution_id)
+            if follow:
+                async for recorded in engine.orchestrator.subscribe(summary.execution_id, after):
+                    show(recorded)
+                return
+            seen = after
+            while page := await engine.orchestrator.events(summary.execution_id, seen, PAGE):
+                for recorded in page:
+                    show(recorded)
+                seen = page[-1].seq
+
+    asyncio.run(read())
+
+
+@click.command()
+@id_argument
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Fold only up to this event.")
+@store_option
+@as_json
+@talk
+def replay(execution_id: str, at: int | None, store: str | None, as_json: bool) -> None:
+    """Fold an execution's log again and show the state it leads to.
+
+    No template is rendered, no tool runs: the log has every decision. --at shows any moment of the past.
+    """
+
+    async def folded() -> dict[str, Any]:
+        from noetl.commands.engines import named, opened
+        from noetl.control.states import state_document
+
+        async with opened(store) as engine:
+            summary = await named(engine, execution_id)
+            if at is not None and at > summary.seq:
+                raise click.BadParameter(f"the log ends at event {summary.seq}", param_hint="--at")
+            return state_document(await engine.orchestrator.state(summary.execution_id, at))
+
+    document = asyncio.run(folded())
+    if as_json:
+        terminal.json(document)
+        return
+    show_state(document)
+
+
+@click.command()
+@id_argument
+@store_option
+@as_json
+@talk
+def why(execution_id: str, store: str | None, as_json: bool) -> None:
+    """Say in words why an execution is where it is, and which way it came."""
+
+    async def explained() -> Explanation:
+        from noetl.commands.engines import named, opened
+        from noetl.control.explain import explain
+
+        async with opened(store) as engine:
+            summary = await named(engine, execution_id)
+            state = await engine.orchestrator.state(summary.execution_id)
+            return explain(state, await engine.orchestrator.events(summary.execution_id))
+
+    found = asyncio.run(explained())
+    if as_json:
+        terminal.json(found)
+        return
+    terminal.data(f"execution {found.execution_id}: {found.summary}")
+    for title, lines in (("because", found.because), ("the way it came", found.way)):
+        if lines:
+            terminal.data(f"\n{title}")
+        for line in lines:
+            terminal.data(f"  {line}")
+
+
+@click.command()
+@id_argument
+@click.option("--reason", default="cancelled by the user", help="Kept in the log.")
+@store_option
+@as_json
+@talk
+def cancel(execution_id: str, reason: str, store: str | None, as_json: bool) -> None:
+    """Stop an execution; what it has done stays done."""
+
+    async def stop() -> ExecutionSummary:
+        from noetl.commands.engines import named, opened
+
+        async with opened(store) as engine:
+            summary = await named(engine, execution_id)
+            await engine.orchestrator.cancel(summary.execution_id, reason)
+            return await engine.orchestrator.summary(summary.execution_id)
+
+    summary = asyncio.run(stop())
+    if as_json:
+        terminal.json(_document(summary))
+    else:
+        terminal.note(f"execution {summary.execution_id} is {summary.status}")
+
+
+def show_state(document: dict[str, Any]) -> None:
+    """A state for eyes."""
+    import msgspec
+
+    def line(name: str, value: Any) -> None:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        terminal.data(f"{name:<10} {terminal.painted(text, COLOURS)}")
+
+    line("execution", document["execution_id"])
+    line("path", document["path"])
+    line("event", f"{document['seq']} at {document['at']}")
+    line("status", document["status"])
+    line("workload", document["workload"])
+    line("ctx", document["ctx"])
+    for name in ("output", "error"):
+        if document[name] is not None:
+            line(name, document[name])
+    sections: tuple[tuple[str, tuple[str, ...], list[dict[str, Any]]], ...] = (
+        ("steps", ("step", "status", "runs", "open"), [{"step": k, **v} for k, v in document["steps"].items()]),
+        ("tokens that wait", ("step", "from", "reason"), document["waiting"]),
+        ("runs in flight", ("run_id", "status", "task", "worker"), document["runs"]),
+        ("loops", ("run_id", "count", "finished", "failed"), document["loops"]),
+        ("children", ("run_id", "path", "execution_id"), document["children"]),
+    )
+    for title, heads, rows in sections:
+        if rows:
+            terminal.data(f"\n{title}")
+            terminal.table(heads, [[row.get(head) for head in heads] for row in rows], styles=COLOURS)
+
+
+# ── words ───────────────────────────────────────────────────────────────────────────────
+
+
+def _event_line(recorded: Recorded, document: dict[str, Any]) -> None:
+    """An event as a line: place, time, name, whose it is, and the gist of it."""
+    whose = document["step"] or ""
+    if document["iteration_index"] is not None:
+        whose += "/" + document["iteration_id"].rpartition("/")[2]
+    if document["task_label"]:
+        whose += f".{document['task_label']}"
+    status = terminal.painted(document["status"], COLOURS, width=11)
+    line = f"{document['seq']:>5}  {document['timestamp'][11:23]}  {document['name']:<28}  {status}  {whose:<24}"
+    terminal.data(f"{line}  {gist(recorded.body)}".rstrip())
+
+
+def gist(body: Event) -> str:
+    """What is worth knowing of an event in a few words."""
+    from noetl.model import events as ev
+
+    match body:
+        case ev.ExecutionRequested():
+            return body.path
+        case ev.LoopStarted():
+            return f"{body.count} iterations, {body.max_in_flight} in flight"
+        case ev.LoopDone():
+            return f"{body.succeeded} succeeded, {body.failed} failed, {body.skipped} skipped"
+        case ev.NextEvaluated():
+            taken = [arc.target for arc in body.arcs if arc.token]
+            return _error(body.error) or ("-> " + ", ".join(taken) if taken else "no arc")
+        case ev.CtxPatched():
+            return ", ".join(body.patch)
+        case ev.TaskDone():
+            told = {"retry": f"retry in {body.delay:g} s", "jump": f"jump to {body.to}"}.get(body.do, body.do)
+            return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else told)))
+        case ev.StepDone() | ev.StepFailed() | ev.IterationDone() | ev.IterationFailed():
+            return _error(body.output.error)
+        case ev.ChildStarted() | ev.ChildFinished():
+            return f"execution {body.child}"
+        case ev.WorkflowFinished():
+            return _error(body.error) or body.outcome
+        case ev.TokenParked() | ev.StepSkipped() | ev.ExecutionCancelled() | ev.ReportRefused():
+            return body.reason
+        case ev.RequestEvaluated() | ev.WorkflowSynthesized():
+            return _error(body.error)
+        case _:
+            return ""
+
+
+def _error(error: ErrorInfo | None) -> str:
+    return f"{error.kind}: {' '.join(error.message.split())}" if error else ""
+
+
+def _document(summary: ExecutionSummary) -> dict[str, Any]:
+    import msgspec
+
+    from noetl.model.events import instant
+
+    document: dict[str, Any] = msgspec.structs.asdict(summary)
+    for key in ("started_at", "ended_at"):
+        if document[key] is not None:
+            document[key] = instant(document[key])
+    return document
+
+
+def _when(at: float | None) -> str | None:
+    from datetime import datetime
+
+    return None if at is None else datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(start: float | None, end: float | None) -> str | None:
+    import time
+
+    from noetl.commands.display import duration
+
+    return None if start is None else duration(max(0.0, (end or time.time()) - start))

@@ -1,0 +1,62 @@
+"""Every example runs as it is and gives what its page says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+OUTPUTS = {
+    "hello.yaml": "Hello, world!",
+    "fan_out_and_join.yaml": "shipped from shelf 2, 120 paid",
+    "best_effort.yaml": {"total": 49, "seen": ["12", "7", "30"], "failed": 1},
+    "children/main.yaml": 10,
+    "children/region.yaml": {"region": "north", "stores": 5},
+    "workbook.yaml": "Ada Lovelace",
+}
+
+
+def test_every_example_has_an_expectation():
+    found = {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml") if "build" not in file.parts}
+    assert found == {*OUTPUTS, "quickstart/playbook.yaml"}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_example_gives_its_output(noetl, name):
+    answer = noetl("run", EXAMPLES / name, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["output"]["data"] == OUTPUTS[name]
+    assert "warning" not in answer.err
+
+
+def test_the_quickstart_pages_retries_and_keeps_rows(noetl, folder):
+    import duckdb
+
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "quickstart" / "run.py", "--json", "--set", f"build={folder}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Denmark" in ran.stderr
+    document = noetl("status", "last", "--json").json
+    assert document["output"]["data"] == {"pages": 24, "orders": 600, "revenue": 201720.66}
+    log = noetl("events", "last", "--json").lines
+    retried = [event for event in log if event["name"] == "task.done" and event["payload"].get("do") == "retry"]
+    assert len(retried) == 4
+    with duckdb.connect(str(folder / "shop.duckdb"), read_only=True) as database:
+        counts = [
+            database.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("customers", "products", "orders")
+        ]
+        assert counts == [120, 60, 600]
+        rows = database.execute("FROM revenue ORDER BY country").fetchall()
+        assert database.execute(f"FROM '{folder}/revenue.parquet' ORDER BY country").fetchall() == rows
+        assert len(rows) == 7

@@ -1,0 +1,188 @@
+"""Looking at executions: everything comes out of their logs, also long after they have ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+LOOP = """\
+workload: {numbers: [1, 2, 3]}
+workflow:
+  - step: start
+    loop:
+      in: "{{ workload.numbers }}"
+      iterator: number
+      spec: {mode: parallel, max_in_flight: 2}
+    tool:
+      - name: maybe
+        kind: python
+        input: {attempt: "{{ _attempt }}", number: "{{ iter.number }}"}
+        code: |
+          if number == 2 and attempt == 1:
+              raise RuntimeError("not yet")
+          result = number * 10
+        spec:
+          policy:
+            rules:
+              - when: "{{ output.status == 'error' }}"
+                then: {do: retry, attempts: 3}
+    next:
+      arcs:
+        - step: end
+          when: "{{ event.name == 'loop.done' }}"
+  - step: end
+    tool:
+      - name: total
+        kind: python
+        input: {values: "{{ start.results }}"}
+        code: |
+          result = sum(values)
+"""
+NOOP = "workflow:\n  - step: start\n    tool: {kind: noop}\n"
+
+
+@pytest.fixture
+def ran(noetl, playbook) -> dict:
+    """The document of a finished run with a loop and a retry in it."""
+    return noetl("run", playbook(LOOP), "--json").json
+
+
+def test_events_are_envelopes_one_a_line_without_gaps(noetl, ran):
+    answer = noetl("events", ran["execution_id"], "--json")
+    assert answer.code == 0
+    log = answer.lines
+    assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+    assert log[0]["name"] == "playbook.execution.requested"
+    assert log[-1]["name"] == "playbook.processed"
+    needed = {
+        "event_id", "execution_id", "timestamp", "source", "name", "entity_type", "entity_id", "status", "payload",
+        "step", "step_run_id", "iteration_id", "iteration_index", "task_run_id", "task_label", "attempt", "seq",
+        "parent_event_id",
+    }  # fmt: skip
+    for event in log:
+        assert needed <= set(event)
+        assert event["execution_id"] == ran["execution_id"]
+    assert sum(event["name"] == "loop.iteration.done" for event in log) == 3
+
+
+def test_events_for_people_say_whose_they_are_and_what_came_of_them(noetl, ran):
+    out = noetl("events", "last").out
+    assert "start/1.maybe" in out
+    assert "not yet" in out
+    assert "retry" in out
+    assert "-> end" in out
+    assert "3 succeeded, 0 failed" in out
+
+
+def test_events_can_begin_in_the_middle_and_be_followed_to_the_end(noetl, ran):
+    whole = noetl("events", "last", "--json").lines
+    assert noetl("events", "last", "--json", "--after", "5").lines == whole[5:]
+    assert noetl("events", "last", "--json", "--follow").lines == whole
+
+
+def test_following_shows_a_run_while_it_goes(noetl, start, playbook):
+    slow = "workflow:\n  - step: start\n    tool: {kind: python, code: 'import time; time.sleep(1.0); result = 1'}\n"
+    run = start("run", playbook(slow), "--json")
+    follower = None
+    for line in run.stderr:
+        if line.startswith("start: running"):
+            follower = start("events", "last", "--follow", "--json")
+            break
+    out, err = follower.communicate(timeout=30)
+    assert follower.returncode == 0, err
+    names = [json.loads(line)["name"] for line in out.splitlines()]
+    assert names[-1] == "playbook.processed"
+    assert run.wait(30) == 0
+
+
+def test_status_is_the_document_of_the_run(noetl, ran):
+    answer = noetl("status", ran["execution_id"], "--json")
+    assert answer.json == ran
+    out = noetl("status", "last").out
+    assert "success" in out
+    assert "3/3" in out
+
+
+def test_executions_are_listed_newest_first(noetl, ran, playbook):
+    noetl("run", playbook(NOOP, "other"))
+    listed = noetl("executions", "--json").json
+    assert [one["path"] for one in listed] == ["tests/other", "tests/sample"]
+    assert listed[1]["execution_id"] == ran["execution_id"]
+    assert [one["path"] for one in noetl("executions", "--json", "--path", "tests/sample").json] == ["tests/sample"]
+    assert noetl("executions", "--json", "--status", "failed").json == []
+    assert len(noetl("executions", "--json", "--limit", "1").json) == 1
+    assert "tests/other" in noetl("executions").out
+
+
+@pytest.mark.parametrize("verb", ["status", "events", "replay", "why", "cancel", "rerun"])
+def test_an_id_that_does_not_exist_is_one_clear_line(noetl, verb):
+    for name in ("12345", "not-a-number", "last"):
+        answer = noetl(verb, name)
+        assert answer.code == 2
+        assert answer.out == ""
+        assert answer.err.count("\n") == 1
+
+
+def test_replay_folds_the_log_to_the_same_end(noetl, ran):
+    document = noetl("replay", "last", "--json").json
+    assert document["execution_id"] == ran["execution_id"]
+    assert document["status"] == "success"
+    assert document["ctx"] == ran["ctx"]
+
+
+def test_replay_stops_where_it_is_told(noetl, ran):
+    whole = noetl("events", "last", "--json").lines
+    middle = next(event["seq"] for event in whole if event["name"] == "loop.started")
+    document = noetl("replay", "last", "--at", str(middle), "--json").json
+    assert document["seq"] == middle
+    assert document["status"] == "running"
+    assert noetl("replay", "last", "--at", str(len(whole) + 1)).code == 2
+    assert noetl("replay", "last", "--at", "0").code == 2
+
+
+def test_why_says_in_words_how_it_ended(noetl, ran, playbook):
+    assert "succeeded" in noetl("why", "last").out
+    broken = "workflow:\n  - step: start\n    tool: {kind: python, code: 'raise ValueError(\"no such luck\")'}\n"
+    noetl("run", playbook(broken, "broken"))
+    assert "no such luck" in noetl("why", "last").out
+    assert noetl("why", "last", "--json").json
+
+
+def test_what_has_ended_cannot_be_cancelled(noetl, ran):
+    answer = noetl("cancel", "last")
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+
+
+def test_a_run_can_be_cancelled_from_another_terminal(noetl, start, playbook):
+    slow = "workflow:\n  - step: start\n    tool: {kind: python, code: 'import time; time.sleep(60)'}\n"
+    run = start("run", playbook(slow), "--json")
+    for line in run.stderr:
+        if line.startswith("start: running"):
+            break
+    assert noetl("cancel", "last", "--reason", "enough").code == 0
+    out, err = run.communicate(timeout=30)
+    assert run.returncode == 1, err
+    assert json.loads(out)["status"] == "cancelled"
+
+
+def test_rerun_is_a_new_execution_of_the_same_text_and_payload(noetl, playbook, folder):
+    file = playbook(LOOP)
+    first = noetl("run", file, "--json", "--set", "numbers=[5, 6]").json
+    (folder / file).write_text("changed: since\n")
+    again = noetl("rerun", first["execution_id"], "--json")
+    assert again.code == 0
+    assert again.json["execution_id"] != first["execution_id"]
+    assert again.json["output"]["data"] == 110
+
+
+def test_rerun_from_a_step_keeps_what_came_before(noetl, ran):
+    again = noetl("rerun", "last", "--from", "end", "--json")
+    assert again.code == 0
+    assert again.json["output"]["data"] == 60
+    names = {event["step"] for event in noetl("events", "last", "--json").lines if event["name"] == "step.scheduled"}
+    assert names == {"end"}
+    answer = noetl("rerun", "last", "--from", "nowhere")
+    assert answer.code == 2
+    assert "nowhere" in answer.err

@@ -1,0 +1,272 @@
+"""`noetl run`: a playbook from a file to an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+NOOP = """\
+workflow:
+  - step: start
+    tool: {kind: noop}
+"""
+
+GREET = """\
+workload:
+  who: world
+  deep: {a: 1, b: 2}
+workflow:
+  - step: start
+    tool:
+      - name: greet
+        kind: python
+        input: {who: "{{ workload.who }}", deep: "{{ workload.deep }}"}
+        code: |
+          print("working for", who)
+          result = {"who": who, "deep": deep}
+    next:
+      arcs:
+        - step: end
+          set: {ctx.seen: "{{ output.data.who }}"}
+  - step: end
+    tool:
+      - name: say
+        kind: python
+        input: {who: "{{ start.who }}", deep: "{{ start.deep }}"}
+        code: |
+          result = {"hello": who, "deep": deep}
+"""
+
+FAILING = """\
+workflow:
+  - step: start
+    tool:
+      - name: break_it
+        kind: python
+        code: |
+          raise ValueError("no such luck")
+"""
+
+SLOW = """\
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: {arcs: [{step: sleep}]}
+  - step: sleep
+    tool:
+      - name: nap
+        kind: python
+        code: |
+          import time
+          print("asleep", flush=True)
+          time.sleep(60)
+"""
+
+
+def test_a_run_that_succeeds_exits_with_0_and_prints_its_output(noetl, playbook):
+    answer = noetl("run", playbook(GREET))
+    assert answer.code == 0
+    assert answer.json == {"hello": "world", "deep": {"a": 1, "b": 2}}
+    assert "success" in answer.err
+
+
+def test_the_json_document_has_what_scripts_hold_on_to(noetl, playbook):
+    answer = noetl("run", playbook(GREET), "--json", "--quiet")
+    document = answer.json
+    assert answer.code == 0
+    assert answer.err == ""
+    assert set(document) >= {"execution_id", "path", "status", "output", "ctx", "error", "duration_ms", "steps"}
+    assert document["path"] == "tests/sample"
+    assert document["status"] == "success"
+    assert document["error"] is None
+    assert document["ctx"] == {"seen": "world"}
+    assert set(document["output"]) >= {"status", "data", "ref", "error"}
+    assert document["output"]["status"] == "ok"
+    assert document["output"]["data"]["hello"] == "world"
+    assert document["duration_ms"] >= 0
+    steps = [{key: step[key] for key in ("step", "status", "runs", "attempts")} for step in document["steps"]]
+    assert steps == [
+        {"step": "start", "status": "success", "runs": 1, "attempts": 1},
+        {"step": "end", "status": "success", "runs": 1, "attempts": 1},
+    ]
+
+
+def test_a_run_that_fails_exits_with_1_and_says_why(noetl, playbook):
+    answer = noetl("run", playbook(FAILING))
+    assert answer.code == 1
+    assert answer.out == ""
+    assert "no such luck" in answer.err
+    assert "Traceback" not in answer.err.splitlines()[0]
+    answer = noetl("run", playbook(FAILING), "--json")
+    assert answer.code == 1
+    assert answer.json["status"] == "failed"
+    assert "no such luck" in answer.json["error"]["message"]
+    assert answer.json["output"]["status"] == "error"
+
+
+def test_payload_and_set_are_laid_over_the_workload(noetl, playbook, folder):
+    file = playbook(GREET)
+    (folder / "in.json").write_text('{"who": "file", "deep": {"b": 5}}')
+    (folder / "in.yaml").write_text("who: yaml\n")
+    run = lambda *words: noetl("run", file, "--json", *words).json["output"]["data"]  # noqa: E731
+    assert run("--payload", '{"who": "Ada"}') == {"hello": "Ada", "deep": {"a": 1, "b": 2}}
+    assert run("--payload", "@in.json") == {"hello": "file", "deep": {"a": 1, "b": 5}}
+    assert run("--payload", "@in.yaml") == {"hello": "yaml", "deep": {"a": 1, "b": 2}}
+    assert run("--set", "deep.a=7", "--set", "who=on") == {"hello": "on", "deep": {"a": 7, "b": 2}}
+    assert run("--payload", "@in.json", "--set", "deep.b=[x, 1]")["deep"] == {"a": 1, "b": ["x", 1]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--payload", "{"),
+        ("--payload", "[1]"),
+        ("--payload", "@missing.json"),
+        ("--set", "nothing"),
+        ("--set", "=3"),
+        ("--set", "a..b=3"),
+        ("--timeout", "0"),
+        ("--timeout", "soon"),
+    ],
+)
+def test_bad_arguments_are_usage_errors_in_one_line_and_nothing_runs(noetl, playbook, words):
+    answer = noetl("run", playbook(NOOP), *words)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert answer.err.count("\n") == 1
+    assert noetl("executions", "--json").json == []
+
+
+def test_what_tools_print_goes_to_stderr(noetl, playbook):
+    answer = noetl("run", playbook(GREET))
+    assert "working for world" in answer.err
+    assert "working for" not in answer.out
+    assert "working for" not in noetl("run", playbook(GREET), "--quiet").err
+
+
+def test_a_broken_playbook_exits_with_3_and_names_every_place(noetl, playbook):
+    answer = noetl(
+        "run", playbook("workflow:\n  - step: start\n    tool: {kind: nope}\n    next: {arcs: [{step: x}]}\n")
+    )
+    assert answer.code == 3
+    assert answer.out == ""
+    assert "sample.yaml:6:18: error:" in answer.err
+    assert "sample.yaml:7:26: error:" in answer.err
+    assert noetl("executions", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "words"),
+    [
+        ("missing.yaml", None, 2, "there is no such file"),
+        ("empty.yaml", b"", 3, "no content"),
+        ("binary.yaml", bytes(range(256)), 3, "not valid UTF-8"),
+        ("large.yaml", b"a" * 50_000_000, 3, "MB"),
+        ("list.yaml", b"- 1\n- 2\n", 3, "list.yaml:1:1"),
+    ],
+)
+def test_a_file_that_is_no_playbook_gets_a_clear_line(noetl, folder, name, content, code, words):
+    if content is not None:
+        (folder / name).write_bytes(content)
+    answer = noetl("run", name)
+    assert answer.code == code
+    assert answer.out == ""
+    assert words in answer.err
+    assert name in answer.err.splitlines()[0]
+    assert "Traceback" not in answer.err
+
+
+def test_a_folder_and_an_unreadable_file_get_a_clear_line(noetl, folder, monkeypatch):
+    (folder / "some.yaml").mkdir()
+    answer = noetl("run", "some.yaml")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "folder" in answer.err
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    answer = noetl("run", "locked.yaml")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "permission denied" in answer.err
+
+
+def test_a_playbook_can_come_from_stdin(start, playbook, folder):
+    process = start("run", "-", "--json", stdin=subprocess.PIPE)
+    out, _ = process.communicate((folder / playbook(NOOP)).read_text(), timeout=30)
+    assert process.returncode == 0
+    assert json.loads(out)["status"] == "success"
+
+
+def test_a_timeout_cancels_the_execution_and_exits_with_124(noetl, playbook):
+    began = time.monotonic()
+    answer = noetl("run", playbook(SLOW), "--timeout", "0.3", "--json")
+    assert time.monotonic() - began < 20
+    assert answer.code == 124
+    assert answer.json["status"] == "cancelled"
+    assert "timed out" in json.dumps(answer.json["error"])
+    assert noetl("status", "last", "--json").json["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_recorded_as_cancelled(noetl, start, playbook, number):
+    process = start("run", playbook(SLOW), "--json")
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "asleep" in line:
+            break
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, "".join(said) + err
+    assert json.loads(out)["status"] == "cancelled"
+    assert "Traceback" not in err
+    names = [event["name"] for event in noetl("events", "last", "--json").lines]
+    assert "execution.cancelled" in names
+    assert names[-2:] == ["workflow.finished", "playbook.processed"]
+    assert noetl("executions", "--json").json[0]["status"] == "cancelled"
+
+
+def test_two_runs_side_by_side_both_work(start, playbook):
+    file = playbook(GREET)
+    runs = [start("run", file, "--json", "--set", f"who=run{number}") for number in range(2)]
+    for number, process in enumerate(runs):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert json.loads(out)["output"]["data"]["hello"] == f"run{number}"
+
+
+def test_a_store_of_its_own_can_be_named(noetl, playbook, folder):
+    assert noetl("run", playbook(NOOP), "--store", "mine.db").code == 0
+    assert (folder / "mine.db").exists()
+    assert noetl("executions", "--json").json == []
+    assert len(noetl("executions", "--json", "--store", "mine.db").json) == 1
+    assert noetl("run", playbook(NOOP), "--store", "memory:").code == 0
+
+
+def test_a_home_that_cannot_be_written_is_one_clear_line(noetl, playbook, folder, monkeypatch):
+    (folder / "file").write_text("")
+    monkeypatch.setenv("NOETL_HOME", str(folder / "file" / "home"))
+    answer = noetl("run", playbook(NOOP))
+    assert answer.code in (1, 2, 4)
+    assert answer.err.count("\n") == 1
+    assert "internal error" not in answer.err
+
+
+def test_a_one_step_run_takes_less_than_400_ms_of_cpu(playbook, folder):
+    file = playbook(NOOP)
+    warm = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    spent = []
+    for _ in range(6):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "noetl.clictl", "run", file], capture_output=True, check=True, env=warm)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.400
