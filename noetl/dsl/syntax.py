@@ -9,16 +9,16 @@ missing: the reader has said why, and checks go on with what is there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from noetl.dsl.nodes import Mapping, Node, Scalar
 from noetl.model.playbook import Playbook, Surface
 from noetl.model.tool import ToolSpec
 
 
-@dataclass(slots=True, eq=False)
-class SetSyntax:
+class SetSyntax(Struct, eq=False):
     """One assignment: `ctx.page: ...`, or what v10 wrote as `set_ctx: {page: ...}`."""
 
     scope: str  # ctx, step, iter or args
@@ -33,8 +33,7 @@ class SetSyntax:
         return ".".join((self.scope, *self.keys))
 
 
-@dataclass(slots=True, eq=False)
-class RuleSyntax:
+class RuleSyntax(Struct, eq=False):
     """One rule of a task's policy; `when` is None for `else`."""
 
     node: Node
@@ -48,8 +47,7 @@ class RuleSyntax:
     sets: list[SetSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class PolicySyntax:
+class PolicySyntax(Struct, eq=False):
     """`spec.policy` of a task."""
 
     node: Node
@@ -57,8 +55,7 @@ class PolicySyntax:
     rules: list[RuleSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class Parameter:
+class Parameter(Struct, eq=False):
     """One parameter of a task under its canonical name: where it was written, and the value."""
 
     key: Scalar
@@ -67,8 +64,7 @@ class Parameter:
     raw: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class OutputSyntax:
+class OutputSyntax(Struct, eq=False):
     """`output: {store, select}`."""
 
     store: Node | None = None
@@ -76,8 +72,7 @@ class OutputSyntax:
     path: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class TaskSyntax:
+class TaskSyntax(Struct, eq=False):
     """One task of a pipeline."""
 
     node: Node
@@ -99,8 +94,7 @@ class TaskSyntax:
     output: OutputSyntax | None = None
 
 
-@dataclass(slots=True, eq=False)
-class BranchSyntax:
+class BranchSyntax(Struct, eq=False):
     """A guarded list of tasks inside `choose`, `while` or `until`."""
 
     node: Node
@@ -109,8 +103,7 @@ class BranchSyntax:
     items: list[ItemSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class ConstructSyntax:
+class ConstructSyntax(Struct, eq=False):
     """`choose`, `while` or `until`: sugar that is compiled into tasks and jumps."""
 
     node: Node
@@ -125,8 +118,7 @@ class ConstructSyntax:
 ItemSyntax = TaskSyntax | ConstructSyntax
 
 
-@dataclass(slots=True, eq=False)
-class LoopSyntax:
+class LoopSyntax(Struct, eq=False):
     """`loop`, with what its spec says about scheduling."""
 
     node: Mapping
@@ -151,8 +143,7 @@ class LoopSyntax:
             level = level.inner
 
 
-@dataclass(slots=True, eq=False)
-class AdmitRuleSyntax:
+class AdmitRuleSyntax(Struct, eq=False):
     """One rule of an admission gate; `when` is None for `else`."""
 
     node: Node
@@ -162,8 +153,7 @@ class AdmitRuleSyntax:
     allow: Node | None = None
 
 
-@dataclass(slots=True, eq=False)
-class AdmitSyntax:
+class AdmitSyntax(Struct, eq=False):
     """The gate before a step."""
 
     node: Node
@@ -174,8 +164,7 @@ class AdmitSyntax:
     once: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class ArcSyntax:
+class ArcSyntax(Struct, eq=False):
     """A way out of a step."""
 
     node: Node
@@ -186,8 +175,7 @@ class ArcSyntax:
     sets: list[SetSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class RouterSyntax:
+class RouterSyntax(Struct, eq=False):
     """`next`."""
 
     node: Node
@@ -196,8 +184,7 @@ class RouterSyntax:
     arcs: list[ArcSyntax] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class SynthesisSyntax:
+class SynthesisSyntax(Struct, eq=False):
     """`spec.policy.synthesize`."""
 
     node: Node
@@ -207,8 +194,7 @@ class SynthesisSyntax:
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
-class BodySyntax:
+class BodySyntax(Struct, eq=False):
     """What steps and workbook blocks have in common."""
 
     node: Node
@@ -237,8 +223,7 @@ class BodySyntax:
         yield from _constructs_of(self.items)
 
 
-@dataclass(slots=True, eq=False)
-class StepSyntax(BodySyntax):
+class StepSyntax(BodySyntax, eq=False):
     """A step of the workflow."""
 
     admit: AdmitSyntax | None = None
@@ -248,13 +233,11 @@ class StepSyntax(BodySyntax):
     pool: str | None = None
 
 
-@dataclass(slots=True, eq=False)
-class BlockSyntax(BodySyntax):
+class BlockSyntax(BodySyntax, eq=False):
     """A block of the workbook."""
 
 
-@dataclass(slots=True, eq=False)
-class KeychainSyntax:
+class KeychainSyntax(Struct, eq=False):
     """One entry of the keychain."""
 
     node: Node
@@ -266,8 +249,7 @@ class KeychainSyntax:
     fields: dict[str, Node] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class ExecutorSyntax:
+class ExecutorSyntax(Struct, eq=False):
     """`executor`."""
 
     node: Node
@@ -282,8 +264,7 @@ class ExecutorSyntax:
     defaults: Mapping | None = None
 
 
-@dataclass(slots=True, eq=False)
-class DocumentSyntax:
+class DocumentSyntax(Struct, eq=False):
     """A whole playbook."""
 
     node: Mapping

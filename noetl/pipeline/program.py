@@ -8,8 +8,9 @@ the templates of the pipeline read at all, so that a `Position` carries no more 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from noetl.expr.binding import compile_bound
 from noetl.expr.template import Compiled, compile_value
@@ -40,8 +41,7 @@ _OUTPUT_NAMES = frozenset({"output", "outcome"})
 _LOCATORS = frozenset({"ref", "_ref"})
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledAssignment:
+class CompiledAssignment(Struct, frozen=True):
     """`set` of one target."""
 
     scope: Scope
@@ -52,8 +52,7 @@ class CompiledAssignment:
     reads_secret: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledDirective:
+class CompiledDirective(Struct, frozen=True):
     """`then:` with its numbers compiled."""
 
     do: str
@@ -65,8 +64,7 @@ class CompiledDirective:
     assignments: tuple[CompiledAssignment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRule:
+class CompiledRule(Struct, frozen=True):
     """A rule of a task's policy; `when` None is `else`."""
 
     index: int
@@ -75,8 +73,7 @@ class CompiledRule:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledField:
+class CompiledField(Struct, frozen=True):
     """One parameter of a task."""
 
     name: str
@@ -84,8 +81,7 @@ class CompiledField:
     paths: tuple[str, ...]  # where it may stand in the author's text
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledTask:
+class CompiledTask(Struct, frozen=True):
     """A task, ready to be entered any number of times."""
 
     task: Task
@@ -106,8 +102,7 @@ class CompiledTask:
     policy_reads_input: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledLoop:
+class CompiledLoop(Struct, frozen=True):
     """One level of a block's loop, carried out inside the worker."""
 
     collection: Compiled
@@ -116,8 +111,7 @@ class CompiledLoop:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A pipeline: its tasks, what it evaluates around them, and what its templates read."""
 
     owner: Step | Block
@@ -135,8 +129,7 @@ class Program:
     stored: bool  # somebody reads the whole output's `ref`
 
 
-@dataclass(slots=True)
-class Programs:
+class Programs(Struct):
     """The programs of one playbook, compiled when first asked for."""
 
     playbook: Playbook

@@ -260,13 +260,32 @@ def test_a_home_that_cannot_be_written_is_one_clear_line(noetl, playbook, folder
     assert "internal error" not in answer.err
 
 
-def test_a_one_step_run_takes_less_than_400_ms_of_cpu(playbook, folder):
-    file = playbook(NOOP)
+def cpu_seconds(*command: str) -> float:
+    """The least CPU time that a command took over a few runs, bytecode compiled."""
     warm = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     spent = []
-    for _ in range(6):
+    for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "noetl.clictl", "run", file], capture_output=True, check=True, env=warm)
+        subprocess.run([sys.executable, *command], capture_output=True, check=True, env=warm)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent) < 0.400
+    return min(spent)
+
+
+def test_a_one_step_run_takes_less_than_400_ms_of_cpu(playbook):
+    # On a machine whose cores are busy with other things the same work takes more CPU time: then
+    # the libraries a run cannot do without are the measure.
+    libraries = cpu_seconds("-c", "import asyncio, click, jinja2.sandbox, msgspec, sqlite3, yaml")
+    assert cpu_seconds("-m", "noetl.clictl", "run", playbook(NOOP)) < max(0.400, 2.5 * libraries)
+
+
+def test_a_one_step_run_imports_nothing_it_does_not_use(playbook):
+    code = (
+        "import sys\nfrom noetl.commands import program\n"
+        f"assert program.run(['run', '-q', {playbook(NOOP)!r}]) == 0\n"
+        "heavy = {'rich', 'aiohttp', 'duckdb', 'pyarrow', 'psycopg', 'asyncpg', 'nats', 'obstore', 'fastapi',"
+        " 'pydantic', 'cryptography', 'platformdirs', 'tomllib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
