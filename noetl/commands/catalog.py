@@ -84,7 +84,7 @@ def list_(search: str | None, store: str | None, as_json: bool) -> None:
 
         found: list[StoredPlaybook] = []
         async with opened(store) as engine:
-            while page := await engine.orchestrator.catalogue.listed(
+            while page := await engine.orchestrator.catalogue.list(
                 search=search, after=found[-1].path if found else None, limit=PAGE
             ):
                 found += page

@@ -145,12 +145,6 @@ class Catalogue:
         playbook = self.compile(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
         return await self._playbooks.register(playbook.path, playbook.digest, source.text, at)
 
-    async def listed(
-        self, *, search: str | None = None, after: str | None = None, limit: int = 100
-    ) -> list[StoredPlaybook]:
-        """The newest version of each path, by path, one page."""
-        return await self._playbooks.list(search=search, after=after, limit=limit)
-
     def _remember(self, cache: OrderedDict[K, T], key: K, value: T) -> None:
         cache[key] = value
         if len(cache) > self._capacity:
