@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -36,6 +38,11 @@ def compile_playbook(
     legacy: bool = False,
 ) -> Compilation:
     """Read, check and lower a playbook; whatever is wrong with it is in the diagnostics."""
+    with _collector_resting():
+        return _compile(text, file, specs, strict)
+
+
+def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool) -> Compilation:
     source = read_source(text)
     findings = Findings(file, source.text, strict=strict)
     for problem in source.problems:
@@ -77,6 +84,19 @@ def compile_steps(
     if findings.failed:
         return (), findings.done()
     return Lowering(specs).synthesized(document, playbook), findings.done()
+
+
+@contextmanager
+def _collector_resting() -> Iterator[None]:
+    """No garbage collection meanwhile: a tree of many small objects grows and has no cycles, and looking through
+    it again and again for some took half of the time of a large playbook."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def digest_of(text: str | bytes) -> str:

@@ -124,10 +124,10 @@ _TOKEN = re.compile(
     r"""\s*(?:
       (?P<name>[^\W\d]\w*)
     | (?P<number>\d+(?:_\d+)*(?:\.\d+(?:_\d+)*)?(?:[eE][+-]?\d+)?(?![\w.]))
-    | (?P<string>'[^'\\]*'|"[^"\\]*")
+    | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     | (?P<op>==|!=|<=|>=|//|\*\*|-\}\}|[-+*/%~<>=.,:|()\[\]{}])
     )""",
-    re.X,
+    re.X | re.S,
 )
 _KEYWORDS = frozenset(["and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None"])
 _CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
@@ -177,9 +177,9 @@ class _Parser:
         if found is None:
             raise _NotSimple
         self.kind = kind = found.lastgroup or ""
-        self.value = value = found.group(kind)
-        self.offset = found.start(kind)
-        self.at = found.end()
+        self.value = value = found[kind]
+        self.at = end = found.end()
+        self.offset = end - len(value)
         if kind == "op":
             if value == "-}}" or (value == "}" and self.text.startswith("}", self.at)):
                 # Inside a mapping this may be its own brace: whoever reads the mapping looks again.
@@ -327,9 +327,11 @@ class _Parser:
                 self.next()
                 if self.kind not in ("name", "number", "keyword", "constant"):
                     raise _NotSimple
-                key = self.value
+                key, is_number = self.value, self.kind == "number"
                 self.next()
                 if self.kind == "op" and self.value == "(":
+                    if is_number:
+                        raise _NotSimple
                     # A method: what stands before it is read, the method itself is not.
                     self.read(keys, offset)
                     self.arguments()
@@ -364,19 +366,21 @@ class _Parser:
     def subscript(self) -> str | None:
         """`[...]`: the key when it is constant."""
         self.next()
-        constant: str | None = None
         if self.kind in ("string", "number"):
-            constant = self.value[1:-1] if self.kind == "string" else self.value
+            kind, value, start = self.kind, self.value, self.at
             self.next()
-            if self.accept("]"):
-                return constant
-            raise _NotSimple  # an expression that begins with a literal, or a slice
-        if self.value == ":" and self.kind == "op":
-            raise _NotSimple
-        self.condition()
-        if self.value == ":":
-            raise _NotSimple
-        self.expect("]")
+            if self.kind == "op" and self.value == "]" and "\\" not in value and "_" not in value.strip("0123456789"):
+                self.next()
+                return value[1:-1] if kind == "string" else value
+            # An expression that begins with a literal: read it from its beginning.
+            self.at = start
+            self.kind, self.value = kind, value
+        while not (self.kind == "op" and self.value == "]"):
+            if not self.accept(":"):
+                self.condition()
+                if self.kind != "op" or self.value not in "]:":
+                    raise _NotSimple
+        self.next()
         return None
 
     def trailer(self) -> None:
@@ -426,6 +430,8 @@ class _Parser:
             return None
         written = self.text[start : self.offset].strip()
         if kind == "string" and written == value:
+            if "\\" in value:
+                raise _NotSimple
             return value[1:-1]
         if kind == "number" and written == value:
             return float(value) if "." in value or "e" in value.lower() else int(value)

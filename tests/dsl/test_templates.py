@@ -50,16 +50,23 @@ SIMPLE = [
     "{{ 1.5e3 + 1_000 }}",
     "{{ true and none is none }}",
     "{{ a and a.b and a.b.c }}",
+    "{{ rows[1:3] }}",
+    "{{ rows[:n].x }}",
+    "{{ rows[-1].id }}",
+    "{{ rows['a'].b['c d'].e }}",
+    "{{ rows[1 + x].id }}",
+    "{{ 'a\\'b' }}{{ x }}",
+    '{{ x | replace("\'", "\'\'") }}',
+    "{{ 'true' if x.y else 'false' }}",
+    "{{ x }} {{ y.z }} {{ now }}",
+    "{{ x-y }}",
 ]
 HARD = [
     "{{ a.0.b }}",
     "{% for x in rows %}{{ x.id }}{{ y }}{% endfor %}",
-    "{{ rows[1:3] }}",
     "{{ any_done([x]) }}",
-    "{{ rows[:n] }}",
     "{{ f(*args) }}",
     "{# gone #}{{ x }}",
-    "{{ 'a\\'b' }}{{ x }}",
     "{% if a.b is defined %}{{ a.b }}{% else %}{{ c }}{% endif %}",
 ]
 WRONG = [
