@@ -18,7 +18,7 @@ from noetl.dsl.syntax import (
     SetSyntax,
     TaskSyntax,
 )
-from noetl.model.tool import PLUGIN_KINDS, ToolSpec
+from noetl.model.tool import PLUGIN_KINDS
 
 CONSTRUCTS = ("choose", "while", "until")
 
@@ -123,8 +123,6 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
         return
     written = node.text
     spec = reader.specs.get(written)
-    if spec is None and written == "artifact":
-        spec = _artifact(reader, fields)
     if spec is not None:
         task.kind, task.tool = spec.kind, spec
         return
@@ -141,17 +139,6 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
     hint += ' (packages with entry points in "noetl.tools" bring more)'
     reader.add("unknown-kind", node, f'there is no tool kind "{written}"', hint)
-
-
-def _artifact(reader: Reader, fields: Fields) -> ToolSpec | None:
-    """`kind: artifact`: `get` is read as `resolve`, `put` as `object`."""
-    action = text_of(fields["action"][1]) if "action" in fields else None
-    if action == "put":
-        return reader.specs.get("object")
-    if action in (None, "get"):
-        fields.pop("action", None)
-        return reader.specs.get("resolve")
-    return None
 
 
 def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:

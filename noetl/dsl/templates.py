@@ -325,8 +325,7 @@ class _Parser:
         while self.kind == "op":
             if self.value == ".":
                 self.next()
-                if self.kind not in ("name", "number", "keyword", "constant"):
-                    raise _NotSimple
+                self.check_field()
                 key, is_number = self.value, self.kind == "number"
                 self.next()
                 if self.kind == "op" and self.value == "(":
@@ -354,6 +353,14 @@ class _Parser:
         if not pure or self.reads[-1:] == [] or name in FUNCTIONS:
             return None, _NO_ANSWER
         return tuple(keys), _NO_ANSWER
+
+    def check_field(self) -> None:
+        """What follows a dot is a name, or a whole number."""
+        if self.kind == "number":
+            if not self.value.isdigit():
+                raise _NotSimple
+        elif self.kind not in ("name", "keyword", "constant"):
+            raise _NotSimple
 
     def read(self, keys: list[str], offset: int) -> None:
         name = keys[0]
@@ -387,8 +394,7 @@ class _Parser:
         """A field, a subscript or a call of something that is not a name."""
         if self.value == ".":
             self.next()
-            if self.kind not in ("name", "number", "keyword", "constant"):
-                raise _NotSimple
+            self.check_field()
             self.next()
         elif self.value == "[":
             self.subscript()

@@ -84,6 +84,7 @@ SPECS = _specs(
     ),
     ToolSpec(
         kind="resolve",
+        aliases=("artifact",),
         fields={
             "ref": Field("any", "The reference.", required=True),
             "select": Field("any"),
