@@ -7,6 +7,7 @@ know their bounds.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -58,18 +59,33 @@ def invoke(run: Run, function: Any, args: Iterable[Any], kwargs: Mapping[str, An
             made = function.function(run, function.bound, *values, **named)
         else:
             made = function.function(run, *values, **named)
-    except (TypeError, ValueError, LookupError, OverflowError, AttributeError) as problem:
+    except (TypeError, ValueError, LookupError, OverflowError) as problem:
         raise TemplateError(f"{function.name}(): {call_problem(problem)}") from None
     return run.weigh(made) if type(made) is list or type(made) is dict else made
 
 
 def call_problem(problem: Exception) -> str:
-    """What was wrong with a call, without the names of our own functions."""
+    """What was wrong with a call, in the author's words and without the names of our own functions."""
     text = explain(problem)
-    head, found, rest = text.partition("() ")
-    if found and isinstance(problem, TypeError) and " " not in head:
-        text = rest
-    return text.strip("'\"") if isinstance(problem, LookupError) else text
+    if isinstance(problem, LookupError):
+        return text.strip("'\"")
+    if not isinstance(problem, TypeError):
+        return text
+    for pattern, words in _CALL_PROBLEMS:
+        found = pattern.search(text)
+        if found:
+            return found.expand(words)
+    return text
+
+
+_CALL_PROBLEMS = [
+    (re.compile(r"takes .* arguments? but .* given$"), "it has too many arguments"),
+    (re.compile(r"takes no arguments"), "it takes no arguments"),
+    (re.compile(r"takes no keyword arguments"), "it takes no arguments by name"),
+    (re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)"), r"it needs \1"),
+    (re.compile(r"unexpected keyword argument '(\w+)'"), r'it has no argument "\1"'),
+    (re.compile(r"multiple values for argument '(\w+)'"), r'the argument "\1" is given twice'),
+]
 
 
 # ── functions ───────────────────────────────────────────────────────────────────────────

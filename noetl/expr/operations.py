@@ -388,7 +388,14 @@ _PYTHON_KINDS = {
     "dict": "a mapping",
     "list": "a list",
     "tuple": "a list",
+    "range": "a range",
+    "Undefined": "what is not defined",
+    "Missing": "what has no value",
 }
+_KIND_WORDS = "|".join(_PYTHON_KINDS)
+_TYPE_NAME = re.compile(
+    rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
+)
 
 
 def explain(problem: Exception) -> str:
@@ -405,4 +412,4 @@ def explain(problem: Exception) -> str:
         return "the template is nested too deeply"
     if isinstance(problem, MemoryError):
         return "the template needs too much memory"
-    return text or type(problem).__name__
+    return _TYPE_NAME.sub(lambda found: _PYTHON_KINDS[found[1] or found[2] or found[3]], text) or type(problem).__name__

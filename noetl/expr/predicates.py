@@ -36,7 +36,7 @@ def check(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Map
     run.spend_walk(value, *args)
     try:
         return found.function(value, *args, **(kwargs or {}))
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as problem:
+    except (TypeError, ValueError, ArithmeticError) as problem:
         raise TemplateError(f'the test "is {name}" does not work here: {call_problem(problem)}') from None
 
 

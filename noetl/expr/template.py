@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import jinja2
 from jinja2 import nodes
 
-from noetl.errors import NoetlError, TemplateError
+from noetl.errors import TemplateError
 from noetl.expr.closures import Builder, Closure, NotSimple, text_of
-from noetl.expr.limits import Draws, NeedsRun, Run
+from noetl.expr.limits import MAX_TEXT, Draws, NeedsRun, Run
 from noetl.expr.lookup import Undefined, UndefinedUse, View, lookup
 from noetl.expr.names import dotted_names, free_names
 from noetl.expr.operations import explain
@@ -31,6 +32,19 @@ _KEEP = "_value_of_the_whole_"
 CACHED_TEMPLATES = 16_384
 
 
+# What an author can bring about; anything else is a mistake of ours and is not dressed up as theirs.
+_AUTHORS_MISTAKES = (
+    TemplateError,
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+
 class Compiled:
     """A value ready to be evaluated; `static` when no template is in it."""
 
@@ -38,8 +52,8 @@ class Compiled:
     static: bool = True
     names: tuple[str, ...] = ()
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
-        """The value as plain data."""
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        """The value as plain data; `max_text` bounds every text that is made."""
         raise AssertionError("abstract")
 
     def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
@@ -55,7 +69,7 @@ class _Static(Compiled):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
         return self.value
 
 
@@ -79,13 +93,13 @@ class _Text(Compiled):
             self._names = dotted_names(self.text)
         return self._names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
         try:
-            return self._plain(names, Run(draws) if self._needs_run else None)
+            return self._plain(names, Run(draws, max_text) if self._needs_run else None)
         except NeedsRun:
             self._needs_run = True
-            return self.evaluate(names, draws)
-        except Exception as problem:  # noqa: BLE001 - every problem becomes one in the author's words
+            return self.evaluate(names, draws, max_text=max_text)
+        except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
     def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
@@ -97,19 +111,17 @@ class _Text(Compiled):
         except NeedsRun:
             self._needs_run = True
             return self.holds(names, draws)
-        except Exception as problem:  # noqa: BLE001
+        except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
     def _in_words(self, problem: Exception, names: Mapping[str, Any]) -> Exception:
-        """The problem as a TemplateError that knows its template; our other exceptions pass."""
+        """The problem as a TemplateError that knows its template."""
         if isinstance(problem, UndefinedUse) and problem.undefined.path is None:
             path = _path_of(problem.undefined, self.text, names)
             if path is not None:
                 problem = problem.named(path)
         if isinstance(problem, TemplateError):
             problem.text = problem.text or self.text
-            return problem
-        if isinstance(problem, NoetlError):
             return problem
         if isinstance(problem, (RecursionError, MemoryError)):
             return TemplateError(explain(problem), text=self.text, kind="limit")
@@ -141,11 +153,11 @@ class _List(Compiled):
         self._items = items
         self.names = _joined(items)
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
         made = []
         for index, item in enumerate(self._items):
             try:
-                made.append(item.evaluate(names, draws))
+                made.append(item.evaluate(names, draws, max_text=max_text))
             except TemplateError as problem:
                 problem.path = f"{index}/{problem.path}" if problem.path else str(index)
                 raise
@@ -162,11 +174,11 @@ class _Mapping(Compiled):
         self._items = items
         self.names = _joined(list(items.values()))
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
         made = {}
         for key, item in self._items.items():
             try:
-                made[key] = item.evaluate(names, draws)
+                made[key] = item.evaluate(names, draws, max_text=max_text)
             except TemplateError as problem:
                 problem.path = f"{key}/{problem.path}" if problem.path else key
                 raise

@@ -26,7 +26,6 @@ from noetl.model.outcome import ErrorInfo, Outcome
 from noetl.model.reference import Reference
 
 __all__ = [
-    "Forbidden",
     "Missing",
     "NeedsPayload",
     "OutputView",
@@ -79,23 +78,6 @@ class ReferenceView(View):
     def value(self) -> Any:
         """The reference object as plain data."""
         return self._plain
-
-
-class Forbidden(View):
-    """A name that exists but must not be read here; every use is an error in the given words."""
-
-    __slots__ = ("_why",)
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def field(self, key: Any) -> Any:
-        """Refused."""
-        raise TemplateError(self._why)
-
-    def value(self) -> Any:
-        """Refused."""
-        raise TemplateError(self._why)
 
 
 class PayloadView(View):

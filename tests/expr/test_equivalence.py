@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from noetl.errors import TemplateError
 from noetl.expr.limits import Run
-from noetl.expr.template import compile_value, jinja_closure
+from noetl.expr.template import _AUTHORS_MISTAKES, compile_value, jinja_closure
 from noetl.expr.views import Missing, OutputView, ResultView, plain
 from noetl.model.outcome import ok
 
@@ -104,7 +104,7 @@ def by_jinja(text, whole):
     closure = jinja_closure(text, whole=whole)
     try:
         return plain(closure(NAMES, Run()))
-    except Exception as problem:
+    except _AUTHORS_MISTAKES as problem:
         raise compiled._in_words(problem, NAMES) from None
 
 

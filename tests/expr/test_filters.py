@@ -226,7 +226,7 @@ def test_without_draws_time_and_chance_are_errors(template):
         ("{{ '*' | b64decode }}", "not base64"),
         ("{{ 'soon' | to_datetime }}", '"soon" is not a date (ISO 8601'),
         ("{{ '2026-03-01' | date_add('later') }}", '"later" is not a duration'),
-        ("{{ 'a' | replace }}", 'the filter "replace" does not work here: missing 2 required positional arguments'),
+        ("{{ 'a' | replace }}", "the filter \"replace\" does not work here: it needs 'old' and 'new'"),
         ("{{ '%d' | format('a') }}", "the format does not fit its values"),
         ("{{ 'a'.split(1) }}", "split():"),
         ("{{ 'abc'.index('z') }}", "index(): substring not found"),

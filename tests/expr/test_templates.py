@@ -85,3 +85,33 @@ def test_the_path_of_an_error_leads_to_its_place_in_the_value():
 )
 def test_text_that_is_empty_or_false_does_not_hold(guard, answer):
     assert holds(guard, NAMES) is answer
+
+
+def test_the_bound_on_text_can_be_set():
+    compiled = compile_value({"a": "{{ 'x' * n }}", "b": "{% for i in range(n) %}y{% endfor %}"})
+    assert compiled.evaluate({"n": 9}, max_text=10) == {"a": "x" * 9, "b": "y" * 9}
+    with pytest.raises(TemplateError) as caught:
+        compiled.evaluate({"n": 11}, max_text=10)
+    assert (caught.value.kind, caught.value.path) == ("limit", "a")
+
+
+def test_names_may_be_any_mapping_that_is_asked_lazily():
+    class Lazy(dict):
+        def __missing__(self, key):
+            asked.append(key)
+            raise KeyError(key)
+
+    asked = []
+    scope = Lazy(a=1)
+    assert evaluate("{{ a if a else b }}", scope) == 1
+    assert asked == []
+    assert evaluate("{{ b | default(2) }}{% if a %}{{ a }}{% endif %}", scope) == "21"
+
+
+def test_an_exception_of_ours_passes_through_a_template():
+    class Refusing(dict):
+        def __missing__(self, key):
+            raise TemplateError(f"{key} must not be read here")
+
+    with pytest.raises(TemplateError, match="keychain must not be read here"):
+        evaluate("{{ keychain.token | default('') }}", Refusing())

@@ -9,7 +9,6 @@ from noetl.errors import TemplateError
 from noetl.expr.template import evaluate, holds
 from noetl.expr.views import (
     KEYS,
-    Forbidden,
     Missing,
     NeedsPayload,
     OutputView,
@@ -289,13 +288,6 @@ def test_extracts_leave_out_what_the_two_readings_would_disagree_about():
     kept = extract(ok({"data": {"x": 1}, "x": 2}), ["data.x", "x"])
     assert "data.x" not in kept
     assert kept["x"] == 2
-
-
-def test_a_forbidden_name_says_why():
-    scope = {"keychain": Forbidden("secrets are not readable in server-side templates")}
-    for template in ("{{ keychain.token }}", "{{ keychain }}", "{{ keychain.token | default('') }}"):
-        with pytest.raises(TemplateError, match="server-side"):
-            evaluate(template, scope)
 
 
 # ── plain data ──────────────────────────────────────────────────────────────────────────
