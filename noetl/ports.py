@@ -211,8 +211,11 @@ class Keychain(Protocol):
         names: Sequence[str],
         *,
         workload: Mapping[str, Any] | None = None,
+        file: str = "",
     ) -> dict[str, Any]:
         """The values of these names: declared entries, else stored credentials.
+
+        `file` is the playbook's: relative paths of entries start from its folder.
         SecretUnavailable names every one that cannot be had, and why."""
 
     async def close(self) -> None:

@@ -78,7 +78,8 @@ async def _missing(
     if keychain is None:
         return error_info("auth", f"this installation has no keychain, and the playbook asks for {', '.join(names)}")
     try:
-        await keychain.resolve(playbook.keychain, names, workload=deep_merge(playbook.workload, payload))
+        workload = deep_merge(playbook.workload, payload)
+        await keychain.resolve(playbook.keychain, names, workload=workload, file=playbook.file)
     except SecretUnavailable as missing:
         return error_info(missing.kind, str(missing), details={"missing": sorted(missing.reasons)})
     return None

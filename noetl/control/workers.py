@@ -127,7 +127,8 @@ class Workers:
         if self._keychain is None:
             raise SecretUnavailable(dict.fromkeys(names, "this installation has no keychain"))
         state = await self.executions.of(execution_id).load()
-        return await self._keychain.resolve(state.playbook.keychain, names, workload=state.workload)
+        playbook = state.playbook
+        return await self._keychain.resolve(playbook.keychain, names, workload=state.workload, file=playbook.file)
 
     async def close(self) -> None:
         """Stop watching over leases."""

@@ -40,7 +40,7 @@ class Keychain:
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
 
-    async def resolve(self, entries: Any, names: Any, *, workload: Any = None) -> dict[str, Any]:
+    async def resolve(self, entries: Any, names: Any, *, workload: Any = None, file: str = "") -> dict[str, Any]:
         return {name: self.values[name] for name in names}
 
     async def close(self) -> None:
