@@ -68,8 +68,8 @@ def _assign(
         reader.add("set-target", key, f"`{scope}` cannot be written here", hint)
         return
     for other in found:
-        if other.scope == scope and (keys[: len(other.keys)] == other.keys or other.keys[: len(keys)] == keys):
+        if other.scope == scope and other.keys == keys:
             message = f"`{scope}.{rest}` is set twice in this block"
-            reader.add("set-twice", key, message, f"the other one is `{other.target}` in line {other.key.line}")
+            reader.add("set-twice", key, message, f"the first one is in line {other.key.line}")
             return
     found.append(SetSyntax(scope, keys, key, value, path))

@@ -13,8 +13,9 @@ with a warning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 Type = Literal[
     "any",  # any data, templates inside
@@ -29,12 +30,15 @@ Type = Literal[
     "shape",  # a mapping of `shape`
     "shapes",  # a list of mappings of `shape`
     "texts",  # a list of texts, or one text
+    "tasks",  # a list of tasks, or one task
+    "set",  # assignments: `scope.name: value`
+    "blocks",  # workbook blocks: a mapping, or a list of named ones
+    "else",  # `{then: ...}` of the rule around it, which is of `shape`
 ]
 State = Literal["canonical", "v10", "accepted", "reserved"]
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key of a shape."""
 
     type: Type = "any"
@@ -48,8 +52,7 @@ class Key:
     instead: str = ""  # the canonical word, for what is v10 or accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A mapping with named keys. `open` shapes take other keys too (a tool's parameters)."""
 
     name: str
@@ -57,7 +60,7 @@ class Shape:
     doc: str
     keys: Mapping[str, Key]
     open: bool = False
-    noun: str = field(default="")
+    noun: str = ""
 
 
 EVENTS = ("step.done", "step.failed", "loop.done")
@@ -89,7 +92,7 @@ _shape(
         "executor": Key("shape", "Runtime wishes and defaults.", shape="executor"),
         "workload": Key("mapping", "Input with its defaults; the request's payload is merged over it."),
         "workflow": Key("shapes", "The steps.", required=True, shape="step"),
-        "workbook": Key("any", "Reusable blocks by name (a mapping, or a list of named blocks)."),
+        "workbook": Key("blocks", "Reusable blocks by name (a mapping, or a list of named blocks)."),
     },
     noun="playbook",
 )
@@ -179,12 +182,12 @@ _shape(
         "spec": Key("shape", "Modifiers and policies of the step.", shape="step.spec"),
         "input": Key("any", "Values the step's tasks read as `input.*`."),
         "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
-        "tool": Key("any", "The tasks: a list, or one mapping."),
+        "tool": Key("tasks", "The tasks: a list, or one mapping."),
         "output": Key("shape", "Where the result goes, and what of it travels inline.", shape="output"),
         "output_select": Key(
             "texts", "Fields that travel inline.", state="accepted", instead="output: {select: [...]}"
         ),
-        "set": Key("any", "Assignments after the step ended, well or not."),
+        "set": Key("set", "Assignments after the step ended, well or not."),
         "next": Key("shape", "Where tokens go.", shape="next"),
         "args": Key("any", "", state="v10", instead="input"),
         "assert": Key("any", "", state="reserved"),
@@ -223,7 +226,7 @@ _shape(
     "Admission",
     "The gate before a step, evaluated on the server.",
     {
-        "rules": Key("list", "First match wins; rules that all fail without an `else` deny."),
+        "rules": Key("list", "First match wins; rules that all fail without an `else` deny.", shape="admit.rule"),
         "on_deny": Key("text", "A denied token waits, or is dropped.", choices=("park", "discard")),
         "join": Key("text", "Wait for all live branches, or run once per token.", choices=("all", "each")),
         "once": Key("boolean", "Run at most once per execution."),
@@ -237,7 +240,7 @@ _shape(
     {
         "when": Key("template", "The guard."),
         "then": Key("shape", "The verdict.", shape="admit.then"),
-        "else": Key("any", "The verdict when no guard holds: `else: {then: {allow: false}}`."),
+        "else": Key("else", "The verdict when no guard holds: `else: {then: {allow: false}}`."),
     },
 )
 _shape(
@@ -330,7 +333,7 @@ _shape(
         "output_select": Key(
             "texts", "Fields that travel inline.", state="accepted", instead="output: {select: [...]}"
         ),
-        "set": Key("any", "Assignments after the task, whatever its outcome."),
+        "set": Key("set", "Assignments after the task, whatever its outcome."),
         "spec": Key("shape", "Modifiers and policy of the task.", shape="task.spec"),
         "args": Key("any", "", state="v10", instead="input"),
         "retry": Key("any", "The tool's own retries; policy rules see only the last outcome.", shape="retry"),
@@ -373,7 +376,7 @@ _shape(
     "Task policy",
     "What happens after the task: the first rule that matches decides.",
     {
-        "rules": Key("list", "The rules.", required=True),
+        "rules": Key("list", "The rules.", required=True, shape="task.rule"),
         "mode": Key("text", "", state="reserved"),
         "on_unmatched": Key("text", "", state="reserved"),
         "before": Key("any", "", state="reserved"),
@@ -388,7 +391,7 @@ _shape(
     {
         "when": Key("template", "The guard."),
         "then": Key("shape", "The directive.", shape="directive"),
-        "else": Key("any", "The directive when no guard holds: `else: {then: {do: continue}}`."),
+        "else": Key("else", "The directive when no guard holds: `else: {then: {do: continue}}`."),
     },
 )
 _shape(
@@ -402,7 +405,7 @@ _shape(
         "delay": Key("number", "retry: seconds before the next execution.", least=0),
         "max_delay": Key("number", "retry: longest delay in seconds (300).", least=0),
         "to": Key("text", "jump: the task to go on with."),
-        "set": Key("any", "Assignments."),
+        "set": Key("set", "Assignments."),
         "set_ctx": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}"),
         "set_iter": Key("mapping", "", state="v10", instead="set: {iter.<key>: ...}"),
         "set_step": Key("mapping", "", state="v10", instead="set: {step.<key>: ...}"),
@@ -444,7 +447,7 @@ _shape(
     {
         "step": Key("text", "The target.", required=True),
         "when": Key("template", "The guard."),
-        "set": Key("any", "Assignments to `ctx` when this arc is taken."),
+        "set": Key("set", "Assignments to `ctx` when this arc is taken."),
         "desc": Key("text", "What it is for."),
         "args": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}, read by the target's `input`"),
         "spec": Key("any", "", state="reserved"),
@@ -459,8 +462,8 @@ _shape(
         "desc": Key("text", "What it is for."),
         "input": Key("any", "Defaults of its input; the call's own win."),
         "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
-        "tool": Key("any", "The tasks."),
-        "set": Key("any", "Assignments after the block ended."),
+        "tool": Key("tasks", "The tasks."),
+        "set": Key("set", "Assignments after the block ended."),
         "spec": Key("shape", "Modifiers and policies.", shape="step.spec"),
         "args": Key("any", "", state="v10", instead="input"),
         "assert": Key("any", "", state="reserved"),
@@ -472,7 +475,12 @@ _shape(
     "Run the tasks of the first branch whose guard holds.",
     {
         "name": Key("name", "A name to jump to."),
-        "choose": Key("list", "Branches: `{when, then: [tasks]}`, last `{else: {then: [tasks]}}`.", required=True),
+        "choose": Key(
+            "list",
+            "Branches: `{when, then: [tasks]}`, last `{else: {then: [tasks]}}`.",
+            required=True,
+            shape="choose.branch",
+        ),
         "desc": Key("text", "What it is for."),
     },
 )
@@ -482,8 +490,8 @@ _shape(
     "A guard and its tasks.",
     {
         "when": Key("template", "The guard."),
-        "then": Key("any", "The tasks."),
-        "else": Key("any", "The tasks when no guard holds: `else: {then: [...]}`."),
+        "then": Key("tasks", "The tasks."),
+        "else": Key("else", "The tasks when no guard holds: `else: {then: [...]}`."),
     },
 )
 _shape(
@@ -512,7 +520,7 @@ _shape(
     "A guard and tasks.",
     {
         "when": Key("template", "The guard.", required=True),
-        "tool": Key("any", "The tasks.", required=True),
+        "tool": Key("tasks", "The tasks.", required=True),
     },
 )
 

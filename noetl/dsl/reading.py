@@ -128,9 +128,7 @@ class Reader:
     def fits(self, node: Node, known: Key, key: str, shape: Shape) -> bool:
         """Whether a value has the type its key asks for; if not it is reported."""
         kind = known.type
-        if kind in ("any", "list", "shapes", "texts"):
-            return True
-        if kind in ("mapping", "shape"):
+        if kind in _READ_INSIDE:
             return True  # told by whoever reads the inside
         if not isinstance(node, Scalar):
             self.add("wrong-type", node, f"`{key}` takes {_NOUNS[kind]}, this is {noun_of(node)}", known.doc)
@@ -242,6 +240,7 @@ class Reader:
         return text
 
 
+_READ_INSIDE = frozenset(["any", "list", "shapes", "texts", "mapping", "shape", "tasks", "set", "blocks", "else"])
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 DASHED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _NOUNS = {

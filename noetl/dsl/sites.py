@@ -6,7 +6,8 @@ Checks about templates go over this list; which names exist at a place is said b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from noetl.dsl import visibility as at
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
@@ -25,8 +26,7 @@ from noetl.dsl.visibility import Spot
 from noetl.expr.template import is_template
 
 
-@dataclass(slots=True)
-class Site:
+class Site(Struct, eq=False):
     """One template: its node, its place, and whose it is."""
 
     node: Scalar
@@ -38,8 +38,7 @@ class Site:
     depth: int = 0  # how many loop levels are open (inner loops see the outer iterations)
 
 
-@dataclass(slots=True)
-class Guard:
+class Guard(Struct, eq=False):
     """A `when` or `until` that has no template in it."""
 
     node: Scalar

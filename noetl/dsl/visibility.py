@@ -6,7 +6,7 @@ Secrets never reach server-side templates, so that none can flow into `ctx`, an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 EVERYWHERE = frozenset({"workload", "execution_id", "job"})
 STATE = frozenset({"ctx", "args", "input", "steps"})
@@ -17,8 +17,7 @@ STATUS_HELPERS = frozenset({"done", "ok", "fail", "running", "loop_done", "all_d
 SCOPE_NAMES = EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """A kind of place: who evaluates it, and which scopes exist there."""
 
     title: str

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene
-from noetl.dsl.reading import shorten
+from noetl.dsl.nodes import Scalar
+from noetl.dsl.reading import is_template, shorten
 
 
 def check(scene: Scene) -> None:
     """Tell guards that are plain text: they hold always (or never), whatever they say."""
+    for step in scene.document.steps:
+        for rule in step.admit.rules if step.admit else ():
+            allow = rule.allow
+            if isinstance(allow, Scalar) and not isinstance(allow.value, bool) and not is_template(allow):
+                message = f'`allow` takes true or false, not "{shorten(allow.text)}"'
+                scene.reader.add("wrong-type", allow, message, "only true and false are booleans")
     for guard in scene.sites.bare_guards:
         text = guard.node.value.strip()
         if text.lower() in ("true", "false"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import REDUCERS
-from noetl.dsl.nodes import Scalar
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
 from noetl.dsl.syntax import BodySyntax, LoopSyntax, SetSyntax, StepSyntax
+from noetl.dsl.templates import glance
 
 
 def check(scene: Scene) -> None:
@@ -47,10 +48,27 @@ def _check_parallel(scene: Scene, body: BodySyntax, loop: LoopSyntax) -> None:
         for key in level.reduce.entries
     }
     for assigned in _iteration_sets(body):
-        if assigned.scope == "ctx" and not any(assigned.keys[: len(keys)] == keys for keys in reduced):
+        if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
+            continue
+        if _may_differ(assigned.value):
             message = f"iterations that run side by side all write `{assigned.target}`: different values are a conflict"
             hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
             scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
+
+
+def _may_differ(node: Node) -> bool:
+    """Whether iterations may write different values; equal ones are no conflict."""
+    if isinstance(node, Scalar):
+        if not isinstance(node.value, str):
+            return False
+        template = glance(node.value)
+        return bool(template.calls) or any(read.path[0] not in _SAME_FOR_ALL for read in template.reads)
+    if isinstance(node, Mapping):
+        return any(_may_differ(value) for _, value in node.entries.values())
+    return isinstance(node, Sequence) and any(_may_differ(item) for item in node.items)
+
+
+_SAME_FOR_ALL = frozenset({"workload", "execution_id", "job"})
 
 
 def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:

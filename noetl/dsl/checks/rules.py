@@ -7,7 +7,13 @@ from noetl.dsl.nodes import Node, Scalar
 from noetl.dsl.syntax import RuleSyntax, TaskSyntax
 from noetl.dsl.templates import glance
 
-_FIELDS_OF = {"attempts": "retry", "backoff": "retry", "delay": "retry", "max_delay": "retry", "to": "jump"}
+_FIELDS_OF = {
+    "attempts": ("retry",),
+    "backoff": ("retry",),
+    "delay": ("retry", "jump"),
+    "max_delay": ("retry",),
+    "to": ("jump",),
+}
 
 
 def check(scene: Scene) -> None:
@@ -29,7 +35,8 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
         if rule.do == "skip":
             _check_skip(scene, rule)
     _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
-    if rules and task.kind != "noop" and not _handles_errors(rules):
+    decides = any(rule.do != "skip" for rule in rules)  # pre-conditions alone leave errors to fail
+    if decides and task.kind != "noop" and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches would go on in silence"
         hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
@@ -39,8 +46,8 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
 def _check_fields(scene: Scene, rule: RuleSyntax) -> None:
     for name, node in rule.fields.items():
         belongs = _FIELDS_OF[name]
-        if rule.do is not None and rule.do != belongs:
-            message = f"`{name}` belongs to `do: {belongs}`; `do: {rule.do}` does not look at it"
+        if rule.do is not None and rule.do not in belongs:
+            message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` does not look at it"
             scene.reader.add("unused-field", node, message, "remove it")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from noetl.dsl.reading import Reader
 from noetl.dsl.sites import Site, Sites
@@ -10,8 +10,7 @@ from noetl.dsl.syntax import BlockSyntax, BodySyntax, DocumentSyntax, SetSyntax
 from noetl.dsl.templates import Read
 
 
-@dataclass(slots=True)
-class Body:
+class Body(Struct, eq=False):
     """What can be read inside one step or block."""
 
     tasks: frozenset[str]
@@ -21,32 +20,22 @@ class Body:
     input_keys: frozenset[str]
 
 
-@dataclass(slots=True)
 class Scene:
     """A document with all its templates, and what its parts define."""
 
-    document: DocumentSyntax
-    reader: Reader
-    sites: Sites = field(init=False)
-    steps: frozenset[str] = field(init=False)
-    ctx_keys: frozenset[str] = field(init=False)
-    args_keys: frozenset[str] = field(init=False)
-    workload_keys: frozenset[str] = field(init=False)
-    keychain: frozenset[str] = field(init=False)
-    iterators: frozenset[str] = field(init=False)  # of the whole document
-    open_ctx: bool = field(init=False)  # steps made at run time may set what they like
-    _bodies: dict[int, Body] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        document = self.document
+    def __init__(self, document: DocumentSyntax, reader: Reader) -> None:
+        self.document = document
+        self.reader = reader
+        self._bodies: dict[int, Body] = {}
         running = document.around
         self.sites = Sites(document)
-        self.steps = frozenset(document.step_names())
+        self.steps: frozenset[str] = frozenset(document.step_names())
         sets = [assigned for body in document.bodies() for assigned in all_sets(body)]
         self.ctx_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "ctx")
         self.args_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "args")
         self.workload_keys = frozenset(document.workload.entries) if document.workload else frozenset()
         self.keychain = frozenset(entry.name for entry in document.keychain)
+        # Steps made at run time may set what they like.
         self.open_ctx = running is not None or any(step.synthesis for step in document.steps)
         if running is not None:
             self.workload_keys |= running.workload.keys()
