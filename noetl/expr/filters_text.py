@@ -9,11 +9,11 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Mapping
-from html import escape as html_escape
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 from jinja2.filters import do_filesizeformat
+from markupsafe import escape
 
 from noetl.errors import TemplateError
 from noetl.expr import dates, regex
@@ -131,7 +131,7 @@ def _of_text(name: str, doc: str, method: Callable[[str], str]) -> None:
 
 
 def _escaped(text: str) -> str:
-    return html_escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    return str(escape(text))
 
 
 _of_text("lower", "in lower case", str.lower)
@@ -394,7 +394,7 @@ def _xmlattr(run: Run, value: Any, autospace: bool = True) -> str:
         name = to_text(run, key)
         if any(sign in name for sign in " />=\t\n\f\r\"'"):
             raise TemplateError(f'xmlattr: "{name[:40]}" is not a name of an attribute')
-        parts.append(f'{html_escape(name)}="{html_escape(to_text(run, each_value))}"')
+        parts.append(f'{_escaped(name)}="{_escaped(to_text(run, each_value))}"')
     text = join_texts(run, " ", parts)
     return " " + text if autospace and text else text
 

@@ -15,7 +15,6 @@ than the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import StrictUndefined
@@ -331,6 +330,8 @@ def kind_of(value: Any, *, article: bool = True) -> str:
 
 def _beside(container: Any, key: Any, path: str | None, owner: str) -> str:
     """`; ctx has: total, ids; did you mean "ctx.total"?` for a missing field."""
+    from difflib import get_close_matches  # for errors only
+
     names = container.fields() if isinstance(container, View) else [str(each) for each in container]
     close = get_close_matches(str(key), names, n=1, cutoff=0.7)
     guess = f'; did you mean "{owner + "." if owner else ""}{close[0]}"?' if close else ""

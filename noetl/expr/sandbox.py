@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -319,6 +318,8 @@ class _Check(NodeVisitor):
         return self.generic_visit(node)
 
     def _unknown(self, what: str, name: str, lineno: int, known: list[str]) -> NoReturn:
+        from difflib import get_close_matches  # for errors only
+
         close = get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f'; did you mean "{close[0]}"?' if close else ""
         offset = self._text.find(name, max(lineno - 1, 0))
