@@ -238,12 +238,12 @@ def _refuse(state: State, run: Run, report: Report, reason: str, record: Record)
 
 def _belongs(event: Any, run: Run) -> bool:
     """Whether a worker that holds this run's lease may report it."""
-    step_run = run.step_run
     kind = type(event)
     if kind in _OF_A_STEP:
-        return not run.path and event.step_run_id == step_run.id
+        return bool(event.step_run_id == run.id and event.step == run.step_run.step.name)
     if kind not in _OF_ANY_RUN and not (run.path and kind in _OF_AN_ITERATION):
         return False
+    step_run = run.step_run
     return bool(event.path == run.path and event.step_run_id == step_run.id and event.step == step_run.step.name)
 
 

@@ -52,8 +52,13 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
         for group in state.waiting.values():
             events += (_parked(token, "paused") for token in group if token.reason is None)
         return events
+    alone = len(state.waiting) == 1
     for name, group in state.waiting.items():
-        events += _examine_group(state, env, state.net.compiled(name), group)
+        step = state.net.compiled(name)
+        if alone and step.straight and len(group) == 1 and not state.runs and state.step_runs < _limit(state):
+            # One token, nothing else anywhere, nothing to ask: the common case of a chain.
+            return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
+        events += _examine_group(state, env, step, group)
     if not events and not state.runs and not state.children:
         events = _open_a_join(state, env)
     return events
@@ -61,10 +66,6 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
 
 def _examine_group(state: State, env: Env, step: CompiledStep, group: list[Token]) -> list[Event]:
     name = step.step.name
-    if step.straight and len(group) == 1 and state.step_runs < state.playbook.executor.limits.max_step_runs:
-        if _others_can_reach(state, name):
-            return [_parked(group[0], "join")] if group[0].reason != "join" else []
-        return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
     admission = step.step.admission
     record = state.steps.get(name)
     if admission.once and record is not None and record.number:
@@ -143,7 +144,7 @@ def _admitted(state: State, env: Env, step: CompiledStep, names: ServerNames) ->
 def _scheduled(
     state: State, env: Env, step: CompiledStep, group: list[Token], args: dict[str, Any], before: int
 ) -> Iterator[Event]:
-    limit = state.playbook.executor.limits.max_step_runs
+    limit = _limit(state)
     if state.step_runs + before >= limit:
         error = error_info(
             "limit",
@@ -223,6 +224,10 @@ def _failed_before_it_began(
     yield StepFailed(
         step=step.step.name, step_run_id=run_id, output=Outcome("error", error=error), fatal=fatal, by_server=True
     )
+
+
+def _limit(state: State) -> int:
+    return state.playbook.executor.limits.max_step_runs
 
 
 def _next_run_id(state: State, step: str, before: int) -> str:

@@ -18,12 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct, field
+
 from noetl.engine.accept import accept
-from noetl.engine.commands import CancelRun, Command, EnqueueRun, GoOn, SetTimer
+from noetl.engine.commands import CancelRun, Command, GoOn, SetTimer
 from noetl.engine.decide import HANDLERS, decide, settle
 from noetl.engine.decision import Decision
 from noetl.engine.env import Env, Needs
-from noetl.engine.evolve import evolve
+from noetl.engine.evolve import APPLIERS, Applier, evolve
 from noetl.engine.facts import ClaimAny, ClaimMade, Fact, Reply
 from noetl.engine.leases import claim, claimable, is_innermost, open_loops
 from noetl.engine.orders import order_for, order_of
@@ -103,42 +105,38 @@ def advance(
     """Judge the facts and decide everything that follows from them; `state` is moved in place.
 
     `at` is the time of all events it makes. When the decision has `needs`, see `Decision`."""
-    return _Advance(state, facts, at, draws, dict(resolved or {})).run()
+    env = Env(state.playbook, at, draws, dict(resolved) if resolved else {})
+    ending = state.ending is not None
+    timer = next_due(state) if state.due else None
+    stirred = (state.fresh > 0 or ending) and not is_at_rest(state)
+    return _Advance(state, env, facts, ending, timer, stirred).run()
 
 
-class _Advance:
+class _Advance(Struct, eq=False):
     """One advance under way; it can stop for a need and go on where it stopped."""
 
-    __slots__ = (
-        "cancelled", "children", "claims", "ending", "env", "events", "facts", "loops", "next_fact", "pending",
-        "queued", "replies", "state", "stirred", "timer",
-    )  # fmt: skip
-
-    def __init__(
-        self, state: State, facts: Sequence[Fact], at: float, draws: Draws | None, answers: dict[str, Any]
-    ) -> None:
-        self.state = state
-        self.env = Env(state.playbook, at, draws, answers)
-        self.facts = facts
-        self.next_fact = 0
-        self.events: list[Recorded] = []
-        self.pending: deque[tuple[Event, int]] = deque()  # events to decide on, with their seq
-        self.replies: list[Reply] = []
-        self.claims: list[tuple[int, list[str]]] = []  # reply -> runs it leases
-        self.queued: dict[str, None] = {}  # runs that wait for a lease since this advance
-        self.cancelled: list[CancelRun] = []
-        self.children: dict[str, None] = {}  # keys of those that something is owed to since
-        self.loops: dict[tuple[str, IterationPath], None] = {}  # those that issued more, perhaps
-        self.ending = state.ending is not None
-        self.timer = next_due(state) if state.due else None
-        self.stirred = state.fresh > 0 or not is_at_rest(state)
+    state: State
+    env: Env
+    facts: Sequence[Fact]
+    ending: bool  # it was ending when this advance began
+    timer: float | None  # as it was then
+    stirred: bool
+    next_fact: int = 0
+    events: list[Recorded] = []
+    pending: deque[tuple[Event, int]] = field(default_factory=deque)  # events to decide on, with their seq
+    replies: list[Reply] = []
+    claims: list[tuple[int, list[str]]] = []  # reply -> runs it leases
+    queued: dict[str, None] = {}  # runs that wait for a lease since this advance
+    cancelled: list[CancelRun] = []
+    children: dict[str, None] = {}  # keys of those that something is owed to since
+    loops: dict[tuple[str, IterationPath], None] = {}  # those that issued more, perhaps
 
     def run(self) -> Decision:
         """Go on until at rest, or until something is needed."""
         try:
             self._until_at_rest()
         except Needs as needs:
-            return Decision(tuple(self.events), needs=(needs.need,), resume=self._resume)
+            return Decision(tuple(self.events), needs=(needs.need,), _resume=self._resume)
         return self._decision()
 
     def _resume(self, answers: Mapping[str, Any]) -> Decision:
@@ -147,33 +145,49 @@ class _Advance:
 
     def _until_at_rest(self) -> None:
         """One thing after the other. A Needs leaves each of them as it was before it."""
-        state, env, pending, facts = self.state, self.env, self.pending, self.facts
-        while True:
-            while pending:
-                event, seq = pending[0]
-                events = decide(state, event, env)
-                pending.popleft()
-                if events:
-                    self._record(events, seq)
-            fact = facts[self.next_fact] if self.next_fact < len(facts) else None
-            if fact is not None and type(fact) is not ClaimAny:
+        facts, state, env = self.facts, self.state, self.env
+        if self.pending:
+            self._drain()
+        while self.next_fact < len(facts):
+            fact = facts[self.next_fact]
+            kind = type(fact)
+            if kind is ClaimAny:
+                if self.stirred:
+                    self._settle()
+                self._claim_any(fact)  # type: ignore[arg-type]
+            else:
                 # A fact that meets a need is judged again from the beginning: what it recorded has moved the state.
                 reply = accept(state, fact, env, self._record)
-                if reply.accepted and type(fact) is ClaimMade:
-                    self.claims.append((len(self.replies), [fact.run_id]))
+                if kind is ClaimMade and reply.accepted:
+                    self.claims.append((len(self.replies), [fact.run_id]))  # type: ignore[attr-defined]
                 self.replies.append(reply)
-                self.next_fact += 1
-            elif self.stirred and len(self.events) < BUDGET:
-                events = settle(state, env) if state.waiting or state.ending or not state.runs else []
+            self.next_fact += 1
+            if self.pending:
+                self._drain()
+        if self.stirred:
+            self._settle()
+
+    def _drain(self) -> None:
+        """Decide on every event that asks for it."""
+        pending = self.pending
+        while pending:
+            event, seq = pending[0]
+            events = decide(self.state, event, self.env)
+            pending.popleft()
+            if events:
+                self._record(events, seq)
+
+    def _settle(self) -> None:
+        """Look at the tokens that wait, and for the end, until nothing moves."""
+        state = self.state
+        while self.stirred and len(self.events) < BUDGET:
+            if state.waiting or state.ending or not state.runs:
+                events = settle(state, self.env)
                 if events:
                     self._record(events, self.events[-1].seq if self.events else None)
-                else:
-                    self.stirred = False
-            elif fact is not None:
-                self._claim_any(fact)
-                self.next_fact += 1
-            else:
-                return
+                    self._drain()
+                    continue
+            self.stirred = False
 
     def _claim_any(self, fact: ClaimAny) -> None:
         """Lease what is owed to a worker that has room for it."""
@@ -190,24 +204,25 @@ class _Advance:
 
     def _record(self, events: Sequence[Event], cause: int | None) -> None:
         """Apply events and note what they ask the shell to do."""
-        state, at = self.state, self.env.at
-        recorded, execution_id = self.events, self.state.execution_id
+        state, at, recorded, execution_id = self.state, self.env.at, self.events, self.state.execution_id
         for event in events:
-            traits = _TRAITS.get(type(event), 0)
+            kind = type(event)
+            applier, of_a_token, fails, decided, stirs, owes = _TRAITS[kind]
             parent = cause
-            if traits & _OF_A_TOKEN:
+            if of_a_token:
                 parent = self._origin(event) or cause
-            elif traits & _A_FAILURE and event.by_server:  # type: ignore[attr-defined]
+            elif fails and event.by_server:  # type: ignore[attr-defined]
                 self._tell_workers(event)
-            evolve(state, event, at)
-            seq = state.seq
+            state.seq = seq = state.seq + 1
+            state.at = at
+            applier(state, event, at)
             recorded.append(Recorded(execution_id, seq, at, event, parent))
-            if traits & _DECIDED:
+            if decided:
                 self.pending.append((event, seq))
-            if traits & _STIRS:
+            if stirs:
                 self.stirred = True
-            if traits & _OWES_MORE:
-                _OWES[type(event)](self, event)
+            if owes is not None:
+                owes(self, event)
 
     def _origin(self, event: Any) -> int | None:
         """The event that made the token."""
@@ -235,8 +250,11 @@ class _Advance:
 
     # What the shell owes after an event.
 
-    def _owes_run(self, event: Any) -> None:
-        self.queued[iteration_id(event.step_run_id, getattr(event, "path", ()))] = None
+    def _owes_step(self, event: StepScheduled) -> None:
+        self.queued[event.step_run_id] = None
+
+    def _owes_run(self, event: WorkerLost | ChildFinished) -> None:
+        self.queued[iteration_id(event.step_run_id, event.path)] = None
 
     def _owes_child(self, event: Any) -> None:
         run_id = iteration_id(event.step_run_id, event.path)
@@ -263,50 +281,47 @@ class _Advance:
             self.replies[position] = Reply(True, orders=tuple(orders))
         return Decision(tuple(self.events), tuple(self._commands()), tuple(self.replies))
 
-    def _commands(self) -> Iterable[Command]:
+    def _commands(self) -> list[Command]:
         """What became owed."""
         state = self.state
-        yield from self.cancelled
+        commands: list[Command] = list(self.cancelled)
         if state.finished is not None:
             if self.events and type(self.events[-1].body) is PlaybookProcessed:
-                yield from answer_parent(state)
+                commands += answer_parent(state)
                 if self.timer is not None:
-                    yield SetTimer(None)
-            return
+                    commands.append(SetTimer(None))
+            return commands
         if state.ending is None:
             if not state.paused:
-                yield from self._enqueues()
+                self._enqueue(commands)
         elif not self.ending:
             self.children.update(dict.fromkeys(state.children))
         for key in self.children:
             child = state.children.get(key)
             if child is not None:
-                yield command_for(state, child)
+                commands.append(command_for(state, child))
         due = next_due(state) if state.due else None
         if due != self.timer:
-            yield SetTimer(due)
-        if not is_at_rest(state):
-            yield GoOn()
+            commands.append(SetTimer(due))
+        if (state.fresh or state.ending is not None) and not is_at_rest(state):
+            commands.append(GoOn())
+        return commands
 
-    def _enqueues(self) -> Iterable[EnqueueRun]:
+    def _enqueue(self, commands: list[Command]) -> None:
         state = self.state
-        for run_id in self.queued:
-            run = state.open.get(run_id)
-            if run is not None and run.status == "queued":
-                yield enqueue(state, run)
+        commands += [enqueue(state, state.open[run_id]) for run_id in self.queued if run_id in state.queued]
         for step_run_id, path in self.loops:
             step_run = state.runs.get(step_run_id)
             loop = step_run.loops.get(path) if step_run is not None else None
             if loop is None or not is_innermost(state, loop):
                 continue
             first, loop._announced = loop._announced, max(loop._announced, loop.issued)
-            for index in range(max(first, loop.claimed), loop.issued):
-                if index not in loop.ahead:
-                    yield enqueue_iteration(state, loop, index)
+            fresh = range(max(first, loop.claimed), loop.issued)
+            commands += [enqueue_iteration(state, loop, index) for index in fresh if index not in loop.ahead]
 
 
 _OWES: dict[type[Event], Any] = {
-    StepScheduled: _Advance._owes_run,
+    StepScheduled: _Advance._owes_step,
     WorkerLost: _Advance._owes_run,
     ChildRequested: _Advance._owes_child,
     ChildStarted: _Advance._owes_child,
@@ -317,19 +332,23 @@ _OWES: dict[type[Event], Any] = {
     ExecutionResumed: _Advance._owes_everything,
 }
 
-# What is to be done about an event, as bits, so that recording one looks it up once.
-_OF_A_TOKEN, _A_FAILURE, _DECIDED, _STIRS, _OWES_MORE = 1, 2, 4, 8, 16
-_STIRRING = (
+_STIRRING = frozenset({  # tokens that wait are looked at again, and the end may have come
     RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
     CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
-)  # fmt: skip
-_TRAITS: dict[type[Event], int] = {}
-for _bit, _kinds in (
-    (_OF_A_TOKEN, (StepScheduled, TokenParked, StepSkipped)),
-    (_A_FAILURE, (StepFailed, IterationFailed)),
-    (_DECIDED, HANDLERS),
-    (_STIRS, _STIRRING),  # tokens that wait are looked at again, and the end may have come
-    (_OWES_MORE, _OWES),
-):
-    for _kind in _kinds:
-        _TRAITS[_kind] = _TRAITS.get(_kind, 0) | _bit
+})  # fmt: skip
+
+
+def _traits(kind: type[Event]) -> Traits:
+    """Everything that is to be done about an event of this kind, so that recording one looks it up once."""
+    return (
+        APPLIERS[kind],
+        kind in (StepScheduled, TokenParked, StepSkipped),
+        kind in (StepFailed, IterationFailed),
+        kind in HANDLERS,
+        kind in _STIRRING,
+        _OWES.get(kind),
+    )
+
+
+Traits = tuple[Applier, bool, bool, bool, bool, Any]
+_TRAITS: dict[type[Event], Traits] = {kind: _traits(kind) for kind in APPLIERS}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from noetl.engine.commands import Command, Need
 from noetl.engine.facts import Reply
 from noetl.model.events import Recorded
 
 
-class Decision:
+class Decision(Struct, frozen=True, eq=False):
     """Events to append as one, commands to carry out after that, and a reply to each fact.
 
     With `needs` it is not finished: nothing may be appended yet. Answer all of them (`Need.key`
@@ -19,21 +21,11 @@ class Decision:
     just as after an append that met a VersionConflict.
     """
 
-    __slots__ = ("_resume", "commands", "events", "needs", "replies")
-
-    def __init__(
-        self,
-        events: tuple[Recorded, ...] = (),
-        commands: tuple[Command, ...] = (),
-        replies: tuple[Reply, ...] = (),
-        needs: tuple[Need, ...] = (),
-        resume: Callable[[Mapping[str, Any]], Decision] | None = None,
-    ) -> None:
-        self.events = events
-        self.commands = commands
-        self.replies = replies
-        self.needs = needs
-        self._resume = resume
+    events: tuple[Recorded, ...] = ()
+    commands: tuple[Command, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    needs: tuple[Need, ...] = ()
+    _resume: Callable[[Mapping[str, Any]], Decision] | None = None
 
     def resume(self, answers: Mapping[str, Any]) -> Decision:
         """Go on with these answers; the decision that comes back has all events from the beginning."""

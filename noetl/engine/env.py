@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from noetl.engine.commands import Hydrate, Keep, Need, Synthesized
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
@@ -41,16 +42,13 @@ class Failure(NoetlError):
         self.error = error
 
 
-class Env:
+class Env(Struct, eq=False):
     """The surroundings of one advance."""
 
-    __slots__ = ("answers", "at", "draws", "playbook")
-
-    def __init__(self, playbook: Playbook, at: float, draws: Draws | None, answers: dict[str, Any]) -> None:
-        self.playbook = playbook
-        self.at = at
-        self.draws = draws
-        self.answers = answers
+    playbook: Playbook
+    at: float
+    draws: Draws | None
+    answers: dict[str, Any]
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:
         """The value of a template; a mistake in it is a Failure with its place."""

@@ -207,8 +207,7 @@ def _arrive(
 def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
     group = state.waiting.get(step, [])
     if len(tokens) == len(group):
-        state.waiting.pop(step, None)
-        taken = group
+        taken = state.waiting.pop(step, group)
     else:
         taken = [token for token in group if token.id in tokens]
         state.waiting[step] = [token for token in group if token.id not in tokens]
@@ -236,29 +235,24 @@ def _skipped(state: State, event: StepSkipped, at: float) -> None:
 def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     name = event.step
     taken = _consume(state, name, event.tokens)
+    origin, boundary = (taken[-1].origin, taken[-1].boundary) if taken else (None, None)
     compiled = state.net.compiled(name)
-    record = _record(state, name)
+    record = state.steps.get(name)
+    if record is None:
+        record = state.steps[name] = StepRecord(name)
     record.number += 1
     record.open += 1
     state.step_runs += 1
     run_id = event.step_run_id
-    step_run = state.runs[run_id] = StepRun(run_id, compiled.step, record.number)
-    step_run.args = event.args
-    step_run.input = event.input
-    step_run.defer_input = event.defer_input
-    step_run.scheduled_at = at
-    step_run.seq = state.seq
-    step_run.timeout_s = event.timeout_s
-    step_run.deadline_at = event.deadline_at
-    if taken:
-        step_run.origin = taken[-1].origin
-        step_run.boundary = taken[-1].boundary
+    step_run = state.runs[run_id] = StepRun(
+        run_id, compiled.step, record.number, event.args, event.input, at, state.seq, event.defer_input, origin,
+        boundary, None, event.timeout_s, event.deadline_at,
+    )  # fmt: skip
     state.live[name] = state.live.get(name, 0) + 1
     if event.deadline_at is not None:
         state.due[run_id] = event.deadline_at
     if compiled.plain:
-        run = state.open[run_id] = Run(run_id, step_run)
-        run.at = at
+        state.open[run_id] = Run(run_id, step_run, (), "queued", at)
         state.queued[run_id] = None
 
 
@@ -377,9 +371,6 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
 def _loop_started(state: State, event: LoopStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
     path = event.path
-    if not step_run.loops:
-        step_run.loops = {}
-        step_run.open = {}
     step_run.loops[path] = Loop(
         step_run, path, event.count, event.max_in_flight, event.items, event.collection, event.keyed, state.seq
     )
@@ -547,17 +538,22 @@ def _task_started(state: State, event: TaskStarted, at: float) -> None:
 
 @applies(TaskDone)
 def _task_done(state: State, event: TaskDone, at: float) -> None:
-    run = _run_of(state, event)
+    path = event.path
+    run = state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
     if run is None:
         return
+    if run.latest is not None:
+        _saw(run, event)
+    run.latest = event
     run.position = event.position
     run.resume = None
     run.lost = 0
     run.current = None
     run.waits = event.delay > 0
-    _saw(run, event)
+    if not path or not event.patch:
+        return
     patch = event.patch.get("ctx")
-    if patch and run.path:
+    if patch:
         reducers = state.net.compiled(event.step).reduce
         mine = {key: value for key, value in patch.items() if key in reducers}
         if mine:

@@ -333,13 +333,13 @@ def _to_run(state: State, held: _Run) -> Run:
 
 
 def _to_step_run(state: State, held: _StepRun) -> StepRun:
-    step_run = StepRun(held.id, state.net.steps[held.step], held.number)
+    step_run = StepRun(
+        held.id, state.net.steps[held.step], held.number, held.args, held.input, held.scheduled_at, held.seq
+    )
     for name in _StepRun.__struct_fields__:
         if name not in _STEP_RUN_OWN:
             setattr(step_run, name, getattr(held, name))
-    if held.loops:
-        step_run.open = dict.fromkeys(held.open)
-        step_run.loops = {}
+    step_run.open = dict.fromkeys(held.open)
     for each in held.loops:
         step_run.loops[each.path] = _to_loop(step_run, each)
     return step_run

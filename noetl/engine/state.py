@@ -21,6 +21,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from noetl.engine.net import Net, net_of
 from noetl.model.events import ChildRequested, Event, ExecutionRequested, FinalStatus
 from noetl.model.ids import IterationPath, iteration_id
@@ -33,61 +35,47 @@ from noetl.model.work import RunContext
 RunStatus = Literal["queued", "leased", "suspended"]
 Phase = Literal["open", "looped", "ended"]
 
-# Shared and never written to: whoever has something to put in makes a new one.
-_EMPTY: dict[str, Any] = {}
-_NOTHING: dict[str, int] = {}
-_NONE_OPEN: dict[str, None] = {}
-_NO_RESULTS: dict[str, Outcome] = {}
-
 PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
 CHUNK = 64 * 1024
 MAX_FAILURES = 100  # failures a loop lists one by one
 MAX_SEEN = 1024  # reports of one lease that a repetition is compared with
 
 
-class Token:
+# `gc=False` where an object cannot be part of a circle: the collector need not look at it.
+
+
+class Token(Struct, eq=False, gc=False):
     """A place in the net: it stands before a step until the step takes it."""
 
-    __slots__ = ("args", "boundary", "id", "origin", "reason", "seq", "step")
-
-    def __init__(
-        self, id: str, step: str, args: dict[str, Any], origin: str | None, boundary: str | None, seq: int
-    ) -> None:
-        self.id = id
-        self.seq = seq  # of the event that made it
-        self.step = step
-        self.args = args
-        self.origin = origin
-        self.boundary = boundary
-        self.reason: str | None = None  # why it is parked; None: not looked at yet
+    id: str
+    step: str
+    args: dict[str, Any]
+    origin: str | None
+    boundary: str | None
+    seq: int  # of the event that made it
+    reason: str | None = None  # why it is parked; None: not looked at yet
 
 
-class Run:
+class Run(Struct, eq=False, gc=False):
     """The unit of lease: a step run without a loop, or one iteration in flight."""
 
-    __slots__ = (
-        "at", "child", "contributions", "current", "epoch", "id", "latest", "lost", "path", "position", "resume",
-        "seen", "seq", "status", "step_run", "waits", "worker",
-    )  # fmt: skip
-
-    def __init__(self, id: str, step_run: StepRun, path: IterationPath = ()) -> None:
-        self.id = id
-        self.step_run = step_run
-        self.path = path
-        self.status: RunStatus = "queued"
-        self.epoch = 0
-        self.worker = ""
-        self.seq = 0  # of the lease
-        self.at = 0.0  # since when it has this status
-        self.position: Position | None = None
-        self.resume: Outcome | None = None
-        self.lost = 0  # workers in a row without an accepted task between them
-        self.current: str | None = None  # the task that said it started
-        self.waits = False  # the next attempt begins after a delay
-        self.child: str | None = None  # key of the child execution it waits for
-        self.latest: Event | None = None  # the last event reported under this epoch
-        self.seen: dict[str, int] = _NOTHING  # event key -> checksum, of those before it
-        self.contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
+    id: str
+    step_run: StepRun
+    path: IterationPath = ()
+    status: RunStatus = "queued"
+    at: float = 0.0  # since when it has this status
+    epoch: int = 0
+    worker: str = ""
+    seq: int = 0  # of the lease
+    position: Position | None = None
+    resume: Outcome | None = None
+    lost: int = 0  # workers in a row without an accepted task between them
+    current: str | None = None  # the task that said it started
+    waits: bool = False  # the next attempt begins after a delay
+    child: str | None = None  # key of the child execution it waits for
+    latest: Event | None = None  # the last event reported under this epoch
+    seen: dict[str, int] = {}  # event key -> checksum, of those before it
+    contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
 
 
 class Loop:
@@ -180,42 +168,32 @@ class Loop:
         return b"[" + b",".join([*self.chunks, bytes(self.tail)] if self.tail else self.chunks) + b"]"
 
 
-_NO_LOOPS: dict[IterationPath, Loop] = {}
-
-
-class StepRun:
+class StepRun(Struct, eq=False):
     """One passage of a token through a step, until it is routed."""
 
-    __slots__ = (
-        "_context", "args", "boundary", "deadline_at", "defer_input", "failed", "fired", "id", "input", "loops",
-        "number", "open", "origin", "outcome", "phase", "results", "scheduled_at", "scope", "seq", "started_at", "step",
-        "synthesized", "timeout_s",
-    )  # fmt: skip
-
-    def __init__(self, id: str, step: Step, number: int) -> None:
-        self.id = id
-        self.step = step
-        self.number = number
-        self.args: dict[str, Any] = _EMPTY
-        self.input: dict[str, Any] = _EMPTY
-        self.defer_input = False
-        self.origin: str | None = None
-        self.boundary: str | None = None
-        self.scheduled_at = 0.0
-        self.seq = 0  # of its scheduling
-        self.started_at: float | None = None
-        self.timeout_s: float | None = None
-        self.deadline_at: float | None = None
-        self.phase: Phase = "open"
-        self.failed = False  # it ended with step.failed; a step that is done may still have an error for its output
-        self.outcome: Outcome | None = None
-        self.results: dict[str, Outcome] = _NO_RESULTS
-        self.open: dict[str, None] = _NONE_OPEN  # ids of its iterations in State.open
-        self.loops: dict[IterationPath, Loop] = _NO_LOOPS
-        self.scope: dict[str, Any] = _EMPTY  # `step.*` of a loop step
-        self.fired: tuple[int, ...] = ()  # arcs taken at loop.done
-        self.synthesized = False
-        self._context: RunContext | None = None
+    id: str
+    step: Step
+    number: int
+    args: dict[str, Any]
+    input: dict[str, Any]
+    scheduled_at: float
+    seq: int  # of its scheduling
+    defer_input: bool = False
+    origin: str | None = None
+    boundary: str | None = None
+    started_at: float | None = None
+    timeout_s: float | None = None
+    deadline_at: float | None = None
+    phase: Phase = "open"
+    failed: bool = False  # it ended with step.failed; a step that is done may still have an error for its output
+    outcome: Outcome | None = None
+    results: dict[str, Outcome] = {}
+    open: dict[str, None] = {}  # ids of its iterations in State.open
+    loops: dict[IterationPath, Loop] = {}
+    scope: dict[str, Any] = {}  # `step.*` of a loop step
+    fired: tuple[int, ...] = ()  # arcs taken at loop.done
+    synthesized: bool = False
+    _context: RunContext | None = None
 
     @property
     def due(self) -> float | None:
@@ -227,40 +205,31 @@ class StepRun:
         return limit
 
 
-class StepRecord:
+class StepRecord(Struct, eq=False, gc=False):
     """What is known of a step by its name, over all its runs."""
 
-    __slots__ = (
-        "checksum", "ended", "failed", "finished_at", "last", "name", "number", "open", "outcome", "results", "running",
-        "started_at",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.number = 0  # runs so far
-        self.open = 0  # runs that have not ended
-        self.running = 0  # of these: started
-        self.outcome: Outcome | None = None  # of the run that ended last
-        self.failed = False  # whether that run failed
-        self.results: dict[str, Outcome] = _NO_RESULTS
-        self.started_at: float | None = None
-        self.finished_at: float | None = None
-        self.last: str | None = None  # id of the run that ended last
-        self.ended: Event | None = None  # the event that ended it
-        self.checksum = 0  # of that event, when only this is known of it
+    name: str
+    number: int = 0  # runs so far
+    open: int = 0  # runs that have not ended
+    running: int = 0  # of these: started
+    outcome: Outcome | None = None  # of the run that ended last
+    failed: bool = False  # whether that run failed
+    results: dict[str, Outcome] = {}
+    started_at: float | None = None
+    finished_at: float | None = None
+    last: str | None = None  # id of the run that ended last
+    ended: Event | None = None  # the event that ended it
+    checksum: int = 0  # of that event, when only this is known of it
 
 
-class Child:
+class Child(Struct, eq=False, gc=False):
     """A child execution that has not ended."""
 
-    __slots__ = ("child", "key", "request", "run_id", "seq")
-
-    def __init__(self, key: str, run_id: str, request: ChildRequested, seq: int) -> None:
-        self.seq = seq  # of the request
-        self.key = key
-        self.run_id = run_id
-        self.request = request
-        self.child: str | None = None  # execution id, once it exists
+    key: str
+    run_id: str
+    request: ChildRequested
+    seq: int  # of the request
+    child: str | None = None  # execution id, once it exists
 
 
 class Ending:

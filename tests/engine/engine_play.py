@@ -84,15 +84,17 @@ class FixedDraws:
 @contextlib.contextmanager
 def watched(play: Play) -> Iterator[None]:
     """Check every event and every decision while something is advanced."""
-    evolve, decide, settle, accept = machine.evolve, machine.decide, machine.settle, machine.accept
+    decide, settle, accept = machine.decide, machine.settle, machine.accept
 
-    def watched_evolve(state: Any, event: Event, at: float) -> None:
-        evolve(state, event, at)
-        body = decode_body(event.NAME, event.VERSION, encode_body(event))
-        evolve(play.shadow, body, at)
-        live, folded = encode_state(state), encode_state(play.shadow)
-        assert live == folded, f"live and folded state differ after {event}"
-        assert encode_state(decode_state(state.playbook, live)) == live, f"a snapshot loses something after {event}"
+    def watching(applier: Callable[..., None]) -> Callable[..., None]:
+        def apply(state: Any, event: Event, at: float) -> None:
+            applier(state, event, at)
+            machine.evolve(play.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at)
+            live, folded = encode_state(state), encode_state(play.shadow)
+            assert live == folded, f"live and folded state differ after {event}"
+            assert encode_state(decode_state(state.playbook, live)) == live, f"a snapshot loses something after {event}"
+
+        return apply
 
     def untouched(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *rest: Any) -> Any:
@@ -118,7 +120,9 @@ def watched(play: Play) -> Iterator[None]:
         return reply
 
     with (
-        patch.object(machine, "evolve", watched_evolve),
+        patch.object(
+            machine, "_TRAITS", {kind: (watching(traits[0]), *traits[1:]) for kind, traits in machine._TRAITS.items()}
+        ),
         patch.object(machine, "decide", untouched(decide)),
         patch.object(machine, "settle", untouched(settle)),
         patch.object(machine, "accept", watched_accept),

@@ -13,7 +13,7 @@ from noetl.model.outcome import ok
 TEXT = """
 workflow:
   - step: plan
-    spec: {policy: {synthesize: {from: "{{ output.data.plan }}", max_steps: 3, kinds: [noop, http]}}}
+    spec: {policy: {synthesize: {from: "{{ output.data.plan }}", limits: {steps: 3, kinds: [noop, http]}}}}
     tool: {kind: noop}
     next: {arcs: [{step: summary}, {step: rescue, when: "{{ event.name == 'step.failed' }}"}]}
   - {step: summary, tool: {kind: noop}}
