@@ -92,8 +92,15 @@ def _others_can_reach(state: State, step: str) -> bool:
     waiting, live = state.waiting, state.live
     if len(waiting) == 1 and (not live or (len(live) == 1 and step in live)):
         return False
-    net = state.net
-    return net.reaching(step, live) is not None or net.reaching(step, waiting) is not None
+    mask = live_steps(state)
+    return bool(mask & state.net.origins(step))
+
+
+def live_steps(state: State) -> int:
+    """The bits of all steps with a live token; a cache that `evolve` keeps up to date once it is there."""
+    if state._mask is None:
+        state._mask = state.net.mask(state.live) | state.net.mask(state.waiting)
+    return state._mask
 
 
 def _open_a_join(state: State, env: Env) -> list[Event]:

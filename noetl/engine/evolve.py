@@ -164,6 +164,7 @@ def _synthesized(state: State, event: WorkflowSynthesized, at: float) -> None:
     for step in event.steps:
         state.synthesized[step.name] = step
     state.net = state.net.extended(state.synthesized)
+    state._mask = None
     if event.entry is not None:
         _arrive(state, f"t{state.tokens + 1}", event.entry, {}, event.step, "step.done")
 
@@ -200,8 +201,16 @@ def _arrive(
     group = state.waiting.get(step)
     if group is None:
         state.waiting[step] = [made]
+        if state._mask is not None:
+            state._mask |= state.net.bits[step]
     else:
         group.append(made)
+
+
+def _vacate(state: State, step: str) -> None:
+    """No token is left before or in a step, perhaps."""
+    if state._mask is not None and step not in state.live and step not in state.waiting:
+        state._mask &= ~state.net.bits[step]
 
 
 def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
@@ -229,6 +238,7 @@ def _parked(state: State, event: TokenParked, at: float) -> None:
 @applies(StepSkipped)
 def _skipped(state: State, event: StepSkipped, at: float) -> None:
     _consume(state, event.step, (event.token,))
+    _vacate(state, event.step)
 
 
 @applies(StepScheduled)
@@ -297,6 +307,7 @@ def _close_runs(state: State, step_run: StepRun) -> None:
         state.queued.pop(run_id, None)
     step_run.open = {}
     step_run.loops = {}
+    del state.looping[step_run.id]
 
 
 def _leave(state: State, step_run: StepRun) -> None:
@@ -308,6 +319,7 @@ def _leave(state: State, step_run: StepRun) -> None:
         state.live[name] = left
     else:
         del state.live[name]
+        _vacate(state, name)
 
 
 @applies(StepDone, StepFailed)
@@ -371,6 +383,7 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
 def _loop_started(state: State, event: LoopStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
     path = event.path
+    state.looping[step_run.id] = None
     step_run.loops[path] = Loop(
         step_run, path, event.count, event.max_in_flight, event.items, event.collection, event.keyed, state.seq
     )

@@ -74,8 +74,8 @@ def claimable(state: State, pool: str | None) -> Iterator[str]:
 
 def open_loops(state: State) -> Iterator[Loop]:
     """The loops whose iterations workers claim: the innermost ones."""
-    for step_run in state.runs.values():
-        for loop in step_run.loops.values():
+    for step_run_id in state.looping:
+        for loop in state.runs[step_run_id].loops.values():
             if is_innermost(state, loop):
                 yield loop
 

@@ -107,14 +107,14 @@ def _levels(loop: Loop | None) -> Iterable[Loop]:
 class Net:
     """Steps by name, and who can reach whom."""
 
-    __slots__ = ("_compiled", "_numbers", "_reach", "playbook", "steps")
+    __slots__ = ("_compiled", "_origins", "bits", "playbook", "steps")
 
     def __init__(self, playbook: Playbook, extra: Mapping[str, Step] | None = None) -> None:
         self.playbook = playbook
         self.steps: dict[str, Step] = {**playbook.steps_by_name, **extra} if extra else playbook.steps_by_name
         self._compiled: dict[str, CompiledStep] = {}
-        self._reach: list[int] | None = None
-        self._numbers: dict[str, int] = {}
+        self.bits: dict[str, int] = {}  # each step's bit, once somebody asked
+        self._origins: dict[str, int] | None = None
 
     def extended(self, extra: Mapping[str, Step]) -> Net:
         """This net with synthesized steps in it."""
@@ -129,44 +129,47 @@ class Net:
             known = self._compiled[name] = CompiledStep(self.steps[name])
         return known
 
+    def origins(self, target: str) -> int:
+        """The bits of all other steps from which some arcs lead to `target`."""
+        if self._origins is None:
+            self._origins = self._closure()
+        return self._origins[target]
+
     def reaches(self, origin: str, target: str) -> bool:
-        """Whether a token at `origin` could come to `target` by some arcs (at least one)."""
-        if self._reach is None:
-            self._reach = self._closure()
-        return bool(self._reach[self._numbers[origin]] >> self._numbers[target] & 1)
+        """Whether a token at `origin`, another step, could come to `target`."""
+        return bool(self.origins(target) & self.bits[origin])
 
-    def reaching(self, target: str, origins: Iterable[str]) -> str | None:
-        """The first of `origins` (the target itself aside) that can still come to `target`."""
-        if self._reach is None:
-            self._reach = self._closure()
-        reach, numbers = self._reach, self._numbers
-        bit = 1 << numbers[target]
-        for origin in origins:
-            if origin != target and reach[numbers[origin]] & bit:
-                return origin
-        return None
+    def mask(self, names: Iterable[str]) -> int:
+        """The bits of some steps."""
+        if self._origins is None:
+            self._origins = self._closure()
+        mask = 0
+        for name in names:
+            mask |= self.bits[name]
+        return mask
 
-    def _closure(self) -> list[int]:
-        """Reachable steps of every step as bit sets, over the net's strongly connected parts."""
+    def _closure(self) -> dict[str, int]:
+        """For every step the steps that reach it, as bit sets, over the net's strongly connected parts."""
         names = list(self.steps)
-        numbers = self._numbers = {name: number for number, name in enumerate(names)}
-        targets = [
-            [numbers[arc.target] for arc in self.steps[name].router.arcs if arc.target in numbers] for name in names
-        ]
-        reach = [0] * len(names)
-        for part in _parts(targets):
+        numbers = {name: number for number, name in enumerate(names)}
+        self.bits = {name: 1 << number for name, number in numbers.items()}
+        sources: list[list[int]] = [[] for _ in names]
+        for number, name in enumerate(names):
+            for arc in self.steps[name].router.arcs:
+                if arc.target in numbers:
+                    sources[numbers[arc.target]].append(number)
+        reached_by = [0] * len(names)
+        for part in _parts(sources):
             members = 0
             for number in part:
                 members |= 1 << number
-            beyond = 0
+            before = 0
             for number in part:
-                for target in targets[number]:
-                    beyond |= (1 << target) | (0 if members >> target & 1 else reach[target])
-            if len(part) > 1:
-                beyond |= members
+                for source in sources[number]:
+                    before |= (1 << source) | (0 if members >> source & 1 else reached_by[source])
             for number in part:
-                reach[number] = beyond
-        return reach
+                reached_by[number] = (before | members) & ~(1 << number) if len(part) > 1 else before & ~(1 << number)
+        return {name: reached_by[number] for name, number in numbers.items()}
 
 
 def _parts(targets: list[list[int]]) -> Iterable[list[int]]:

@@ -162,6 +162,7 @@ class _State(Struct, array_like=True):
     waiting: list[list[_Token]]
     runs: list[_StepRun]
     live: dict[str, int]
+    looping: list[str]
     open: list[_Run]
     queued: list[str]
     steps: list[_Record]
@@ -209,6 +210,7 @@ def encode_state(state: State) -> bytes:
             waiting=[[_from(token, _Token) for token in group] for group in state.waiting.values()],
             runs=[_step_run(each) for each in state.runs.values()],
             live=state.live,
+            looping=list(state.looping),
             open=[_run(each) for each in state.open.values()],
             queued=list(state.queued),
             steps=[_record(each) for each in state.steps.values()],
@@ -285,6 +287,7 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for run in held.open:
         state.open[run.id] = _to_run(state, run)
     state.queued = dict.fromkeys(held.queued)
+    state.looping = dict.fromkeys(held.looping)
     for record in held.steps:
         state.steps[record.name] = _into(StepRecord(record.name), record)
     for child in held.children:

@@ -250,10 +250,10 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
-        "fresh", "leaves", "live", "net", "open", "output", "paused", "playbook", "processed", "queued", "refused",
-        "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps", "synthesized", "tokens",
-        "waiting", "workload",
+        "_mask", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
+        "fresh", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook", "processed", "queued",
+        "refused", "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps", "synthesized",
+        "tokens", "waiting", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -281,6 +281,8 @@ class State:
         self.fresh = 0  # of these: not looked at yet
         self.runs: dict[str, StepRun] = {}
         self.live: dict[str, int] = {}  # step -> open runs of it
+        self._mask: int | None = None  # bits of all steps with a live token, once somebody asked
+        self.looping: dict[str, None] = {}  # step runs with a loop under way
         self.open: dict[str, Run] = {}
         self.queued: dict[str, None] = {}  # ids in `open` that wait for a lease
         self.steps: dict[str, StepRecord] = {}
