@@ -252,8 +252,8 @@ class State:
     __slots__ = (
         "_mask", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
         "fresh", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook", "processed", "queued",
-        "refused", "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps", "synthesized",
-        "tokens", "waiting", "workload",
+        "refused", "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps",
+        "synthesized", "tokens", "waiting", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
