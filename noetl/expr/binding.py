@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateSyntaxError
 
 from noetl.errors import TemplateError
-from noetl.expr.limits import Draws, Run
+from noetl.expr.limits import MAX_TEXT, Draws, Run
 from noetl.expr.operations import to_text
 from noetl.expr.sandbox import SANDBOX
 from noetl.expr.template import Compiled, compile_value
@@ -56,9 +56,9 @@ class _BoundValue(Compiled):
         self._inner = compile_value(_marking(value))
         self.names = plain.names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
         try:
-            return self._inner.evaluate(names, draws)
+            return self._inner.evaluate(names, draws, max_text=max_text)
         except TemplateError as problem:
             problem.text = _unmarked(problem.text)
             problem.message = _unmarked(problem.message)

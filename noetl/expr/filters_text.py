@@ -205,6 +205,7 @@ def _wordwrap(run: Run, value: Any, width: int = 79, break_long_words: bool = Tr
     text = text_of(run, value)
     if width < 1:
         raise TemplateError("wordwrap: the width must be at least 1")
+    wrapstring = to_text(run, wrapstring)
     run.spend(len(text))
     run.spend_text(len(text) * (1 + len(wrapstring)))
     lines = [

@@ -108,21 +108,21 @@ def by_jinja(text, whole):
         raise compiled._in_words(problem, NAMES) from None
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(EXPRESSIONS)
 def test_a_value_is_the_same_either_way(expression):
     text = "{{ " + expression + " }}"
     assert outcome(lambda: compile_value(text).evaluate(NAMES)) == outcome(lambda: by_jinja(text, True))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_text_is_the_same_either_way(first, second):
     text = "a {{ " + first + " }} b\n{{ " + second + " }}"
     assert outcome(lambda: compile_value(text).evaluate(NAMES)) == outcome(lambda: by_jinja(text, False))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(EXPRESSIONS)
 def test_a_guard_holds_as_a_statement_would_decide(expression):
     guard = "{{ " + expression + " }}"
