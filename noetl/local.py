@@ -140,6 +140,7 @@ async def open_local(
     `work=False` opens it for looking and steering only; `resume` goes on with unfinished executions.
     `watcher` hears what tools print."""
     from noetl.backends import open_stores
+    from noetl.backends.keychain import open_keychain
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
     from noetl.tools import specs
@@ -151,10 +152,13 @@ async def open_local(
         closing.append(events.close)
         kept = open_results(settings.results)
         closing.append(kept.close)
+        keychain = open_keychain(settings.home)
+        closing.append(keychain.close)
         orchestrator = Orchestrator(
             store=events,
             playbooks=playbooks,
             results=kept,
+            keychain=keychain,
             queue=MemoryRunQueue(),
             specs=specs,
             files=find_file,

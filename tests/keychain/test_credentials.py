@@ -10,6 +10,7 @@ import stat
 
 import pytest
 
+from noetl.backends.keychain import open_keychain
 from noetl.backends.keychain.credential import SqliteCredentialStore
 from noetl.drivers.master_key import KeyRing, add_key, keep_only_current, open_ring
 from noetl.drivers.sqlite_file import SqliteFile
@@ -204,3 +205,48 @@ def test_bad_credentials_are_refused(tmp_path):
                 await store.set(name, "t", data)
 
     with_store(tmp_path, work)
+
+
+# ── as an installation has it ───────────────────────────────────────────────────────────
+
+
+def installed(tmp_path, work, environment=None):
+    async def run():
+        chain = open_keychain(tmp_path, environment=environment or {})
+        try:
+            return await work(chain)
+        finally:
+            await chain.close()
+
+    return asyncio.run(run())
+
+
+def test_looking_for_credentials_makes_no_file(tmp_path):
+    async def work(chain):
+        assert await chain.credentials.get("x") is None
+        assert await chain.credentials.list() == []
+        assert await chain.credentials.delete("x") is False
+
+    installed(tmp_path, work)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_installation_keeps_credentials_and_replaces_its_key(tmp_path):
+    async def work(chain):
+        await chain.credentials.set("pg", "postgres", {"password": CANARY})
+        before = (tmp_path / "master.key").read_text()
+        assert await chain.credentials.rotate() == 1
+        assert (tmp_path / "master.key").read_text() != before
+        return await chain.resolve([], ["pg"])
+
+    assert installed(tmp_path, work) == {"pg": {"password": CANARY}}
+    assert installed(tmp_path, lambda chain: chain.credentials.list()) == [("pg", "postgres")]
+
+
+def test_an_installation_whose_key_is_in_the_environment_rotates_by_it(tmp_path):
+    old, new = secrets.token_hex(32), secrets.token_hex(32)
+    installed(tmp_path, lambda chain: chain.credentials.set("x", "t", {"a": "b"}), {"NOETL_SECRET_KEY": old})
+    both = {"NOETL_SECRET_KEY": f"{new},{old}"}
+    assert installed(tmp_path, lambda chain: chain.credentials.rotate(), both) == 1
+    assert installed(tmp_path, lambda chain: chain.credentials.get("x"), {"NOETL_SECRET_KEY": new}) == {"a": "b"}
+    assert not (tmp_path / "master.key").exists()

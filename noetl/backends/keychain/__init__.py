@@ -25,6 +25,7 @@ from noetl.ports import CredentialStore
 
 KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bearer")
 ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
+CREDENTIALS_FILE = "credentials.db"
 KEPT_S = 60.0
 
 
@@ -84,8 +85,88 @@ class InstallationKeychain:
         return values
 
     async def close(self) -> None:
-        """Forget what is kept."""
+        """Forget what is kept, and let go of the store."""
         self._kept.clear()
+        close = getattr(self.credentials, "close", None)
+        if close is not None:
+            await close()
+
+
+class InstalledCredentials:
+    """The encrypted store of this installation: opened when it is first needed, made when it is first written."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.path = home / CREDENTIALS_FILE
+        self._environment = os.environ if environment is None else environment
+        self._store: Any = None
+
+    async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
+        """Keep (encrypted)."""
+        await self._opened().set(name, type, data)
+
+    async def get(self, name: str) -> Mapping[str, Any] | None:
+        """Fields of a credential, decrypted."""
+        if not self._is_there():
+            return None
+        found: Mapping[str, Any] | None = await self._opened().get(name)
+        return found
+
+    async def list(self) -> list[tuple[str, str]]:
+        """Names and types."""
+        return list(await self._opened().list()) if self._is_there() else []
+
+    async def delete(self, name: str) -> bool:
+        """Forget it; False when there was none."""
+        return bool(await self._opened().delete(name)) if self._is_there() else False
+
+    async def rotate(self) -> int:
+        """Replace the master key; how many credentials are under the new one now."""
+        from noetl.drivers.master_key import VARIABLE, add_key, keep_only_current, open_ring
+
+        if self._environment.get(VARIABLE, "").strip():
+            ring = open_ring(self.home, self._environment)  # new,old: the author of the variable put it in front
+        else:
+            ring = add_key(self.home, self._environment)
+        changed = int(await self._opened().rewrap(ring))
+        keep_only_current(self.home, self._environment)
+        return changed
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        if self._store is not None:
+            await self._store.close()
+
+    def _is_there(self) -> bool:
+        return self._store is not None or self.path.exists()
+
+    def _opened(self) -> Any:
+        if self._store is None:
+            from noetl.backends.keychain.credential import SqliteCredentialStore
+            from noetl.drivers.master_key import open_ring
+            from noetl.drivers.sqlite_file import SqliteFile
+
+            file = SqliteFile(str(self.path), readers=1)
+            self._store = SqliteCredentialStore(file, lambda: open_ring(self.home, self._environment))
+        return self._store
+
+
+def open_keychain(
+    home: str | os.PathLike[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    allows_address: Callable[[str], bool] | None = None,
+    allows_variable: Callable[[str], bool] = own_variables_are_private,
+    allows_file: Callable[[str], bool] = lambda path: True,
+) -> InstallationKeychain:
+    """The keychain of the installation that lives in this folder (`NOETL_HOME`)."""
+    return InstallationKeychain(
+        InstalledCredentials(Path(home), environment),
+        environment=environment,
+        allows_address=allows_address,
+        allows_variable=allows_variable,
+        allows_file=allows_file,
+    )
 
 
 class _Asking:

@@ -132,6 +132,10 @@ class SqliteCredentialStore:
         self._ring = ring
         return changed
 
+    async def close(self) -> None:
+        """Let go of the file."""
+        await self._file.close()
+
 
 def _about(name: str, type: str) -> bytes:
     return msgspec.msgpack.encode(("noetl credential", 1, name, type))
