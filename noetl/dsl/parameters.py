@@ -102,7 +102,8 @@ def _bind(
     if field is not None:
         _check_value(reader, key, value, field, spec)
     raw = field.raw if field is not None else False
-    task.parameters[name] = Parameter(key_node, value, f"{task.path}/input/{name}", raw)
+    late = field.late if field is not None else ()
+    task.parameters[name] = Parameter(key_node, value, f"{task.path}/input/{name}", raw, late)
 
 
 def _accepts(

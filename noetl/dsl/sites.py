@@ -113,7 +113,7 @@ class Sites:
         for task in body.tasks():
             for parameter in task.parameters.values():
                 if not parameter.raw:
-                    self._add(parameter.value, at.TASK, body, task, depth=depth)
+                    self._add(parameter.value, at.task_with(parameter.late), body, task, depth=depth)
             if task.spec is not None:
                 for key, (_, value) in task.spec.entries.items():
                     if key != "policy":

@@ -62,6 +62,7 @@ class Parameter(Struct, eq=False):
     value: Node
     path: str
     raw: bool = False
+    late: tuple[str, ...] = ()  # names that the tool gives to templates in it
 
 
 class OutputSyntax(Struct, eq=False):

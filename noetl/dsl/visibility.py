@@ -7,6 +7,7 @@ Secrets never reach server-side templates, so that none can flow into `ctx`, an 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 EVERYWHERE = frozenset({"workload", "execution_id", "job"})
 STATE = frozenset({"ctx", "args", "input", "steps"})
@@ -57,6 +58,12 @@ SPOTS = (
     ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
     SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
 )  # fmt: skip
+
+
+def task_with(late: tuple[str, ...]) -> Spot:
+    """A task's fields to which the tool itself gives more names."""
+    return replace(TASK, scopes=TASK.scopes | {*late}) if late else TASK
+
 
 # Where a scope that is not visible here can be read, for the hint.
 ELSEWHERE = {

@@ -33,6 +33,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     choices: tuple[str, ...] = ()
     raw: bool = False  # never rendered as a template (code)
     bind: bool = False  # what its expressions yield stays data (`expr.binding`): a text read as code, e.g. by a shell
+    late: tuple[str, ...] = ()  # names the tool itself gives: templates that read them are left to it (`expr.late`)
     default: Any = None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.expr.binding import compile_bound
+from noetl.expr.late import compile_late
 from noetl.expr.template import Compiled, compile_value
 from noetl.model.playbook import (
     Assignment,
@@ -266,7 +267,8 @@ def _texts(node: Any) -> Iterable[str]:
 def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, reads: frozenset[str]) -> CompiledTask:
     given = named_input(spec, task.input) if spec else task.input
     bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
-    fields, static = _fields(given, task.path, raw=task.raw, bound=bound)
+    late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
+    fields, static = _fields(given, task.path, raw=task.raw, bound=bound, late=late)
     tool_spec = {key: value for key, value in task.spec.items() if key not in _NOT_FOR_TOOLS}
     spec_fields, static_spec = _fields(tool_spec, f"{task.path}/spec")
     rules = None if task.rules is None else tuple(_rule(number, rule) for number, rule in enumerate(task.rules))
@@ -306,7 +308,12 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
 
 
 def _fields(
-    values: Mapping[str, Any], path: str, *, raw: tuple[str, ...] = (), bound: tuple[str, ...] = ()
+    values: Mapping[str, Any],
+    path: str,
+    *,
+    raw: tuple[str, ...] = (),
+    bound: tuple[str, ...] = (),
+    late: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[tuple[CompiledField, ...], dict[str, Any]]:
     """Templated fields in rendering order, and the rest as it stands."""
     static: dict[str, Any] = {}
@@ -315,7 +322,10 @@ def _fields(
         if name in raw:
             static[name] = value
             continue
-        compiled = compile_bound(value) if name in bound else compile_value(value)
+        if late and name in late:
+            compiled = compile_late(value, late[name])
+        else:
+            compiled = compile_bound(value) if name in bound else compile_value(value)
         if compiled.static:
             static[name] = value
         else:

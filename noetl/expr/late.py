@@ -1,0 +1,50 @@
+"""Templates that are left for a tool: those that read names only the tool knows.
+
+`transfer` gives its targets a name of its own, `chunk`, anew for every chunk. A template in a target that
+reads it cannot be evaluated before the tool runs; all other templates beside it can, and are.
+What is left carries its type with it (`Late`), so a text that merely looks like a template, and came
+from data, is never taken for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from noetl.expr.limits import Draws
+from noetl.expr.template import Compiled, compile_value, is_template
+
+
+class Late(str):
+    """A template that a tool evaluates itself, with names of its own."""
+
+    __slots__ = ()
+
+
+def compile_late(value: Any, late: frozenset[str]) -> Compiled:
+    """A value in which templates that read one of these names stay templates (`Late`)."""
+    return compile_value(_leaving(value, late))
+
+
+class _Left(Compiled):
+    __slots__ = ("_text", "names")
+    static = False
+
+    def __init__(self, text: str, names: tuple[str, ...]) -> None:
+        self._text = Late(text)
+        self.names = names
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+        return self._text
+
+
+def _leaving(value: Any, late: frozenset[str]) -> Any:
+    if isinstance(value, str) and is_template(value):
+        compiled = compile_value(value)
+        own = tuple(name for name in compiled.names if name.partition(".")[0] not in late)
+        return _Left(value, own) if len(own) < len(compiled.names) else value
+    if isinstance(value, Mapping):
+        return {key: _leaving(each, late) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_leaving(each, late) for each in value]
+    return value
