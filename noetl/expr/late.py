@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.expr.limits import Draws
+from noetl.expr.limits import MAX_TEXT, Draws
 from noetl.expr.template import Compiled, compile_value, is_template
 
 
@@ -34,7 +34,7 @@ class _Left(Compiled):
         self._text = Late(text)
         self.names = names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
         return self._text
 
 
