@@ -2,7 +2,7 @@
 
     python -m noetl.commands.reference docs/reference
 
-writes cli.md and settings.md; a test compares them with what lies there.
+writes cli.md, settings.md and grammar.md; tests compare them with what lies there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from noetl.commands.program import VERBS, noetl
+from noetl.dsl.reference import grammar_page
 from noetl.settings import TABLE
 
 EXIT_CODES = """\
@@ -111,9 +112,10 @@ def _default(name: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write both pages."""
+    """Write the pages."""
     (folder / "cli.md").write_text(command_page(), encoding="utf-8")
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
+    (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
