@@ -73,3 +73,17 @@ def _sum_up(files: int, errors: int, warnings: int) -> None:
         terminal.note(f"{count(files, 'file')}: no problems")
     else:
         terminal.note(f"{count(files, 'file')}: {count(errors, 'error')}, {count(warnings, 'warning')}")
+
+
+@click.command()
+@talk
+def schema() -> None:
+    """Print the JSON Schema of playbooks, with every tool kind this installation has.
+
+    For editors that speak JSON Schema: `noetl schema > playbook.schema.json`, and as the first line of a
+    playbook: # yaml-language-server: $schema=playbook.schema.json
+    """
+    from noetl.dsl.schema import json_schema
+    from noetl.tools import specs
+
+    terminal.json(json_schema(specs()))

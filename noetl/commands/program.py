@@ -21,6 +21,7 @@ FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 1
 VERBS: dict[str, str] = {
     "run": "run:run",
     "validate": "playbooks:validate",
+    "schema": "playbooks:schema",
     "executions": "executions:executions",
     "status": "executions:status",
     "events": "executions:events",
@@ -30,6 +31,7 @@ VERBS: dict[str, str] = {
     "rerun": "run:rerun",
     "register": "catalog:register",
     "catalog": "catalog:catalog",
+    "credential": "credential:credential",
     "config": "installation:config",
     "doctor": "installation:doctor",
     "completion": "installation:completion",

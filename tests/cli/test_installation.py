@@ -1,0 +1,110 @@
+"""Verbs about this installation: credentials, health, schema."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+SECRET = "swordfish-4711"
+READS = """\
+keychain:
+  - {{name: {name}, kind: credential}}
+workflow:
+  - step: start
+    tool:
+      - name: measure
+        kind: python
+        input: {{length: "{{{{ keychain.{name}.password | length }}}}"}}
+        code: |
+          result = length
+"""
+
+
+def test_a_credential_is_kept_listed_used_and_forgotten(noetl, playbook, folder):
+    (folder / "secret.json").write_text(json.dumps({"user": "me", "password": SECRET}))
+    assert noetl("credential", "set", "shop", "--type", "postgres", "--data", "@secret.json").code == 0
+    assert noetl("credential", "list", "--json").json == [{"name": "shop", "type": "postgres"}]
+    answer = noetl("run", playbook(READS.format(name="shop")), "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["output"]["data"] == len(SECRET)
+    assert noetl("credential", "delete", "shop").code == 0
+    assert noetl("credential", "list", "--json").json == []
+    assert noetl("credential", "delete", "shop").code == 2
+
+
+def test_a_missing_credential_fails_the_run_and_is_named(noetl, playbook):
+    answer = noetl("run", playbook(READS.format(name="nowhere")))
+    assert answer.code == 1
+    assert "nowhere" in answer.err
+
+
+def test_a_credential_can_come_through_a_pipe(noetl, start):
+    process = start("credential", "set", "piped", "--data", "-", stdin=subprocess.PIPE)
+    process.communicate(json.dumps({"password": SECRET}), timeout=30)
+    assert process.returncode == 0
+    assert noetl("credential", "list", "--json").json == [{"name": "piped", "type": "generic"}]
+
+
+@pytest.mark.parametrize("data", [f'{{"password": "{SECRET}"', f'"{SECRET}"', f'["{SECRET}"]'])
+def test_bad_data_is_refused_without_showing_it(noetl, data):
+    answer = noetl("credential", "set", "shop", "--data", data)
+    assert answer.code == 2
+    assert SECRET not in answer.err + answer.out
+    assert answer.err.count("\n") == 1
+
+
+def test_a_value_is_nowhere_on_disk_in_plain_text(noetl, folder):
+    noetl("credential", "set", "shop", "--data", json.dumps({"password": SECRET}))
+    home = folder.parent / "home"
+    files = [file for file in home.rglob("*") if file.is_file()]
+    assert files
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+
+
+def test_a_bad_name_is_refused(noetl):
+    assert noetl("credential", "set", "no spaces", "--data", "{}").code == 2
+
+
+def test_the_doctor_finds_a_fresh_installation_well(noetl):
+    answer = noetl("doctor", "--json")
+    assert answer.code == 0
+    assert {one["check"] for one in answer.json} >= {"noetl", "settings", "home", "sqlite", "store", "tools"}
+    assert {one["status"] for one in answer.json} <= {"ok", "warning"}
+    assert "noop" in noetl("doctor").out
+
+
+def test_the_doctor_finds_a_used_installation_well(noetl, playbook):
+    noetl("run", playbook("workflow:\n  - step: start\n    tool: {kind: noop}\n"))
+    store = next(one for one in noetl("doctor", "--json").json if one["check"] == "store")
+    assert store["status"] == "ok"
+    assert "0 unfinished" in store["detail"]
+
+
+def test_the_doctor_names_what_is_ill(noetl, folder, monkeypatch):
+    monkeypatch.setenv("NOETL_SERVER_URL", "http://127.0.0.1:9")
+    home = folder / "home"
+    home.mkdir()
+    (home / "noetl.db").write_text("this is no database, it is a text that is long enough to be looked at" * 50)
+    monkeypatch.setenv("NOETL_HOME", str(home))
+    (folder / "noetl.toml").write_text("slotz = 1\n")
+    answer = noetl("doctor", "--json")
+    assert answer.code == 1
+    found = {one["check"]: one["status"] for one in answer.json}
+    assert found["settings"] == "warning"
+    assert found["store"] == "failed"
+    assert found["server"] == "failed"
+
+
+def test_the_doctor_survives_a_bad_setting(noetl, monkeypatch):
+    monkeypatch.setenv("NOETL_SLOTS", "none")
+    answer = noetl("doctor", "--json")
+    assert answer.code == 1
+    assert answer.json[-1]["check"] == "settings"
+
+
+def test_the_schema_is_a_json_schema_with_every_kind(noetl):
+    document = noetl("schema").json
+    assert document["$schema"].startswith("http://json-schema.org/")
+    assert '"duckdb"' in json.dumps(document)
