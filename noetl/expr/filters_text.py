@@ -96,17 +96,22 @@ def _type_debug(run: Run, value: Any) -> str:
 
 @template_filter("without its sign", "abs")
 def _abs(run: Run, value: Any) -> Any:
-    return abs(value)
+    return abs(_number(value))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return value
+    raise TemplateError(f"a number is needed, not {kind_of(value)}")
 
 
 @template_filter("rounded to a precision (0); method `common`, `ceil` or `floor`", "round")
 def _round(run: Run, value: Any, precision: int = 0, method: str = "common") -> Any:
-    if not -308 <= precision <= 308:
+    _number(value)
+    if not -308 <= _number(precision) <= 308:
         too_much("a precision beyond 308 digits")
     if method == "common":
-        return (
-            round(float(value), precision) if precision <= 0 and isinstance(value, float) else round(value, precision)
-        )
+        return round(value, precision)
     if method not in ("ceil", "floor"):
         raise TemplateError('round: the method is "common", "ceil" or "floor"')
     shift = 10.0**precision
