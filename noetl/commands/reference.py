@@ -2,7 +2,7 @@
 
     python -m noetl.commands.reference docs/reference
 
-writes cli.md, settings.md and grammar.md; tests compare them with what lies there.
+writes cli.md, settings.md, grammar.md and tools/*.md; tests compare them with what lies there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from noetl.commands.program import VERBS, noetl
+from noetl.commands.tool_reference import write_tool_pages
 from noetl.dsl.reference import grammar_page
 from noetl.settings import TABLE
 
@@ -116,6 +117,7 @@ def main(folder: Path) -> None:
     (folder / "cli.md").write_text(command_page(), encoding="utf-8")
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
+    write_tool_pages(folder / "tools")
 
 
 if __name__ == "__main__":

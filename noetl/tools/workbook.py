@@ -21,7 +21,10 @@ SPEC = ToolSpec(
     },
     open_fields=True,
     pure=True,
-    example='- name: clean\n  kind: workbook\n  block: clean_row\n  input:\n    row: "{{ iter.row }}"\n',
+    example="workbook:\n  clean_row:\n    tool:\n      kind: python\n      input:\n"
+    '        row: "{{ input.row }}"\n      code: |\n        result = {key: text.strip() for key, text in row.items()}\n'
+    "workflow:\n  - step: clean\n    tool:\n      kind: workbook\n      block: clean_row\n      input:\n"
+    "        row: {name: ' Ada '}\n",
 )
 
 

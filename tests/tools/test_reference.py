@@ -1,0 +1,40 @@
+"""Every kind has its page, and the page says what the kind says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from noetl import tools
+from noetl.commands.tool_reference import BY_HAND, tool_pages, write_tool_pages
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference" / "tools"
+
+
+def test_there_is_a_page_for_every_kind_and_for_nothing_else():
+    assert {path.name for path in PAGES.glob("*.md")} == set(tool_pages())
+
+
+@pytest.mark.parametrize("name", sorted(tool_pages()))
+def test_the_generated_part_of_a_page_is_up_to_date(name):
+    written = (PAGES / name).read_text().partition(BY_HAND)[0]
+    assert written.rstrip() == tool_pages()[name].rstrip(), "run `make docs`"
+
+
+@pytest.mark.parametrize("kind", sorted(tools.kinds()))
+def test_every_parameter_is_on_the_page(kind):
+    page = (PAGES / f"{kind}.md").read_text()
+    spec = tools.kinds()[kind]
+    for name, field in spec.fields.items():
+        assert all(f"`{word}`" in page for word in (name, *field.aliases)), name
+    assert all(f"`{key}`" in page for key in spec.spec_keys)
+
+
+def test_what_was_written_by_hand_is_kept(tmp_path):
+    write_tool_pages(tmp_path)
+    page = tmp_path / "noop.md"
+    page.write_text(f"old\n{BY_HAND}\n\nmine\n")
+    write_tool_pages(tmp_path)
+    text = page.read_text()
+    assert text.startswith("# `kind: noop`") and text.endswith(f"{BY_HAND}\n\nmine\n")
