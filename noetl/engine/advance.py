@@ -196,8 +196,10 @@ class _Advance(Struct, eq=False):
         if not state.paused and state.ending is None and state.finished is None:
             taken = list(islice(claimable(state, fact.pool), fact.slots))
             for run_id in taken:
-                self._record(*claim(state, fact.worker, run_id))
-        self.claims.append((len(self.replies), taken))
+                events, cause = claim(state, fact.worker, run_id)
+                self._record(events, cause)
+        if taken:
+            self.claims.append((len(self.replies), taken))
         self.replies.append(_YES)
 
     # ── recording ───────────────────────────────────────────────────────────────────────
@@ -251,7 +253,10 @@ class _Advance(Struct, eq=False):
     # What the shell owes after an event.
 
     def _owes_step(self, event: StepScheduled) -> None:
-        self.queued[event.step_run_id] = None
+        if event.step_run_id in self.state.queued:
+            self.queued[event.step_run_id] = None
+        else:  # no worker runs it as it is: there is something to decide
+            self.pending.append((event, self.state.seq))
 
     def _owes_run(self, event: WorkerLost | ChildFinished) -> None:
         self.queued[iteration_id(event.step_run_id, event.path)] = None
@@ -278,13 +283,13 @@ class _Advance(Struct, eq=False):
         state = self.state
         for position, run_ids in self.claims:
             orders = [order_of(state, state.open[run_id]) for run_id in run_ids if run_id in state.open]
-            self.replies[position] = Reply(True, orders=tuple(orders))
+            self.replies[position] = Reply(True, "", None, tuple(orders))
         return Decision(tuple(self.events), tuple(self._commands()), tuple(self.replies))
 
     def _commands(self) -> list[Command]:
         """What became owed."""
         state = self.state
-        commands: list[Command] = list(self.cancelled)
+        commands: list[Command] = [*self.cancelled]
         if state.finished is not None:
             if self.events and type(self.events[-1].body) is PlaybookProcessed:
                 commands += answer_parent(state)
@@ -344,7 +349,7 @@ def _traits(kind: type[Event]) -> Traits:
         APPLIERS[kind],
         kind in (StepScheduled, TokenParked, StepSkipped),
         kind in (StepFailed, IterationFailed),
-        kind in HANDLERS,
+        kind in HANDLERS and kind is not StepScheduled,  # see _owes_step
         kind in _STIRRING,
         _OWES.get(kind),
     )

@@ -85,10 +85,10 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Ev
     step_run = state.runs.get(event.step_run_id)
     if step_run is None or state.ending is not None:
         return []
-    if event.patch:
-        patch = ctx_patch(state.ctx, event.patch)
-        return [CtxPatched(patch, "step", event.step, event.step_run_id)]
-    return _leave(state, env, step_run)
+    if not event.patch:
+        return _leave(state, env, step_run)
+    patch = ctx_patch(state.ctx, event.patch)
+    return [CtxPatched(patch, "step", event.step, event.step_run_id)]
 
 
 def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:

@@ -66,7 +66,7 @@ def claimable(state: State, pool: str | None) -> Iterator[str]:
     for run_id in state.queued:
         if state.open[run_id].step_run.step.pool == pool:
             yield run_id
-    for loop in open_loops(state):
+    for loop in open_loops(state) if state.looping else ():
         if loop.step_run.step.pool == pool:
             for index in loop.unclaimed():
                 yield loop.id_of(index)
