@@ -50,9 +50,21 @@ class Recorder:
         async def chunks() -> AsyncIterator[bytes]:
             yield need.data
 
+        data = self._joined(need.parts) if need.parts else chunks()
         return await self._results.put(
-            f"{execution_id}/{need.key}", chunks(), content_type=need.content_type, rows=need.rows
+            f"{execution_id}/{need.key}", data, content_type=need.content_type, rows=need.rows
         )
+
+    async def _joined(self, parts: Sequence[Reference | bytes]) -> AsyncIterator[bytes]:
+        """The elements of several JSON lists as one list, streamed."""
+        yield b"["
+        separator = b""
+        for part in parts:
+            begun = False
+            async for piece in _inside(self._results.open(part) if isinstance(part, Reference) else _one(part)):
+                yield piece if begun else separator + piece
+                begun, separator = True, b","
+        yield b"]"
 
     async def hydrate(self, reference: Reference, limit: int) -> Any:
         """The data behind a reference, if it is small enough."""
@@ -65,6 +77,23 @@ class Recorder:
             )
         data = b"".join([chunk async for chunk in self._results.open(reference)])
         return decoded(data, reference.meta.content_type)
+
+
+async def _one(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def _inside(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A JSON list without its brackets; the last byte is held back until another one follows."""
+    held = b""
+    opened = False
+    async for chunk in chunks:
+        if not opened and chunk:
+            chunk, opened = chunk[1:], True
+        held += chunk
+        if len(held) > 1:
+            yield held[:-1]
+            held = held[-1:]
 
 
 def decoded(data: bytes, content_type: str) -> Any:

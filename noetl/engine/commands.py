@@ -103,10 +103,13 @@ class Hydrate(Need, frozen=True):
 
 
 class Keep(Need, frozen=True):
-    """A value is too large for the log: store these bytes (JSON) and answer with the Reference."""
+    """A value is too large for the log: store these bytes (JSON) and answer with the Reference.
+
+    With `parts` it is the list of all elements of these JSON lists, stored ones and given ones, in order."""
 
     data: bytes
     rows: int | None = None
+    parts: tuple[Reference | bytes, ...] = ()
     content_type: str = "application/json"
 
 

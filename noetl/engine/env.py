@@ -109,10 +109,12 @@ class Env(Struct, eq=False):
         except TemplateError as mistake:
             raise self.failure(mistake, path) from mistake
 
-    def kept(self, key: str, data: bytes, rows: int | None) -> Reference:
+    def kept(
+        self, key: str, data: bytes, rows: int | None = None, parts: tuple[Reference | bytes, ...] = ()
+    ) -> Reference:
         """The reference under which these bytes were stored."""
         if key not in self.answers:
-            raise Needs(Keep(key, data, rows))
+            raise Needs(Keep(key, data, rows, parts))
         answer = self.answers[key]
         if isinstance(answer, PayloadUnavailable):
             raise Failure(error_info(answer.kind, str(answer)))

@@ -46,6 +46,7 @@ from noetl.model.events import (
     LoopDone,
     LoopStarted,
     NextEvaluated,
+    OutputsKept,
     PlaybookProcessed,
     ReportRefused,
     RequestEvaluated,
@@ -510,6 +511,13 @@ def _join_parts(state: State, loop: Loop, parts: dict[str, Any]) -> None:
             loop.parts[key] = reduce.join(reducers[key], loop.parts[key], value)
         else:
             loop.parts[key] = value
+
+
+@applies(OutputsKept)
+def _outputs_kept(state: State, event: OutputsKept, at: float) -> None:
+    loop = state.runs[event.step_run_id].loops[event.path]
+    loop.spilled.append(event.chunk)
+    loop.chunks = []
 
 
 @applies(LoopDone)

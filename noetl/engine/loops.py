@@ -32,12 +32,15 @@ from noetl.model.events import (
     IterationFailed,
     LoopDone,
     LoopStarted,
+    OutputsKept,
     StepDone,
     StepFailed,
 )
 from noetl.model.ids import IterationPath, iteration_id
 from noetl.model.merge import put_path
 from noetl.model.outcome import ErrorInfo, Outcome, error_info
+
+MOST_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) that are held before they are stored outside
 
 _json = msgspec.json.Encoder().encode
 
@@ -137,7 +140,17 @@ def iteration_ended(state: State, event: IterationDone | IterationFailed, env: E
         return _fail_loop(state, env, loop, event)
     if loop.complete:
         return _end_loop(state, env, loop)
+    if len(loop.chunks) >= MOST_CHUNKS:
+        return [_spill(env, loop), *_begin_inner(state, env, loop)]
     return _begin_inner(state, env, loop)
+
+
+def _spill(env: Env, loop: Loop) -> OutputsKept:
+    """Outputs that have come together are stored outside, so that a long loop does not fill the memory."""
+    step_run = loop.step_run
+    key = f"{iteration_id(step_run.id, loop.path)}#outputs/{len(loop.spilled)}"
+    chunk = env.kept(key, b"[" + b",".join(loop.chunks) + b"]")
+    return OutputsKept(step_run.step.name, step_run.id, chunk, loop.path)
 
 
 def _fail_loop(state: State, env: Env, loop: Loop, event: IterationFailed) -> list[Event]:
@@ -215,14 +228,18 @@ def _collected(state: State, env: Env, loop: Loop, counts: dict[str, Any]) -> Ou
     """The outputs of the iterations that ran as one output; stored outside when the log cannot hold it."""
     step_run = loop.step_run
     encoded = loop.encoded()
+    key = f"{iteration_id(step_run.id, loop.path)}#output"
+    if loop.spilled:
+        # What templates read of it is fetched when they do: nothing of this size is taken apart here.
+        whole = env.kept(key, b"", loop.finished, (*loop.spilled, encoded))
+        return Outcome("ok", ref=whole, helpers={"loop": counts})
     if len(encoded) <= state.playbook.executor.limits.max_payload_bytes:
         return Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts})
-    reference = env.kept(f"{iteration_id(step_run.id, loop.path)}#output", encoded, loop.finished)
+    reference = env.kept(key, encoded, loop.finished)
     outcome = Outcome("ok", ref=reference, helpers={"loop": counts})
     wanted = tuple(path for path in step_run.step.exports if path.partition(".")[0] not in ("loop", "status", "error"))
     if wanted and not loop.path:
-        whole = Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts})
-        found = extract(whole, wanted)
+        found = extract(Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts}), wanted)
         limit = state.playbook.executor.limits.max_payload_bytes
         small = {path: value for path, value in found.items() if len(_json(value)) <= limit}
         outcome = msgspec.structs.replace(outcome, extracts=small)

@@ -75,6 +75,7 @@ class _Loop(Struct, array_like=True):
     statuses: bytes
     checksums: bytes
     order: int
+    spilled: list[Reference]
     chunks: list[bytes]
     tail: bytes
     held: dict[int, bytes]

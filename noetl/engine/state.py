@@ -84,7 +84,7 @@ class Loop:
     __slots__ = (
         "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
         "failures", "finished", "held", "held_parts", "items", "keyed", "order", "parts", "path", "seq", "skipped",
-        "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
+        "spilled", "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,7 @@ class Loop:
         self.statuses = bytearray()
         self.checksums = array("I")
         self.order = 0  # every index below has finished, and its output is in chunks or tail
+        self.spilled: list[Reference] = []  # outputs that were stored outside
         self.chunks: list[bytes] = []
         self.tail = bytearray()
         self.held: dict[int, bytes] = {}  # outputs that finished out of order
@@ -164,7 +165,7 @@ class Loop:
         return iteration_id(self.step_run.id, (*self.path, index))
 
     def encoded(self) -> bytes:
-        """The outputs of all iterations up to `order`, as one JSON list."""
+        """The outputs of the iterations up to `order` that were not stored outside, as one JSON list."""
         return b"[" + b",".join([*self.chunks, bytes(self.tail)] if self.tail else self.chunks) + b"]"
 
 

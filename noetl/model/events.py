@@ -344,6 +344,18 @@ class IterationFailed(Event, frozen=True, omit_defaults=True):
     by_server: bool = False
 
 
+class OutputsKept(Event, frozen=True, omit_defaults=True):
+    """The outputs of a loop's first iterations went to the result store: they were too many to hold."""
+
+    NAME = "loop.outputs.kept"
+    ENTITY = "loop"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    chunk: Reference  # a JSON list; it follows the chunks before it
+    path: IterationPath = ()
+
+
 class LoopDone(Event, frozen=True, omit_defaults=True):
     """All iterations of a loop ended (or it stopped early)."""
 
@@ -504,7 +516,7 @@ BODIES: dict[tuple[str, int], type[Event]] = {
         SignalReceived, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
         PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
-        LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
+        OutputsKept, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
         WorkerLost, ReportRefused,
     )
 }  # fmt: skip

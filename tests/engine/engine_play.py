@@ -188,6 +188,12 @@ class Play:
         if isinstance(need, Hydrate):
             return self.stored[need.reference.locator["key"]]
         if isinstance(need, Keep):
+            if need.parts:
+                lists = [
+                    msgspec.json.decode(each) if isinstance(each, bytes) else self.stored[each.locator["key"]]
+                    for each in need.parts
+                ]
+                return self.store(need.key, [item for each in lists for item in each])
             return self.store(need.key, msgspec.json.decode(need.data))
         assert self.validate is not None
         return self.validate(need)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from engine_play import Play, boom, finished, task_done, wrote
 
 from noetl.engine.commands import Hydrate, Keep
 from noetl.engine.facts import ClaimAny
-from noetl.model.events import CtxPatched, IterationStarted, LoopDone, LoopStarted, NextEvaluated, StepDone, StepFailed
+from noetl.model.events import (
+    CtxPatched,
+    IterationStarted,
+    LoopDone,
+    LoopStarted,
+    NextEvaluated,
+    OutputsKept,
+    StepDone,
+    StepFailed,
+)
 from noetl.model.outcome import ok
 
 LOOP = """
@@ -462,3 +473,12 @@ def test_too_many_iterations_are_refused():
     text = "executor: {spec: {policy: {limits: {max_iterations: 3}}}}\n" + loop()
     play = Play(text).run()
     assert play.state.error.kind == "limit"
+
+
+def test_outputs_that_fill_the_memory_are_stored_on_the_way():
+    play = Play(loop("mode: parallel"), {"start": lambda play, order: f"{order.path[0]}" + "z" * 50_000})
+    with patch("noetl.engine.loops.MOST_CHUNKS", 2):
+        play.run({"items": list(range(15))})
+    assert len(play.of(OutputsKept)) == 3
+    outcome = play.of(StepDone)[0].output
+    assert play.stored[outcome.ref.locator["key"]] == [f"{n}" + "z" * 50_000 for n in range(15)]
