@@ -14,11 +14,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from noetl.control.orchestrator import Orchestrator
+from noetl.control.recorder import Recorder
 from noetl.control.requests import Submission
 from noetl.control.views import RunResult, run_result
-from noetl.errors import Conflict, NoetlError, RequestRefused
+from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.model.events import Recorded
+from noetl.model.playbook import Limits
+from noetl.model.reference import Reference
 from noetl.ports import ResultStore
 
 if TYPE_CHECKING:
@@ -81,11 +86,25 @@ class LocalEngine:
         finally:
             if follower is not None:
                 follower.cancel()
-        return run_result(execution_id, await self.orchestrator.progress(execution_id), timed_out=timed_out)
+        result = run_result(execution_id, await self.orchestrator.progress(execution_id), timed_out=timed_out)
+        return await self.hydrated(result)
 
     async def result(self, execution_id: str) -> RunResult:
         """The result of an execution, as far as it is."""
-        return run_result(execution_id, await self.orchestrator.progress(execution_id))
+        return await self.hydrated(run_result(execution_id, await self.orchestrator.progress(execution_id)))
+
+    async def hydrated(self, result: RunResult) -> RunResult:
+        """The result with its payload in it, though it was stored outside the log, unless it is too large to hold.
+
+        Who asks for an output need not know whether it was large: `data` is there, and `ref` says where it lies."""
+        if result.output.get("data") is not None or result.output.get("ref") is None:
+            return result
+        reference = msgspec.convert(result.output["ref"], Reference)
+        try:
+            data = await Recorder(self.orchestrator.results, dict).hydrate(reference, Limits().max_hydrate_bytes)
+        except (PayloadUnavailable, StoreUnavailable):
+            return result  # the reference is what there is: too large, gone, or no text
+        return msgspec.structs.replace(result, output={**result.output, "data": data})
 
     async def close(self) -> None:
         """Stop the workers and let go of the back ends."""

@@ -102,6 +102,7 @@ async def _drive(
         async with opened(store, work=True, watcher=Shown(display)) as engine:
             driver = Driver(engine.orchestrator, await begin(engine), display, timeout)
             result, code = await driver.finish()
+            result = await engine.hydrated(result)
     finally:
         display.close()
     show_result(result, as_json)

@@ -198,6 +198,16 @@ def test_a_folder_and_an_unreadable_file_get_a_clear_line(noetl, folder, monkeyp
     assert "permission denied" in answer.err
 
 
+def test_a_large_output_is_printed_like_a_small_one(noetl, playbook):
+    large = "workflow:\n  - step: start\n    tool: {kind: python, code: 'result = [\"x\" * 100] * 5000'}\n"
+    answer = noetl("run", playbook(large))
+    assert answer.json == ["x" * 100] * 5000
+    document = noetl("run", playbook(large), "--json").json
+    assert document["output"]["data"] == ["x" * 100] * 5000
+    assert document["output"]["ref"]["meta"]["bytes"] > 500_000
+    assert noetl("status", "last", "--json").json == document
+
+
 def test_a_playbook_can_come_from_stdin(start, playbook, folder):
     process = start("run", "-", "--json", stdin=subprocess.PIPE)
     out, _ = process.communicate((folder / playbook(NOOP)).read_text(), timeout=30)
