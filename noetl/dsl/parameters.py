@@ -33,7 +33,7 @@ def bind_parameters(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     word = "input" if "input" in fields else "args" if "args" in fields else ""
     if word:
         _bind_input(reader, task, spec, names, fields[word])
-    _check_required(reader, task, spec)
+    _check_required(reader, task, spec, fields)
 
 
 def field_names(spec: ToolSpec) -> dict[str, str]:
@@ -124,12 +124,17 @@ def _accepts(
     return True
 
 
-def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec) -> None:
+def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fields) -> None:
+    if any(("task", key) in reader.rejected and key not in spec.fields for key in fields):
+        return  # written in older words: those are told, and what they stand for is not missing
+    held = fields["spec"][1] if "spec" in fields else None
+    inside = held.entries if isinstance(held, Mapping) else {}
     for name, known in spec.fields.items():
-        if known.required and name not in task.parameters:
-            where = task.kind_node or task.node
-            hint = f"`{name}`: {known.doc}" if known.doc else f"add `{name}: ...`"
-            reader.add("missing-parameter", where, f'{spec.kind} needs "{name}"', hint)
+        if not known.required or name in task.parameters or not inside.keys().isdisjoint({name, *known.aliases}):
+            continue
+        where = task.kind_node or task.node
+        hint = f"`{name}`: {known.doc}" if known.doc else f"add `{name}: ...`"
+        reader.add("missing-parameter", where, f'{spec.kind} needs "{name}"', hint)
 
 
 def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: ToolSpec) -> None:

@@ -89,6 +89,7 @@ SPECS = _specs(
             "ref": Field("any", "The reference.", required=True),
             "select": Field("any"),
             "limit": Field("integer"),
+            "action": Field("string"),
         },
     ),
     ToolSpec(kind="object", fields={"action": Field("string"), "path": Field("string"), "data": Field("any")}),

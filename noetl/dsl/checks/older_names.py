@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.sites import Site
 from noetl.dsl.templates import Read
@@ -14,6 +16,8 @@ def check(scene: Scene) -> None:
             tell = _NAMES.get(read.path[0])
             if tell is not None:
                 tell(scene, site, read)
+            elif read.path == ("event", "name"):
+                _event_name(scene, site)
 
 
 def _outcome(scene: Scene, site: Site, read: Read) -> None:
@@ -41,6 +45,21 @@ def _result(scene: Scene, site: Site, read: Read) -> None:
     if "result" in site.spot.scopes:
         instead = ".".join(("output.data", *read.path[1:]))
         scene.at("old-spelling", site, read, "`result` is the step's `output.data`", f"write `{instead}`")
+
+
+def _event_name(scene: Scene, site: Site) -> None:
+    found = _CALL_DONE.search(site.node.value)
+    if found:
+        message = "the event `call.done` is `step.done`"
+        scene.inside("old-spelling", site, found.start(), len(found.group()), message, "write 'step.done'")
+
+
+_CALL_DONE = re.compile(r"""(['"])call\.done\1""")
+
+
+def _job(scene: Scene, site: Site, read: Read) -> None:
+    if read.path[1:] in (("uuid",), ("execution_id",)):
+        scene.at("old-spelling", site, read, f"`{'.'.join(read.path)}` is `execution_id`", "write `execution_id`")
 
 
 def _loop_index(scene: Scene, site: Site, read: Read) -> None:
@@ -73,5 +92,6 @@ _NAMES = {
     "args": _args,
     "result": _result,
     "loop_index": _loop_index,
+    "job": _job,
     "context": _context,
 }

@@ -45,6 +45,10 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
 
 def _check_fields(scene: Scene, rule: RuleSyntax) -> None:
     for name, node in rule.fields.items():
+        if name == "backoff" and isinstance(node, Scalar) and node.value == "fixed":
+            scene.reader.add(
+                "old-spelling", node, "`backoff: fixed` is `none`", "write `backoff: none`, or leave it out"
+            )
         belongs = _FIELDS_OF[name]
         if rule.do is not None and rule.do not in belongs:
             message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` does not look at it"

@@ -65,6 +65,8 @@ def _check_task(scene: Scene, task: TaskSyntax) -> None:
         if key == "timeout":
             _check_timeout(scene, value)
         elif task.tool is not None and key not in _known(task.tool) and key not in ("set", "policy", task.kind):
+            if ("task.spec", key) in scene.reader.rejected:
+                continue  # told while reading
             if key in field_names(task.tool) and scene.reader.reject("task.spec", "<field>", key_node):
                 continue
             _tell(scene, key_node, key, _known(task.tool), task.tool.kind)

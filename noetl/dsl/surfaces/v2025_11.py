@@ -41,6 +41,9 @@ REJECTED: dict[tuple[str, str], Word] = {
     ("step", "sink"): _word("legacy-sink", "a step has no `sink`", _SINK),
     ("step", "save"): _word("legacy-sink", "a step has no `save`", _SINK),
     ("step", "type"): _word("legacy-step-type", "a step has no `type`", "write `tool: {kind: ...}`"),
+    ("step", "name"): _word(
+        "legacy-step-type", "a step has no `name` beside `step`", "write `tool: {kind: workbook, block: ...}`"
+    ),
     ("step", "data"): _word("legacy-step-type", "a step has no `data`", "write `input`", "input"),
     ("step", "with"): _word("legacy-step-type", "a step has no `with`", "write `input`", "input"),
     ("step", "iterator"): _word("legacy-loop", "a step has no `iterator`", "write `loop: {in: ..., iterator: ...}`"),
