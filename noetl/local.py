@@ -156,9 +156,9 @@ async def open_local(
     """Join an embedded engine.
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
-    `work=False` opens it for looking and steering only; `resume` goes on with unfinished executions.
+    `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions.
     `watcher` hears what tools print."""
-    from noetl.backends import open_stores
+    from noetl.backends import open_owners, open_stores
     from noetl.backends.keychain import open_keychain
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
@@ -169,6 +169,9 @@ async def open_local(
     try:
         events, playbooks = open_stores(settings.store)
         closing.append(events.close)
+        owners = open_owners(settings.store)
+        if owners is not None:
+            closing.append(_later(owners.close))
         kept = open_results(settings.results)
         closing.append(kept.close)
         keychain = open_keychain(settings.home)
@@ -182,6 +185,7 @@ async def open_local(
             specs=specs,
             files=find_file,
             lease_seconds=None,
+            process=owners.claim() if owners is not None and work else None,
         )
         closing.append(orchestrator.close)
         if work:
@@ -189,7 +193,7 @@ async def open_local(
         if resume:
             from noetl.control import recovery
 
-            await recovery.resume(orchestrator)
+            await recovery.resume(orchestrator, only=owners.orphans if owners else None, workers_gone=True)
     except BaseException:
         while closing:
             await closing.pop()()
@@ -198,6 +202,13 @@ async def open_local(
 
 
 # ── joining the parts ───────────────────────────────────────────────────────────────────
+
+
+def _later(close: Callable[[], None]) -> Callable[[], Any]:
+    async def closing() -> None:
+        close()
+
+    return closing
 
 
 async def _start_pool(

@@ -79,7 +79,7 @@ class Server:
     @asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.api.parts import Parts
-        from noetl.backends import open_stores
+        from noetl.backends import open_owners, open_stores
         from noetl.backends.queue.memory import MemoryRunQueue
         from noetl.backends.results import open_results
         from noetl.control import recovery
@@ -90,6 +90,9 @@ class Server:
         async with AsyncExitStack() as closing:
             events, playbooks = open_stores(settings.store)
             closing.push_async_callback(events.close)
+            owners = open_owners(settings.store)
+            if owners is not None:
+                closing.callback(owners.close)
             results = open_results(settings.results)
             closing.push_async_callback(results.close)
             orchestrator = Orchestrator(
@@ -99,12 +102,13 @@ class Server:
                 queue=MemoryRunQueue(),
                 specs=specs,
                 lease_seconds=settings.server_lease_seconds,
+                process=owners.claim() if owners else None,
             )
             closing.push_async_callback(orchestrator.close)
             self._opened = Parts(orchestrator, self.tokens, specs, version=__version__)
             app.state.parts = self._opened
             orchestrator.start()
-            resumed = await recovery.resume(orchestrator)
+            resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))

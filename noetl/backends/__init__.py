@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
+    from noetl.drivers.owners import Owners
     from noetl.ports import EventStore, PlaybookStore
 
 
@@ -27,6 +28,15 @@ def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
         file = SqliteFile(sqlite_path(url))
         return SqliteEventStore(file), SqlitePlaybookStore(file)
     raise RequestRefused(f"no event store is called {scheme!r}: use memory:, sqlite:///path or the path of a file")
+
+
+def open_owners(url: str) -> Owners | None:
+    """Who works on a store that several processes of this machine can open; None for other stores."""
+    if url.startswith("memory:") or ("://" in url and not url.startswith("sqlite:")):
+        return None
+    from noetl.drivers.owners import Owners
+
+    return Owners(sqlite_path(url) + ".owners")
 
 
 def sqlite_path(url: str) -> str:

@@ -72,7 +72,7 @@ class Claims:
     async def claim_now(self, claim: Claim) -> list[RunOrder]:
         """Runs that wait in the queue at this moment."""
         while taken := await self._queue.take(claim, wait=0):
-            orders = await self._leased(claim, taken)
+            orders = await self._lease(claim, taken)
             if orders:
                 return orders
         return []
@@ -84,15 +84,6 @@ class Claims:
     def pool_of(self, worker: str) -> str:
         """The pool a worker said it belongs to."""
         return self.pools.get(worker, DEFAULT_POOL)
-
-    async def _leased(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
-        """Lease these runs; if the worker goes away meanwhile they are given back."""
-        leasing = asyncio.ensure_future(self._lease(claim, runs))
-        try:
-            return await asyncio.shield(leasing)
-        except asyncio.CancelledError:
-            leasing.add_done_callback(lambda done: self._give_back(claim, _orders_of(done)))
-            raise
 
     async def _wait_once(self, waiter: _Waiter, seconds: float) -> list[RunOrder]:
         from_queue = asyncio.ensure_future(self._queue.take(waiter.claim, wait=seconds))
@@ -108,7 +99,7 @@ class Claims:
             if taken:
                 self._waiters.pop(waiter, None)  # its slots are for these runs now, not for offers
                 runs, taken = taken, []
-                return await self._leased(waiter.claim, runs)
+                return await self._lease(waiter.claim, runs)
             return []
         finally:
             if not from_queue.done():
@@ -141,10 +132,6 @@ class Claims:
 def pool_name(pool: str) -> str | None:
     """A pool as the engine knows it: steps that name none are the default pool's."""
     return None if pool == DEFAULT_POOL else pool
-
-
-def _orders_of(done: asyncio.Future[list[RunOrder]]) -> list[RunOrder]:
-    return [] if done.cancelled() or done.exception() is not None else done.result()
 
 
 def _result_of(answer: list[QueuedRun] | BaseException) -> list[QueuedRun]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import secrets
 
+from noetl.model.ids import COUNTER_BITS, PROCESS_BITS
 from noetl.ports import Clock
 
 EPOCH_MS = 1_700_000_000_000
-PROCESS_BITS = 12
-COUNTER_BITS = 10
 
 
 class ExecutionIds:

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from noetl.ports import Clock
 
+MOST_UNTOLD = 10_000  # revocations kept for a worker that does not listen
+
 
 class Lease(Struct):
     """One run in one worker's hands."""
@@ -61,16 +63,13 @@ class Leases:
         if lease is not None and (epoch is None or lease.epoch <= epoch):
             del self._leases[run_id]
 
-    def release_execution(self, execution_id: str) -> None:
-        """The execution has ended: nobody holds a run of it."""
-        prefix = execution_id + ":"
-        for run_id in [run_id for run_id in self._leases if run_id.startswith(prefix)]:
-            del self._leases[run_id]
-
     def revoke(self, run_id: str, epoch: int, worker: str) -> None:
         """The run is taken away: the worker is told, and its tool is to be killed."""
         self.release(run_id, epoch)
-        self._revoked.setdefault(worker, set()).add(run_id)
+        told = self._revoked.setdefault(worker, set())
+        if len(told) >= MOST_UNTOLD:
+            told.clear()  # nobody listens; a heartbeat would tell it all the same
+        told.add(run_id)
         bell = self._bells.get(worker)
         if bell is not None:
             bell.set()

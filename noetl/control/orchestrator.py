@@ -80,6 +80,7 @@ class Orchestrator:
         files: Files | None = None,
         lease_seconds: float | None = LEASE_SECONDS,
         cache: int = CACHE,
+        process: int | None = None,
     ) -> None:
         clock = clock or RealClock()
         self.store = store
@@ -89,7 +90,7 @@ class Orchestrator:
         self._queue = queue
         self._deeds = Deeds(clock)
         self._parts = Parts(store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws())
-        self._ids = ExecutionIds(clock)
+        self._ids = ExecutionIds(clock, process)
         self._timers = Timers(clock, self._timer_due)
         self.work = Workers(
             queue=queue,
@@ -102,6 +103,7 @@ class Orchestrator:
         self._executions = Executions(self._parts, self._written, self.work.offers, cache)
         self.work.executions = self._executions
         self._children = Children(self._parts, self._executions, self.submit, self._deeds)
+        self._queued: set[str] = set()  # executions that have had runs in the queue
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
 
     # ── requests ────────────────────────────────────────────────────────────────────────
@@ -131,14 +133,15 @@ class Orchestrator:
         ended: asyncio.Future[None] = loop.create_future()
         self._ended.setdefault(execution_id, []).append(ended)
         try:
-            while True:
-                summary = await self.summary(execution_id)
-                if summary.status in FINAL:
-                    return summary
+            # What this process holds is known here first; what another one does is looked for now and then.
+            summary = self._held(execution_id) or await self.summary(execution_id)
+            while summary.status not in FINAL:
                 remaining = LOOK_SECONDS if deadline is None else deadline - loop.time()
                 if remaining <= 0:
                     raise TimeoutError(f"execution {execution_id} is still {summary.status} after {timeout} s")
                 await asyncio.wait((ended,), timeout=min(LOOK_SECONDS, remaining))
+                summary = await self.summary(execution_id)
+            return summary
         finally:
             waiting = self._ended.get(execution_id, [])
             if ended in waiting:
@@ -193,10 +196,9 @@ class Orchestrator:
 
     async def summary(self, execution_id: str) -> ExecutionSummary:
         """The row of an execution; NotFound when there is none."""
-        if execution_id in self._executions:
-            known = self._executions.of(execution_id).summary
-            if known is not None and known.status in FINAL:
-                return known
+        known = self._held(execution_id)
+        if known is not None and known.status in FINAL:
+            return known
         found = await self.store.summary(execution_id)
         if found is None:
             raise NotFound(f"there is no execution {execution_id}")
@@ -247,9 +249,14 @@ class Orchestrator:
         await self._timers.close()
         await self._queue.close()
 
-    def take_over(self, state: State, commands: Iterable[Command]) -> None:
-        """Go on with an execution that another process began (recovery)."""
-        self.work.adopt(state)
+    def take_over(self, state: State, commands: Iterable[Command], *, orphaned: bool = False) -> None:
+        """Go on with an execution that another process began (recovery).
+
+        `orphaned`: its workers died with that process, so their leases are taken back at once."""
+        if orphaned:
+            self.work.expire_all(state)
+        else:
+            self.work.adopt(state)
         self._carry_out(state.execution_id, commands)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
@@ -289,6 +296,10 @@ class Orchestrator:
         if not reply.accepted:
             raise Conflict(f"execution {execution_id}: {reply.reason or 'this is not possible now'}")
 
+    def _held(self, execution_id: str) -> ExecutionSummary | None:
+        """The row as this process wrote it last; others may have written since."""
+        return self._executions.of(execution_id).summary if execution_id in self._executions else None
+
     def _written(self, execution: Execution, decision: Decision) -> None:
         """A decision is on disk: leases follow its events, its commands are carried out."""
         self.work.follow(decision.events)
@@ -308,12 +319,14 @@ class Orchestrator:
             else:
                 self._children.carry_out(execution_id, command)
         if queued:
+            self._queued.add(execution_id)
             self._deeds.insist(f"queueing runs of {execution_id}", lambda: self._queue.put(queued))
 
     def _has_ended(self, execution_id: str) -> None:
         self._timers.set(execution_id, None)
-        self.work.leases.release_execution(execution_id)
-        self._deeds.insist(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
+        if execution_id in self._queued:
+            self._queued.discard(execution_id)
+            self._deeds.insist(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
         for future in self._ended.pop(execution_id, ()):
             if not future.done():
                 future.set_result(None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from noetl.control.orchestrator import Orchestrator
 from noetl.engine.outstanding import outstanding
@@ -20,9 +21,19 @@ log = logging.getLogger("noetl.control")
 AT_ONCE = 8
 
 
-async def resume(orchestrator: Orchestrator) -> list[str]:
-    """Take over every unfinished execution; their ids. A damaged one is named and left, the others go on."""
+async def resume(
+    orchestrator: Orchestrator,
+    *,
+    only: Callable[[list[str]], list[str]] | None = None,
+    workers_gone: bool = False,
+) -> list[str]:
+    """Take over unfinished executions; their ids. A damaged one is named and left, the others go on.
+
+    `only` picks among them (see `drivers.owners`). `workers_gone`: workers died with the process that
+    left them, so leases are taken back at once; otherwise workers that live on keep theirs."""
     ids = await orchestrator.store.unfinished()
+    if only is not None:
+        ids = only(ids)
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(execution_id: str) -> str | None:
@@ -32,7 +43,7 @@ async def resume(orchestrator: Orchestrator) -> list[str]:
             except (CorruptLog, InvalidPlaybook, NotFound) as problem:
                 log.error("execution %s cannot be resumed: %s", execution_id, problem)
                 return None
-            orchestrator.take_over(state, outstanding(state))
+            orchestrator.take_over(state, outstanding(state), orphaned=workers_gone)
             return execution_id
 
     return [found for found in await asyncio.gather(*map(one, ids)) if found]

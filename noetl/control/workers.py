@@ -40,6 +40,8 @@ from noetl.ports import Clock, Keychain, QueuedRun, RunQueue
 
 log = logging.getLogger("noetl.control")
 
+Answer = asyncio.Future[Reply]
+
 
 class Workers:
     """`ports.WorkLink` over the executions of this process."""
@@ -92,31 +94,16 @@ class Workers:
     ) -> tuple[list[Verdict], list[RunOrder]]:
         """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
         claim = Claim(worker, free, self._claims.pool_of(worker))
-        reporting = asyncio.ensure_future(self._report(claim, reports, free))
-        try:
-            return await asyncio.shield(reporting)
-        except asyncio.CancelledError:
-            reporting.add_done_callback(lambda done: self._return_orders(claim, done))
-            raise
-
-    async def _report(self, claim: Claim, reports: Sequence[Report], free: int) -> tuple[list[Verdict], list[RunOrder]]:
-        worker = claim.worker
         waiting = await self._queue.take(claim, wait=0) if free > 0 else []
         told = [self.executions.tell(split_run_id(report.run_id)[0], ReportMade(report, worker)) for report in reports]
         asked = self._ask_for_more(claim, reports, free - len(waiting))
-        if waiting:
-            answers, leased = await asyncio.gather(
-                asyncio.gather(*told, *asked, return_exceptions=True), self._lease(claim, waiting)
-            )
-            orders = list(leased)
-        else:
-            answers = await asyncio.gather(*told, *asked, return_exceptions=True)
-            orders = []
-        verdicts = [_verdict(report, answer) for report, answer in zip(reports, answers, strict=False)]
-        for answer in answers[len(told) :]:
-            if isinstance(answer, Reply):
-                orders.extend(answer.orders)
-        return verdicts, orders
+        claimed = self._claim_runs(claim, waiting)
+        await self._all(claim, told, (*asked, *claimed))
+        orders = await self._orders_of(waiting, claimed)
+        for future in asked:
+            if future.exception() is None:
+                orders.extend(future.result().orders)
+        return [_verdict(report, future) for report, future in zip(reports, told, strict=True)], orders
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
@@ -160,9 +147,14 @@ class Workers:
         for run_id, epoch, worker in leases(state):
             self.leases.grant(run_id, epoch, worker)
 
+    def expire_all(self, state: State) -> None:
+        """Take back every lease of a folded log: its workers are gone."""
+        for run_id, epoch, _ in leases(state):
+            self._expire(run_id, epoch)
+
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
-    def _ask_for_more(self, claim: Claim, reports: Sequence[Report], slots: int) -> list[asyncio.Future[Reply]]:
+    def _ask_for_more(self, claim: Claim, reports: Sequence[Report], slots: int) -> list[Answer]:
         """Lend the free slots to the executions just reported on, in equal shares."""
         if slots <= 0:
             return []
@@ -177,17 +169,34 @@ class Workers:
         return asked
 
     async def _lease(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
-        told = [self.executions.tell(run.execution_id, ClaimMade(claim.worker, run.run_id)) for run in runs]
+        claimed = self._claim_runs(claim, runs)
+        await self._all(claim, (), claimed)
+        return await self._orders_of(runs, claimed)
+
+    def _claim_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[Answer]:
+        return [self.executions.tell(run.execution_id, ClaimMade(claim.worker, run.run_id)) for run in runs]
+
+    async def _all(self, claim: Claim, told: Sequence[Answer], claims: Sequence[Answer]) -> None:
+        """Wait for every answer; if the worker goes away meanwhile, what it would have got is given back."""
+        try:
+            await asyncio.wait((*told, *claims))
+        except asyncio.CancelledError:
+            for future in claims:
+                future.add_done_callback(lambda done: self._return_orders(claim, done))
+            raise
+
+    async def _orders_of(self, runs: Sequence[QueuedRun], claimed: Sequence[Answer]) -> list[RunOrder]:
         orders: list[RunOrder] = []
-        for run, reply in zip(runs, await asyncio.gather(*told, return_exceptions=True), strict=True):
-            if isinstance(reply, Reply):
-                orders.extend(reply.orders)  # none: somebody else was first, or it has ended
-            elif isinstance(reply, StoreUnavailable):
+        for run, future in zip(runs, claimed, strict=True):
+            problem = future.exception()
+            if problem is None:
+                orders.extend(future.result().orders)  # none: somebody else was first, or it has ended
+            elif isinstance(problem, StoreUnavailable):
                 await self._queue.put([run])
-            elif isinstance(reply, NoetlError):
-                log.error("run %s cannot be leased: %s", run.run_id, reply)
+            elif isinstance(problem, NoetlError):
+                log.error("run %s cannot be leased: %s", run.run_id, problem)
             else:
-                raise reply
+                raise problem
         return orders
 
     def _return(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
@@ -197,9 +206,9 @@ class Workers:
         runs = [(order.run_id, order.epoch) for order in orders]
         self._deeds.insist(f"giving back {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
 
-    def _return_orders(self, claim: Claim, done: asyncio.Future[tuple[list[Verdict], list[RunOrder]]]) -> None:
+    def _return_orders(self, claim: Claim, done: Answer) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._return(claim, done.result()[1])
+            self._return(claim, done.result().orders)
 
     async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
         """A lease this process does not know of: the log says whether it stands."""
@@ -218,20 +227,22 @@ class Workers:
             await self._clock.sleep(term / 4)
             for lease in self.leases.expired():
                 self.leases.release(lease.run_id, lease.epoch)
-                self._deeds.insist(
-                    f"taking back {lease.run_id}",
-                    lambda run_id=lease.run_id, epoch=lease.epoch: self.executions.tell(  # type: ignore[misc]
-                        split_run_id(run_id)[0], LeaseExpired(run_id, epoch)
-                    ),
-                )
+                self._expire(lease.run_id, lease.epoch)
+
+    def _expire(self, run_id: str, epoch: int) -> None:
+        execution_id = split_run_id(run_id)[0]
+        fact = LeaseExpired(run_id, epoch)
+        self._deeds.insist(f"taking back {run_id}", lambda: self.executions.tell(execution_id, fact))
 
 
-def _verdict(report: Report, answer: Reply | BaseException) -> Verdict:
-    if isinstance(answer, Reply):
-        return answer.verdict or Verdict(run_id=report.run_id, accepted=answer.accepted)
-    if isinstance(answer, NotFound):
+def _verdict(report: Report, answer: Answer) -> Verdict:
+    problem = answer.exception()
+    if isinstance(problem, NotFound):
         return Verdict(run_id=report.run_id, accepted=False)
-    raise answer
+    if problem is not None:
+        raise problem
+    reply = answer.result()
+    return reply.verdict or Verdict(run_id=report.run_id, accepted=reply.accepted)
 
 
 def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:

@@ -15,6 +15,15 @@ import hashlib
 
 IterationPath = tuple[int, ...]
 
+# An execution id is 41 bits of milliseconds, the number of the process that minted it, and a counter.
+PROCESS_BITS = 12
+COUNTER_BITS = 10
+
+
+def process_of(execution_id: str) -> int:
+    """The number of the process that minted an execution's id."""
+    return (int(execution_id) >> COUNTER_BITS) & ((1 << PROCESS_BITS) - 1)
+
 
 def step_run_id(execution_id: str, step: str, number: int) -> str:
     """The id of the `number`-th run (from 1) of a step."""

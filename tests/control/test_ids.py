@@ -1,6 +1,7 @@
 """Execution ids are ordered by time, unique, and fit a BIGINT."""
 
 from noetl.control.ids import EPOCH_MS, ExecutionIds
+from noetl.model.ids import process_of
 
 
 class StoppedClock:
@@ -31,3 +32,8 @@ def test_processes_with_different_names_do_not_meet():
     clock = StoppedClock(1_800_000_000.0)
     one, other = ExecutionIds(clock, process=1), ExecutionIds(clock, process=2)
     assert not {one.mint() for _ in range(1000)} & {other.mint() for _ in range(1000)}
+
+
+def test_an_id_tells_which_process_minted_it():
+    ids = ExecutionIds(StoppedClock(1_800_000_000.0), process=0xABC)
+    assert {process_of(ids.mint()) for _ in range(3000)} == {0xABC}

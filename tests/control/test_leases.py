@@ -41,7 +41,7 @@ def test_a_lease_is_one_worker_and_one_epoch():
     assert not leases.holds("w1", "1:a:1", 1)
     leases.release("1:a:1", 1)
     assert leases.holds("w2", "1:a:1", 2)
-    leases.release_execution("1")
+    leases.release("1:a:1")
     assert not leases.holds("w2", "1:a:1", 2)
 
 

@@ -207,12 +207,17 @@ def _append_job(
 
     def go_on(db: sqlite3.Connection) -> None:
         changed = db.execute(
-            "UPDATE executions SET seq = ?, status = ?, ended = ?, data = ?, crc = ? WHERE id = ? AND seq = ?",
-            (last, summary.status, ended, encoded, summary_crc, number, append.expected_seq),
+            "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?",
+            (last, encoded, summary_crc, number, append.expected_seq),
         )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
             raise VersionConflict(append.execution_id, append.expected_seq, found[0] if found else None)
+        # Apart from the rest, since it changes indexes and is needed seldom.
+        db.execute(
+            "UPDATE executions SET status = ?, ended = ? WHERE id = ? AND status <> ?",
+            (summary.status, ended, number, summary.status),
+        )
 
     def job(db: sqlite3.Connection) -> None:
         if append.expected_seq == 0:
