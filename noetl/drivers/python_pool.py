@@ -304,18 +304,18 @@ class PythonPool:
 
     async def call(
         self,
-        request: Mapping[str, Any],
+        request: Mapping[str, Any] | bytes,
         *,
         on_line: OnLine | None = None,
         timeout: float | None = None,
         isolation: str | None = None,
         fresh: bool = False,
     ) -> Answer:
-        """Run one request (see `python_child.code.execute`).
+        """Run one request (see `python_child.code.execute`), as it is or as `marshal` data.
 
         TimeoutError after `timeout` seconds of running, ProcessEnded when the process died of it. `fresh`
         uses a process that has run nothing before and will run nothing after."""
-        frame = marshal.dumps(dict(request))
+        frame = request if isinstance(request, bytes) else marshal.dumps(dict(request))
         prefix = launch_prefix(isolation)
         if fresh:
             async with self._fresh:

@@ -18,6 +18,11 @@ MEMORY_MB = 4096
 MOST_OUTPUT = 256 * 1024 * 1024
 MOST_LOG = 1024 * 1024
 MESSAGE_CHARS = 4000
+# Scopes by their own names; what else code can look at by name are results of steps and tasks.
+SCOPES = frozenset(
+    {"workload", "ctx", "iter", "step", "args", "input", "output", "execution_id", "job", "loop_index", "event"}
+    | {"_prev", "_task", "_attempt", "_visit"}
+)
 
 SPEC = ToolSpec(
     kind="python",
@@ -56,11 +61,14 @@ async def run(call: ToolCall) -> Outcome:
     task = await _task_of(call)
     if isinstance(task, Outcome):
         return task
+    frame = _frame(task)
+    if isinstance(frame, Outcome):
+        return frame
     pool = shared(PythonPool, PythonPool)
     log = _Log(call)
     try:
         answer = await pool.call(
-            task,
+            frame,
             on_line=log,
             timeout=call.timeout.total,
             isolation=call.spec.get("isolation"),
@@ -114,7 +122,7 @@ async def _task_of(call: ToolCall) -> dict[str, Any] | Outcome:
         most = int(call.spec.get("max_output_bytes") or MOST_OUTPUT)
     except (TypeError, ValueError) as wrong:
         return _failed("schema", f"spec of a python task: {wrong}")
-    request = {
+    return {
         "code": code,
         "callable": function,
         "inputs": inputs,
@@ -125,38 +133,53 @@ async def _task_of(call: ToolCall) -> dict[str, Any] | Outcome:
         "limits": limits,
         "most_bytes": most,
     }
-    return _marshallable(request)
 
 
-def _marshallable(request: dict[str, Any]) -> dict[str, Any] | Outcome:
-    """The request as the plain types that travel to the process."""
+def _frame(request: dict[str, Any]) -> bytes | Outcome:
+    """The request as it travels to the process: plain types only."""
     import marshal
 
-    import msgspec
-
     try:
-        marshal.dumps(request)
+        return marshal.dumps(request)
     except ValueError:
+        import msgspec
+
         try:
-            request["inputs"] = msgspec.json.decode(msgspec.json.encode(request["inputs"]))
-            request["scopes"] = msgspec.json.decode(msgspec.json.encode(request["scopes"]))
+            plain = {
+                name: msgspec.json.decode(msgspec.json.encode(request[name])) for name in ("inputs", "scopes", "libs")
+            }
+            return marshal.dumps({**request, **plain})
         except (TypeError, ValueError, RecursionError) as wrong:
             return _failed("schema", f"the input cannot be handed to the code: {wrong}")
-    return request
 
 
 def _scopes(call: ToolCall, code: str | None) -> dict[str, Any]:
     """The scopes that the code can come to look at; few do, and they may be large."""
     if code is None or "context" in code or "results" in code:
-        return dict(call.scopes)
+        scopes = dict(call.scopes)
+        scopes.setdefault("results", {name: value for name, value in scopes.items() if name not in SCOPES})
+        return scopes
     return {name: call.scopes[name] for name in call.scopes if name in code}
 
 
-def _folder(call: ToolCall) -> str | None:
-    import os
+# Where a playbook lives does not change, and working it out costs as much as a tenth of a call.
+_folders: dict[str, str | None] = {}
 
-    folder = call.host.resolve_path(".")
-    return folder if os.path.isdir(folder) else None
+
+def _folder(call: ToolCall) -> str | None:
+    """The playbook's folder."""
+    file = call.where.rsplit(":", 2)[0]
+    if not file or file not in _folders:
+        import os
+
+        folder = call.host.resolve_path(".")
+        found = folder if os.path.isdir(folder) else None
+        if not file:
+            return found
+        if len(_folders) > 1000:
+            _folders.clear()
+        _folders[file] = found
+    return _folders[file]
 
 
 def _limits(given: Any) -> dict[str, int]:
