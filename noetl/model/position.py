@@ -28,6 +28,7 @@ class Position(Struct, frozen=True, omit_defaults=True, gc=False):
     ctx: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)
     previous: str | None = None  # label of the task whose output is `_prev`
+    input: dict[str, Any] | None = None  # the step's input, where the worker evaluated it
     calls: tuple[CallFrame, ...] = ()
 
 

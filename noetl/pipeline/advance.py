@@ -40,14 +40,13 @@ __all__ = ["abort", "abort_calls", "apply_outcome", "next_action"]
 
 def next_action(frame: Frame) -> Action:
     """What the shell must do now."""
-    if frame.wait:
-        seconds, frame.wait = frame.wait, 0.0
-        return Wait(seconds, frame.drain())
     while True:
+        if frame.wait:
+            seconds, frame.wait = frame.wait, 0.0
+            return Wait(seconds, frame.drain())
+        if not frame.top.prepared:
+            _prepare_all(frame)
         level = frame.top
-        if not level.prepared and (problem := prepare(frame, level)) is not None:
-            level.ended, level.error = "failed", problem
-            level.prepared = True
         if frame.resume is not None:
             return resumed(frame, level)
         if level.ended is not None:
@@ -66,6 +65,19 @@ def next_action(frame: Frame) -> Action:
         action = start(frame, level, compiled)
         if action is not None:
             return action
+
+
+def _prepare_all(frame: Frame) -> None:
+    """Make every level ready: one at the beginning, all of them when another worker left them."""
+    for level in list(frame.levels):
+        if level.prepared:
+            continue
+        problem = prepare(frame, level)
+        if problem is not None:
+            del frame.levels[frame.levels.index(level) + 1 :]
+            level.ended, level.error = "failed", problem
+            level.prepared = True
+            return
 
 
 def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = None) -> tuple[Event, ...]:
@@ -191,6 +203,7 @@ def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: 
         enter(frame, level, move.target)
     elif move.do == "fail":
         fail_level(frame, level, move.error or error_info("unknown", "the task failed"))
+        level.failing = held
     else:
         level.ended = "done"
 

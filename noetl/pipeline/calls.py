@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from noetl.errors import TemplateError
 from noetl.expr.template import holds
 from noetl.expr.views import plain
 from noetl.model.outcome import Outcome, error, ok
 from noetl.model.playbook import MAX_CALL_DEPTH, Block
 from noetl.pipeline.assignments import assign, restore, snapshot
-from noetl.pipeline.frame import BlockLoop, Frame, Held, Level, block_iteration, enter, show
+from noetl.pipeline.frame import BlockLoop, Frame, Level, block_iteration, enter, show
 from noetl.pipeline.places import NEEDS, info_of, located
 from noetl.pipeline.scopes import show_output
 
@@ -76,7 +78,7 @@ def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
     if level.loops:
         before = _loop_marks(level)
         try:
-            collected = _ascend(frame, level, _slim(level, outcome))
+            collected = _ascend(frame, level, recorded_of(level, outcome))
         except NEEDS:
             _loop_restore(frame, level, before)
             raise
@@ -89,13 +91,13 @@ def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
 
 
 def outcome_of(level: Level) -> Outcome:
-    """The outcome of a pipeline that has ended: that of the last task which ran to its end."""
-    last = level.last.outcome if level.last else ok(None)
+    """The outcome of a pipeline that has ended: that of the last task which ran to its end.
+
+    A failed one has the envelope of the task that failed it, with the error."""
     if level.ended == "failed":
-        return Outcome(
-            status="error", data=last.data, ref=last.ref, error=level.error, meta=last.meta, helpers=last.helpers
-        )
-    return last
+        failing = level.failing.outcome if level.failing else ok(None)
+        return replace(failing, status="error", error=level.error)
+    return level.last.outcome if level.last else ok(None)
 
 
 def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
@@ -197,6 +199,7 @@ def _restart(frame: Frame, level: Level) -> None:
     level.results = {}
     level.previous = None
     level.last = None
+    level.failing = None
     level.ran = False
     level.ended = None
     level.error = None
@@ -256,16 +259,11 @@ def _element(outcome: Outcome) -> Any:
     return plain(outcome.ref) if outcome.ref is not None and outcome.data is None else outcome.data
 
 
-def _slim(level: Level, outcome: Outcome) -> Outcome:
+def recorded_of(level: Level, outcome: Outcome) -> Outcome:
     """The outcome as the log has it: large data by reference."""
-    held: Held | None = level.last
-    if held is None or held.outcome is not outcome:
-        return outcome if held is None or held.recorded.ref is None else _without_data(outcome, held)
-    return held.recorded
-
-
-def _without_data(outcome: Outcome, held: Held) -> Outcome:
-    return Outcome(status=outcome.status, ref=held.recorded.ref, error=outcome.error, helpers=outcome.helpers)
+    if level.ended == "failed":
+        return outcome if level.failing is None else replace(level.failing.recorded, status="error", error=level.error)
+    return level.last.recorded if level.last else outcome
 
 
 Marks = tuple[Literal["done", "failed"] | None, list[tuple[BlockLoop, int, int, int]]]

@@ -29,7 +29,12 @@ def prepare(frame: Frame, level: Level) -> ErrorInfo | None:
     """Build the names; evaluate the step's `input` where that is the worker's work."""
     show(frame, level)
     program = level.program
-    if program.owner.input and level is frame.root and (frame.looping or frame.order.context.defer_input):
+    if (
+        program.owner.input
+        and level is frame.root
+        and not level.input_made
+        and (frame.looping or frame.order.context.defer_input)
+    ):
         mark = frame.draws.mark()
         made = {**level.input, **program.static_input}
         try:
@@ -41,9 +46,18 @@ def prepare(frame: Frame, level: Level) -> ErrorInfo | None:
         except TemplateError as problem:
             return info_of(problem)
         level.input = made
+        level.input_made = True
         level.names["input"] = level.names["args"] = made
+    if level is not frame.top:
+        _stand_in_call(frame, level)
     level.prepared = True
     return None
+
+
+def _stand_in_call(frame: Frame, level: Level) -> None:
+    """Another worker was inside a block when it was lost: the calling task sees again what it saw."""
+    _show_locals(level, level.attempt)
+    level.task_input = _rendered_again(frame, level)
 
 
 def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
@@ -156,23 +170,28 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
 
 def resumed(frame: Frame, level: Level) -> Action:
     """The outcome a suspended task was waiting for has come."""
-    compiled = level.compiled
-    names, task = level.names, compiled.task
+    task = level.task
     _show_locals(level, level.attempt)
-    if compiled.policy_reads_input:
-        mark = frame.draws.mark()
-        try:
-            level.task_input = _render(frame, level, compiled)
-        except NEEDS:
-            raise
-        except TemplateError:
-            level.task_input = {}  # it could be rendered when the child was asked for; only its rules miss it
-        finally:
-            frame.draws.rewind(mark)
-            names["input"] = level.input
+    level.task_input = _rendered_again(frame, level)
     outcome, frame.resume = frame.resume, None
     assert outcome is not None
     return Returned(task, outcome, frame.drain())
+
+
+def _rendered_again(frame: Frame, level: Level) -> dict[str, Any]:
+    """The input of a task that began under an earlier lease, if its rules look at it."""
+    if not level.compiled.policy_reads_input:
+        return {}
+    mark = frame.draws.mark()
+    try:
+        return _render(frame, level, level.compiled)
+    except NEEDS:
+        raise
+    except TemplateError:
+        return {}  # it could be rendered when the task began; only its rules miss it now
+    finally:
+        frame.draws.rewind(mark)
+        level.names["input"] = level.input
 
 
 def _render(frame: Frame, level: Level, compiled: CompiledTask) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from noetl.expr.template import holds
 from noetl.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.pipeline.actions import Finished
 from noetl.pipeline.assignments import Patch, assign, restore, snapshot
-from noetl.pipeline.calls import outcome_of
+from noetl.pipeline.calls import outcome_of, recorded_of
 from noetl.pipeline.frame import Frame, Level
 from noetl.pipeline.places import NEEDS, info_of, located
 from noetl.pipeline.scopes import show_output
@@ -20,9 +20,7 @@ from noetl.pipeline.scopes import show_output
 def finish(frame: Frame, level: Level) -> Finished:
     """The step's (or iteration's) own pipeline has ended."""
     outcome = outcome_of(level)
-    recorded = level.last.recorded if level.last and level.ended == "done" else None
-    if level.last and level.ended == "failed":
-        recorded = msgspec.structs.replace(level.last.recorded, status="error", error=level.error)
+    recorded = recorded_of(level, outcome)
     failed = level.ended == "failed"
     patch: Patch = {}
     stop = False
@@ -38,7 +36,7 @@ def finish(frame: Frame, level: Level) -> Finished:
         failed = True
         broken = info_of(problem)
         outcome = msgspec.structs.replace(outcome, status="error", error=broken)
-        recorded = msgspec.structs.replace(recorded or outcome, status="error", error=broken)
+        recorded = msgspec.structs.replace(recorded, status="error", error=broken)
     results = {}
     if level.program.composite and not frame.looping:
         results = {label: held.recorded for label, held in level.results.items()}
@@ -49,7 +47,7 @@ def finish(frame: Frame, level: Level) -> Finished:
         path=frame.path,
         status="failed" if failed else "done",
         outcome=outcome,
-        recorded=outcome if recorded is None else recorded,
+        recorded=recorded,
         results=results,
         patch=patch.get("ctx", {}),
         step_patch=_step_patch(frame, level) if frame.looping else {},

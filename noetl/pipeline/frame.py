@@ -67,8 +67,10 @@ class Level:
         "ended",
         "error",
         "event_visit",
+        "failing",
         "fallbacks",
         "input",
+        "input_made",
         "iter",
         "iter_base",
         "iterators",
@@ -110,12 +112,14 @@ class Level:
         self.ran = False  # some task ran and was not skipped
         self.ended: Literal["done", "failed"] | None = None
         self.error: ErrorInfo | None = None
+        self.failing: Held | None = None  # the task that failed the pipeline; None when it was something else
         self.loops: list[BlockLoop] = []
         self.names: dict[str, Any] = {}
         self.fallbacks: set[str] = set()
         self.iterators: dict[str, Any] = {}
         self.task_input: dict[str, Any] | None = None  # rendered input of the task under way
         self.prepared = False  # own input evaluated, names built
+        self.input_made = False  # by this worker, so that it must travel with the position
 
     @property
     def compiled(self) -> CompiledTask:
@@ -342,6 +346,7 @@ def _position(
         ctx=dict(written),
         results={label: held.recorded for label, held in level.results.items() if label in keep},
         previous=level.previous,
+        input=level.input if level.input_made else None,
         calls=calls,
     )
 
@@ -367,8 +372,7 @@ def _restore(frame: Frame, position: Position) -> None:
         if level.loops:
             block_iteration(frame, level)
         _restore_level(frame, level, call.position)
-        level.prepared = True
-        if level.prefix:
+        if level.ended is None:
             level.event_visit = root.visits.get(level.label(level.task), 1)
 
 
@@ -387,6 +391,9 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
     level.scratch = dict(position.iter)
     level.iter = {**level.iter_base, **level.scratch}
     level.previous = position.previous
+    if position.input is not None:
+        level.input = position.input
+        level.input_made = True
     for label, recorded in position.results.items():
         level.results[label] = Held(label, recorded, recorded, frame.shared)
     if position.previous is not None:

@@ -49,6 +49,7 @@ def _masked(masker: Masker, value: Any) -> Any:
     if isinstance(value, Position):
         return replace(
             value,
+            input=masker.mask_data(value.input),
             iter=masker.mask_data(value.iter),
             step=masker.mask_data(value.step),
             ctx=masker.mask_data(value.ctx),

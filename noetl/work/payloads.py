@@ -151,6 +151,7 @@ class Payloads:
         if isinstance(value, Position):
             return replace(
                 value,
+                input=await self.unpark(value.input),
                 iter=await self.unpark(value.iter),
                 step=await self.unpark(value.step),
                 ctx=await self.unpark(value.ctx),
@@ -273,6 +274,7 @@ class _Parker:
         results = {label: await self.outcome(outcome) for label, outcome in position.results.items()}
         return replace(
             position,
+            input=None if position.input is None else await self.mapping(position.input),
             iter=await self.mapping(position.iter),
             step=await self.mapping(position.step),
             ctx=await self.mapping(position.ctx),

@@ -95,9 +95,10 @@ class Driven:
             self.order, Programs(book, SPECS), Shared(self.order.context, book), DrawLog(FixedDraws())
         )
 
-    def run(self, tools: dict[str, Any] | None = None, *, stop_after: int | None = None) -> Driven:
+    def run(self, tools: dict[str, Any] | Tool | None = None, *, stop_after: int | None = None) -> Driven:
         """`tools`: by task label: an Outcome, a list of them for the executions in turn, or a function."""
-        left = {name: list(value) if isinstance(value, list) else value for name, value in (tools or {}).items()}
+        scripted = {} if tools is None or callable(tools) else tools
+        left = {name: list(value) if isinstance(value, list) else value for name, value in scripted.items()}
         while True:
             action = next_action(self.frame)
             self.events += action.events
@@ -105,7 +106,7 @@ class Driven:
                 self.waits.append(action.seconds)
             elif isinstance(action, RunTask):
                 self.runs.append(action)
-                answer = left.get(action.label, ok(action.input or None))
+                answer = tools if callable(tools) else left.get(action.label, ok(action.input or None))
                 if isinstance(answer, list):
                     answer = answer.pop(0)
                 outcome = answer(action) if callable(answer) else answer

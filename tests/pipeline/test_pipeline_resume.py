@@ -188,3 +188,22 @@ def test_event_keys_are_unique_over_a_whole_run():
     run = Driven(playbook(*PAGER, loop=LOOP), **one_item("e")).run({"fetch": page})
     keys = [(e.NAME, e.task, e.visit, e.attempt) for e in (*run.started, *run.done)]
     assert len(keys) == len(set(keys)) == 20
+
+
+def test_a_loop_steps_input_is_evaluated_once_however_often_the_run_changes_hands():
+    book = playbook(
+        task("a", assignments=sets(ctx_n=5)),
+        task("b", input={"x": "{{ input.n }}"}),
+        loop=LOOP,
+        input={"n": "{{ ctx.n }}"},
+    )
+    first = Driven(book, ctx={"n": 1}, **one_item("e")).run(stop_after=1)
+    second = Driven(book, ctx={"n": 5}, position=wire(first.position), **one_item("e")).run()
+    assert second.runs[0].input == {"x": 1}
+
+
+def test_the_runaway_limit_counts_over_all_workers():
+    book = playbook(task("a", rules=[rule(None, "jump", to="a")]), max_task_runs=10)
+    first = Driven(book).run(stop_after=7)
+    second = Driven(book, position=wire(first.position)).run()
+    assert len(second.ran) == 3 and second.output.error.kind == "pipeline.runaway"
