@@ -415,6 +415,17 @@ def test_an_inner_collection_that_is_none_fails_only_its_outer_iteration_under_b
     assert play.state.output.helpers["loop"]["failed"] == 1
 
 
+def test_an_inner_failure_under_best_effort_is_counted_by_the_loop_around_it():
+    text = nested().replace(
+        "tool: {kind: noop}", "spec: {policy: {failure: {mode: best_effort}}}\n    tool: {kind: noop}"
+    )
+    play = Play(text, {"start": lambda play, order: boom() if order.path == (0, 1) else value(play, order)}).run()
+    assert play.data == [[1, None], [], [3]]
+    counts = play.state.output.helpers["loop"]
+    assert (counts["total"], counts["succeeded"], counts["failed"]) == (3, 2, 1)
+    assert counts["failures"] == [{"index": 0, "kind": "server_error", "message": "it broke"}]
+
+
 def test_until_of_an_outer_loop_is_the_servers_to_ask():
     text = nested('mode: sequential, until: "{{ output.data | length == 2 }}"')
     play = Play(text, {"start": value}).run()
