@@ -26,10 +26,10 @@ PAGE = 500
 @as_json
 @talk
 def register(files: tuple[str, ...], strict: bool, legacy: bool, store: str | None, as_json: bool) -> int:
-    """Put playbooks into the catalogue, each under its own metadata.path.
+    """Put playbooks into the catalogue.
 
-    A text that differs from the newest version becomes a new version; the same text again changes
-    nothing. When one of the files has errors, none is registered.
+    Each goes under its own metadata.path. A text that differs from the newest version becomes a new
+    version; the same text again changes nothing. When one of the files has errors, none is registered.
     """
     from noetl.commands.files import read_bounded
     from noetl.commands.program import INVALID

@@ -21,6 +21,7 @@ from noetl.errors import Conflict
 from noetl.work.host import TaskLine, Watcher
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHOWN_LINES = 50  # of an output on a terminal; a pipe gets all of it
 
 
 class Shown(Watcher):
@@ -115,14 +116,19 @@ def show_output(output: dict[str, Any]) -> None:
         return
     if isinstance(data, str):
         terminal.data(data)
-    elif sys.stdout.isatty() and _is_table(data):
-        rows = data["rows"][:50]
+    elif not sys.stdout.isatty():
+        terminal.json(data)
+    elif _is_table(data):
+        rows = data["rows"][:SHOWN_LINES]
         heads = list(rows[0])
         terminal.table(heads, [[row.get(head) for head in heads] for row in rows])
         if len(data["rows"]) > len(rows):
-            terminal.note(f"... and {len(data['rows']) - len(rows)} more rows")
+            terminal.note(f"... and {len(data['rows']) - len(rows)} more rows; --json prints all")
     else:
-        terminal.json(data)
+        lines = terminal.pretty(data).splitlines()
+        terminal.data("\n".join(lines[:SHOWN_LINES]))
+        if len(lines) > SHOWN_LINES:
+            terminal.note(f"... and {len(lines) - SHOWN_LINES} more lines; --json prints all")
 
 
 def _is_table(data: Any) -> bool:

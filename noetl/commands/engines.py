@@ -25,6 +25,7 @@ async def opened(store: str | None = None, *, work: bool = False, **more: Any) -
     loaded = load({"store": store})
     for warning in loaded.warnings:
         terminal.warn(warning)
+    terminal.detail(f"store {loaded.settings.store} ({loaded.origins['store']})")
     engine = await open_local(loaded.settings, work=work, **more)
     try:
         yield engine

@@ -70,9 +70,9 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, store: str
 @as_json
 @talk
 def status(execution_id: str, store: str | None, as_json: bool) -> None:
-    """Show how an execution is: its status, its steps, its output or its error.
+    """Show how an execution is.
 
-    With --json the same document as `noetl run --json`.
+    Its status, its steps, its error. With --json the same document as `noetl run --json`.
     """
 
     async def looked() -> tuple[Any, Any]:
@@ -156,7 +156,7 @@ def events(execution_id: str, follow: bool, after: int, store: str | None, as_js
 @as_json
 @talk
 def replay(execution_id: str, at: int | None, store: str | None, as_json: bool) -> None:
-    """Fold an execution's log again and show the state it leads to.
+    """Fold an execution's log again and show the state.
 
     No template is rendered, no tool runs: the log has every decision. --at shows any moment of the past.
     """
@@ -184,7 +184,10 @@ def replay(execution_id: str, at: int | None, store: str | None, as_json: bool) 
 @as_json
 @talk
 def why(execution_id: str, store: str | None, as_json: bool) -> None:
-    """Say in words why an execution is where it is, and which way it came."""
+    """Say in words why an execution is where it is.
+
+    What it waits for or what ended it, and which way its tokens came.
+    """
 
     async def explained() -> Explanation:
         from noetl.commands.engines import named, opened

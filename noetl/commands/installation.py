@@ -51,7 +51,7 @@ def show(origin: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands and options in SHELL.
+    """Print the script for completion in SHELL.
 
     In ~/.bashrc: eval "$(noetl completion bash)". In ~/.zshrc: eval "$(noetl completion zsh)".
     For fish: noetl completion fish > ~/.config/fish/completions/noetl.fish
@@ -69,9 +69,10 @@ def completion(shell: str) -> None:
 @as_json
 @talk
 def doctor(as_json: bool) -> int:
-    """Check this installation: settings, data folder, store, tools, server.
+    """Check this installation.
 
-    Exit code 0 when everything needed works (warnings included), 1 when something does not.
+    Settings, data folder, store, tools, server. Exit code 0 when everything needed works (warnings
+    included), 1 when something does not.
     """
     from noetl.commands.checkup import FAILED, checkup
 

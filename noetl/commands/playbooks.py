@@ -78,10 +78,11 @@ def _sum_up(files: int, errors: int, warnings: int) -> None:
 @click.command()
 @talk
 def schema() -> None:
-    """Print the JSON Schema of playbooks, with every tool kind this installation has.
+    """Print the JSON Schema of playbooks.
 
-    For editors that speak JSON Schema: `noetl schema > playbook.schema.json`, and as the first line of a
-    playbook: # yaml-language-server: $schema=playbook.schema.json
+    It knows every tool kind this installation has. For editors that speak JSON Schema: `noetl schema >
+    playbook.schema.json`, and as the first line of a playbook: # yaml-language-server:
+    $schema=playbook.schema.json
     """
     from noetl.dsl.schema import json_schema
     from noetl.tools import specs

@@ -80,7 +80,10 @@ def run(
 @as_json
 @talk
 def rerun(execution_id: str, from_step: str | None, timeout: float | None, store: str | None, as_json: bool) -> int:
-    """Run an execution's playbook again with the same payload, as a new execution."""
+    """Run an execution's playbook again.
+
+    It is a new execution of the same text with the same payload.
+    """
 
     async def begin(engine: LocalEngine) -> str:
         from noetl.commands.engines import named

@@ -33,10 +33,14 @@ class Terminal:
         """One JSON document: indented for eyes, on one line for programs."""
         import msgspec
 
-        encoded = msgspec.json.encode(document, enc_hook=str)
-        if sys.stdout.isatty():
-            encoded = msgspec.json.format(encoded, indent=2)
-        self.data(encoded.decode())
+        eyes = sys.stdout.isatty()
+        self.data(self.pretty(document) if eyes else msgspec.json.encode(document, enc_hook=str).decode())
+
+    def pretty(self, document: Any) -> str:
+        """A JSON document on indented lines."""
+        import msgspec
+
+        return msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2).decode()
 
     def json_line(self, document: Any) -> None:
         """One line of a stream of documents, readable at once by whoever follows."""
@@ -145,7 +149,7 @@ def talk(function: Any) -> Any:
     """`--quiet` and `-v`, on any command."""
     quiet = click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_be_quiet, help="Say only errors.")
     verbose = click.option(
-        "-v", "--verbose", count=True, expose_value=False, callback=_be_verbose, help="Say more; twice for everything."
+        "-v", "--verbose", count=True, expose_value=False, callback=_be_verbose, help="Say more, and show tracebacks."
     )
     return quiet(verbose(function))
 
