@@ -29,7 +29,7 @@ from noetl.control.timers import Timers
 from noetl.control.views import Progress
 from noetl.control.workers import Workers
 from noetl.drivers.clock import RealClock
-from noetl.engine.commands import CancelRun, Command, EnqueueRun, SetTimer
+from noetl.engine.commands import CancelRun, Command, EnqueueRun, GoOn, SetTimer
 from noetl.engine.decision import Decision
 from noetl.engine.explain import Finding, why
 from noetl.engine.facts import (
@@ -257,7 +257,10 @@ class Orchestrator:
             self.work.expire_all(state)
         else:
             self.work.adopt(state)
+        commands = list(commands)
         self._carry_out(state.execution_id, commands)
+        if any(isinstance(command, GoOn) for command in commands):
+            self._executions.of(state.execution_id).nudge()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 

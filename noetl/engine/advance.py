@@ -8,7 +8,8 @@ that, and so on until nothing follows any more: the state is *at rest*. What it 
     at last:        commands for what became owed
 
 One append holds at most about `BUDGET` events: a playbook that goes round without ever needing a worker
-would otherwise keep the server for itself. What is left is asked for by the command `GoOn`.
+would otherwise keep the server for itself. What is left is asked for by the command `GoOn`: an advance
+without facts looks at everything again.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def advance(
     env = Env(state.playbook, at, draws, dict(resolved) if resolved else {})
     ending = state.ending is not None
     timer = next_due(state) if state.due else None
-    stirred = (state.fresh > 0 or ending) and not is_at_rest(state)
+    stirred = not facts or ((state.fresh > 0 or ending) and not is_at_rest(state))
     return _Advance(state, env, facts, ending, timer, stirred).run()
 
 
@@ -308,7 +309,7 @@ class _Advance(Struct, eq=False):
         due = next_due(state) if state.due else None
         if due != self.timer:
             commands.append(SetTimer(due))
-        if (state.fresh or state.ending is not None) and not is_at_rest(state):
+        if self.stirred:  # the budget of this append is spent
             commands.append(GoOn())
         return commands
 

@@ -35,7 +35,8 @@ def outstanding(state: State) -> list[Command]:
     due = next_due(state)
     if due is not None:
         commands.append(SetTimer(due))
-    if not is_at_rest(state):
+    if not is_at_rest(state) or (state.ending is None and (state.waiting or not state.runs)):
+        # Whether a decision is owed cannot always be seen from here; an advance without facts finds out.
         commands.append(GoOn())
     return commands
 

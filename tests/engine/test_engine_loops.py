@@ -8,7 +8,8 @@ import pytest
 from engine_play import Play, boom, finished, task_done, wrote
 
 from noetl.engine.commands import Hydrate, Keep
-from noetl.engine.facts import ClaimAny
+from noetl.engine.facts import ClaimAny, ReportMade
+from noetl.engine.snapshot import encode_state
 from noetl.model.events import (
     CtxPatched,
     IterationStarted,
@@ -20,6 +21,7 @@ from noetl.model.events import (
     StepFailed,
 )
 from noetl.model.outcome import ok
+from noetl.model.work import Report
 
 LOOP = """
 workload: {items: [10, 20, 30, 40, 50]}
@@ -493,3 +495,17 @@ def test_outputs_that_fill_the_memory_are_stored_on_the_way():
     assert len(play.of(OutputsKept)) == 3
     outcome = play.of(StepDone)[0].output
     assert play.stored[outcome.ref.locator["key"]] == [f"{n}" + "z" * 50_000 for n in range(15)]
+
+
+def test_finished_iterations_are_a_few_bytes_each():
+    play = Play(loop("mode: parallel, max_in_flight: 100"), watch=False).start({"items": list(range(5_000))})
+    while play.state.finished is None:
+        orders = play.tell(ClaimAny("w", 100)).replies[0].orders
+        play.tell(*(ReportMade(Report(each.run_id, 1, 1, tuple(finished(each, ok())))) for each in orders))
+        play.queue = []
+        if len(play.log) > 9_000:
+            break
+    running = play.state.runs["77:start:1"].loops[()]
+    assert running.finished > 4_000
+    assert len(play.state.open) == 0
+    assert len(encode_state(play.state)) < 30 * running.finished  # workload and payload included

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from engine_play import Play, boom, finished, wrote
+from engine_play import Play, boom, finished, playbook, wrote
 
-from noetl.model.events import CtxPatched, NextEvaluated, PlaybookProcessed, StepFailed, StepSkipped, WorkflowFinished
+from noetl.engine.advance import BUDGET, advance, begin, fold, outstanding
+from noetl.engine.commands import GoOn
+from noetl.engine.facts import RequestMade
+from noetl.model.events import (
+    CtxPatched,
+    ExecutionRequested,
+    NextEvaluated,
+    PlaybookProcessed,
+    StepFailed,
+    StepSkipped,
+    WorkflowFinished,
+)
 from noetl.model.outcome import ok
 
 
@@ -269,3 +280,34 @@ workflow:
     assert play.status == "failed"
     assert play.state.error.kind == "limit"
     assert play.state.step_runs == 3001
+
+
+def test_a_long_decision_is_cut_into_appends_and_a_restart_goes_on_with_it():
+    text = """
+workflow:
+  - step: start
+    next:
+      arcs:
+        - {step: a, when: "{{ ctx.n | default(0) < 2000 }}", set: {ctx.n: "{{ ctx.n | default(0) + 1 }}"}}
+  - {step: a, next: {arcs: [{step: start}]}}
+"""
+    book = playbook(text)
+    state = begin(book, "77")
+    decision = advance(state, [RequestMade(ExecutionRequested("d", "p"))], at=1.0)
+    log = list(decision.events)
+    appends = 1
+    while any(isinstance(command, GoOn) for command in decision.commands):
+        assert len(decision.events) < BUDGET + 100
+        state = fold(book, log)  # as another server would find it
+        assert GoOn() in outstanding(state)
+        decision = advance(state, [], at=2.0)
+        log += decision.events
+        appends += 1
+    assert appends > 3
+    assert state.finished == "success"
+    assert state.ctx == {"n": 2000}
+
+
+def test_an_advance_without_facts_changes_nothing_at_rest():
+    play = Play(FAILING.replace("ARCS", "[{step: good}]")).start()
+    assert play.tell().events == ()
