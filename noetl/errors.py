@@ -31,7 +31,7 @@ class InvalidPlaybook(NoetlError):
 
     def __init__(self, diagnostics: Any) -> None:
         wrong = [each for each in diagnostics if each.severity == "error"]
-        lines = [f"{each.file}:{each.line}:{each.column}: {each.message} [{each.code}]" for each in wrong]
+        lines = [f"{each.file or 'playbook'}:{each.line}:{each.column}: {each.message} [{each.code}]" for each in wrong]
         super().__init__("\n".join(["the playbook has errors", *lines]))
         self.diagnostics = diagnostics
 

@@ -33,6 +33,7 @@ from noetl.model.events import (
     TaskDone,
     WorkflowFinished,
     WorkflowStarted,
+    WorkflowSynthesized,
 )
 from noetl.model.outcome import ErrorInfo, Outcome
 from noetl.ports import ExecutionSummary
@@ -82,6 +83,12 @@ def _step_ended(row: Row, _: Event, __: Recorded) -> None:
     row["steps_done"] += 1
 
 
+def _synthesized(row: Row, body: WorkflowSynthesized, _: Recorded) -> None:
+    if body.error is not None:  # what the step made was refused: it is not done after all, step.failed follows
+        row["steps_running"] += 1
+        row["steps_done"] -= 1
+
+
 def _finished(row: Row, body: WorkflowFinished, recorded: Recorded) -> None:
     row |= {"error": body.error.message if body.error else None, "steps_running": 0, "ended_at": recorded.at}
 
@@ -98,6 +105,7 @@ _PROJECTORS: dict[type[Event], Callable[[Row, Any, Recorded], None]] = {
     StepScheduled: _step_scheduled,
     StepDone: _step_ended,
     StepFailed: _step_ended,
+    WorkflowSynthesized: _synthesized,
     WorkflowFinished: _finished,
     PlaybookProcessed: _processed,
 }

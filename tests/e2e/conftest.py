@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from noetl.control.orchestrator import Orchestrator
-from noetl.control.views import RunResult
+from noetl.control.views import RunResult, project
 from noetl.local import LocalEngine, open_local
 from noetl.model.events import Event, Recorded
 
@@ -66,6 +67,10 @@ class Stage:
 
         ran: Ran = self.do(whole())
         check_oracles(ran)
+        summary = self.do(self.orchestrator.store.summary(ran.result.execution_id))
+        assert summary == msgspec.structs.replace(project(None, ran.events), key=summary.key)
+        assert summary.steps_running == 0
+        assert summary.steps_done == len(set(ran.order("step.scheduled", "step_run_id")))
         return ran
 
     async def ran(self, result: RunResult) -> Ran:
@@ -92,7 +97,7 @@ def check_oracles(ran: Ran) -> None:
     assert ran.names[-1] == "playbook.processed"
     scheduled = set(ran.order("step.scheduled", "step_run_id"))
     ended = ran.order("step.done", "step_run_id") + ran.order("step.failed", "step_run_id")
-    assert sorted(scheduled) == sorted(ended)
+    assert scheduled == set(ended)
 
 
 @pytest.fixture(scope="session")
