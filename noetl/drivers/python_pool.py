@@ -5,7 +5,7 @@ empty environment, and dies with its parent. It serves one call at a time; a cal
 times out or breaks the protocol costs the process its life, never the caller's.
 
 Growth. Processes are started when they are needed, at once up to the number of cores. Beyond that,
-up to four times as many, one is added only when calls wait and fewer have ended in a while than there
+up to eight times as many, one is added only when calls wait and fewer have ended in a while than there
 are processes: then these sleep, or wait for something, and it is not just the machine that is full.
 Idle processes are ended after a minute.
 """
@@ -81,6 +81,11 @@ def child_environment() -> dict[str, str]:
     """The environment authors' code starts with."""
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return {"LANG": "C.UTF-8", **kept, "PYTHONHASHSEED": "0"}  # sets and dicts look the same in every run
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def launch_prefix(isolation: str | None) -> tuple[str, ...]:
@@ -286,8 +291,8 @@ class PythonPool:
         idle_s: float = IDLE_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self.cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.most = most or max(4 * self.cores, 8)
+        self.cores = cores or usable_cores()
+        self.most = most or max(8 * self.cores, 16)
         self.calls_each = calls_each
         self.idle_s = idle_s
         self.patience_s = patience_s

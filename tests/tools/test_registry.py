@@ -18,32 +18,6 @@ def call(kind: str, **given) -> ToolCall:
     return ToolCall(kind, given, {}, None, "1", "s", "t", "1:s:1:t:1:1", "key")
 
 
-@pytest.fixture
-def plugins(tmp_path, monkeypatch):
-    """Write tiny packages with entry-point metadata, as pip would install them."""
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(str(site))
-
-    def install(module: str, source: str, entries: dict[str, str]) -> None:
-        (site / f"{module}.py").write_text(source)
-        info = site / f"{module}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.2\n")
-        lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
-        (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[noetl.tools]\n{lines}")
-        tools.refresh()
-
-        names.append(module)
-
-    names: list[str] = []
-    yield install
-    for name in names:
-        sys.modules.pop(name, None)
-    monkeypatch.undo()
-    tools.refresh()
-
-
 GREET = """
 from noetl.model.outcome import ok
 from noetl.model.tool import Field, ToolSpec
