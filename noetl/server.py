@@ -80,6 +80,7 @@ class Server:
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.api.parts import Parts
         from noetl.backends import open_owners, open_stores
+        from noetl.backends.keychain import InstalledCredentials, open_keychain
         from noetl.backends.queue.memory import MemoryRunQueue
         from noetl.backends.results import open_results
         from noetl.control import recovery
@@ -95,17 +96,22 @@ class Server:
                 closing.callback(owners.close)
             results = open_results(settings.results)
             closing.push_async_callback(results.close)
+            credentials = InstalledCredentials(settings.home)
+            closing.push_async_callback(credentials.close)
+            keychain = open_keychain(settings.home)
+            closing.push_async_callback(keychain.close)
             orchestrator = Orchestrator(
                 store=events,
                 playbooks=playbooks,
                 results=results,
                 queue=MemoryRunQueue(),
                 specs=specs,
+                keychain=keychain,
                 lease_seconds=settings.server_lease_seconds,
                 process=owners.claim() if owners else None,
             )
             closing.push_async_callback(orchestrator.close)
-            self._opened = Parts(orchestrator, self.tokens, specs, version=__version__)
+            self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__)
             app.state.parts = self._opened
             orchestrator.start()
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
@@ -116,9 +122,19 @@ class Server:
         self._opened = None
 
 
+async def _can_open(settings: Settings) -> None:
+    """Open and close the stores once: what is wrong with them is said in words before anything listens."""
+    from noetl.backends import open_stores
+
+    events, _ = open_stores(settings.store)
+    await events.close()
+
+
 def serve(settings: Settings) -> None:
     """Listen until a signal says stop."""
     import uvicorn
+
+    asyncio.run(_can_open(settings))
 
     host = settings.server_host
     server = Server(settings)

@@ -1,0 +1,137 @@
+"""Server and workers as processes of this machine: who runs, since when, and where they write.
+
+Each process has a file `NOETL_HOME/run/NAME.json` with its pid and the instant the kernel started it, so
+that a pid that was given to somebody else meanwhile is not mistaken for ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from noetl.errors import Conflict, RequestRefused
+
+STOP_SECONDS = 45.0
+
+
+class Member(Struct, frozen=True):
+    """A process of this installation."""
+
+    name: str
+    pid: int
+    born: str  # what the kernel says of its start
+    log: str
+    url: str = ""
+
+
+class Fleet:
+    """The processes of one `NOETL_HOME`."""
+
+    def __init__(self, home: Path) -> None:
+        self._run = home / "run"
+        self._logs = home / "logs"
+
+    def members(self, prefix: str = "") -> list[Member]:
+        """Those that are alive, by name; files of dead ones are removed."""
+        return sorted(self._alive(prefix), key=lambda member: (len(member.name), member.name))
+
+    def find(self, name: str) -> Member | None:
+        """The living process of a name."""
+        return next((member for member in self._alive(name) if member.name == name), None)
+
+    def start(self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "") -> Member:
+        """Start a process in the background, in a session of its own, its words in a log file."""
+        if self.find(name) is not None:
+            raise Conflict(f"{name} runs already; `noetl {name.partition('-')[0]} stop` stops it")
+        try:
+            self._run.mkdir(parents=True, exist_ok=True)
+            self._logs.mkdir(parents=True, exist_ok=True)
+            log = self._logs / f"{name}.log"
+            with log.open("ab") as words:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "noetl.clictl", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=words,
+                    stderr=words,
+                    env={**os.environ, **environ},
+                    start_new_session=True,
+                )
+        except OSError as problem:
+            raise RequestRefused(f"{name} cannot be started: {problem.filename}: {problem.strerror}") from None
+        return self.enlist(name, process.pid, str(log), url)
+
+    def enlist(self, name: str, pid: int, log: str = "", url: str = "") -> Member:
+        """Write down a process."""
+        self._run.mkdir(parents=True, exist_ok=True)
+        member = Member(name, pid, _born(pid) or "", log, url)
+        file = self._run / f"{name}.json"
+        temporary = file.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps({key: getattr(member, key) for key in Member.__struct_fields__}))
+        temporary.replace(file)
+        return member
+
+    def stop(self, member: Member, seconds: float = STOP_SECONDS) -> bool:
+        """Ask it to stop and wait; False when it had to be killed."""
+        with suppress(ProcessLookupError):
+            os.kill(member.pid, signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        while _born(member.pid) == member.born:
+            if time.monotonic() > deadline:
+                with suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGKILL)
+                self._forget(member.name)
+                return False
+            time.sleep(0.02)
+        self._forget(member.name)
+        return True
+
+    def last_words(self, member: Member, lines: int = 5) -> str:
+        """The end of its log, for a process that died young."""
+        try:
+            return "\n".join(Path(member.log).read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def is_alive(self, member: Member) -> bool:
+        """Whether it still runs."""
+        return _born(member.pid) == member.born
+
+    def _alive(self, prefix: str) -> Iterator[Member]:
+        if not self._run.is_dir():
+            return
+        for file in self._run.glob("*.json"):
+            if not file.stem.startswith(prefix):
+                continue
+            try:
+                member = Member(**json.loads(file.read_text()))
+            except (ValueError, TypeError, OSError):
+                continue  # being replaced at this moment, or not ours
+            if member.born and _born(member.pid) == member.born:
+                yield member
+            else:
+                self._forget(member.name)
+
+    def _forget(self, name: str) -> None:
+        (self._run / f"{name}.json").unlink(missing_ok=True)
+
+
+def _born(pid: int) -> str | None:
+    """When the kernel started this process; None when there is none (or it is only waiting to be buried)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except OSError:
+        pass
+    if sys.platform == "linux":
+        return None
+    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None

@@ -1,0 +1,352 @@
+"""Verbs for the life of servers and workers: start, stop, status, scale; and `dev`, all in one terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from noetl.commands.terminal import as_json, talk, terminal
+from noetl.errors import Conflict, RequestRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from noetl.commands.fleet import Fleet, Member
+    from noetl.settings import Settings
+
+READY_SECONDS = 30.0
+UNREACHABLE = 4
+DETACHED = "NOETL_DETACHED"  # tells a server that the process which started it has written it down
+
+store_option = click.option("--store", metavar="URL", help="Event store of the server.")
+host_option = click.option("--host", metavar="ADDRESS", help="Address to listen on.")
+port_option = click.option("--port", metavar="PORT", help="Port to listen on.")
+
+
+@click.group()
+def server() -> None:
+    """Start, stop and look at the server of this installation."""
+
+
+@server.command("start")
+@host_option
+@port_option
+@store_option
+@click.option("--background", is_flag=True, help="Return once it is ready; its words go to a log file.")
+@talk
+def server_start(host: str | None, port: str | None, store: str | None, background: bool) -> None:
+    """Serve the API and the web page; with --background, without this terminal."""
+    settings = _settings(server_host=host, server_port=port, store=store)
+    fleet = _fleet(settings)
+    running = fleet.find("server")
+    if running is not None and not os.environ.get(DETACHED):
+        raise Conflict(f"a server runs already at {running.url} (process {running.pid})")
+    if not background:
+        _serve(settings, fleet)
+        return
+    flags = [
+        word
+        for name, value in (("--host", host), ("--port", port), ("--store", store))
+        if value
+        for word in (name, value)
+    ]
+    member = fleet.start("server", ["server", "start", *flags], {DETACHED: "1"}, _url(settings))
+    _wait_ready(fleet, member)
+    terminal.note(f"the server is ready at {member.url} (process {member.pid}, log {member.log})")
+
+
+@server.command("stop")
+@talk
+def server_stop() -> None:
+    """Let requests finish, then stop."""
+    settings = _settings()
+    fleet = _fleet(settings)
+    member = fleet.find("server")
+    if member is None:
+        terminal.note("no server runs")
+        return
+    if not fleet.stop(member):
+        terminal.warn("the server did not stop in time and was killed; nothing that was acknowledged is lost")
+    terminal.note("the server has stopped")
+
+
+@server.command("status")
+@as_json
+@talk
+def server_status(as_json: bool) -> int:
+    """Say whether it runs and whether it makes progress."""
+    settings = _settings()
+    member = _fleet(settings).find("server")
+    ready, problems = _readiness(member.url) if member else (False, ["no server runs; `noetl server start` starts one"])
+    if as_json:
+        terminal.json(
+            {
+                "running": member is not None,
+                "ready": ready,
+                "problems": problems,
+                "url": member.url if member else None,
+                "pid": member.pid if member else None,
+                "log": (member.log or None) if member else None,
+            }
+        )
+    elif member is None:
+        terminal.data(problems[0])
+    else:
+        terminal.data(f"running at {member.url} (process {member.pid}): {'ready' if ready else 'not ready'}")
+        for problem in problems:
+            terminal.data(f"  {problem}")
+    return 0 if ready else UNREACHABLE
+
+
+@click.group()
+def worker() -> None:
+    """Start, stop and look at workers on this machine."""
+
+
+count_option = click.option("--count", type=click.IntRange(min=1, max=256), default=1, show_default=True)
+pool_option = click.option("--pool", metavar="NAME", help="Pool to lease from.")
+slots_option = click.option("--slots", metavar="N", help="Runs a worker works on at once.")
+
+
+@worker.command("start")
+@count_option
+@pool_option
+@slots_option
+@click.option("--background", is_flag=True, help="Return at once; their words go to log files.")
+@talk
+def worker_start(count: int, pool: str | None, slots: str | None, background: bool) -> None:
+    """Lease runs from the server; more than one, or with --background, without this terminal."""
+    settings = _joined(_settings(worker_pool=pool, slots=slots))
+    if count == 1 and not background:
+        _work(settings)
+        return
+    fleet = _fleet(settings)
+    for member in _start_workers(fleet, settings, count, pool, slots):
+        terminal.note(f"{member.name} runs (process {member.pid}, log {member.log})")
+
+
+@worker.command("stop")
+@talk
+def worker_stop() -> None:
+    """Let runs finish, give the rest back, then stop."""
+    fleet = _fleet(_settings())
+    stopped = _stop(fleet, fleet.members("worker"))
+    terminal.note(f"{stopped} workers have stopped" if stopped != 1 else "1 worker has stopped")
+
+
+@worker.command("status")
+@as_json
+@talk
+def worker_status(as_json: bool) -> int:
+    """List the workers of this machine."""
+    members = _fleet(_settings()).members("worker")
+    if as_json:
+        terminal.json([{"name": member.name, "pid": member.pid, "log": member.log or None} for member in members])
+    elif members:
+        terminal.table(("worker", "pid", "log"), [(member.name, member.pid, member.log) for member in members])
+    else:
+        terminal.data("no worker runs; `noetl worker start` starts one")
+    return 0 if members else UNREACHABLE
+
+
+@worker.command("scale")
+@click.argument("count", type=click.IntRange(min=0, max=256))
+@pool_option
+@slots_option
+@talk
+def worker_scale(count: int, pool: str | None, slots: str | None) -> None:
+    """Have exactly COUNT workers in the background on this machine."""
+    settings = _joined(_settings(worker_pool=pool, slots=slots))
+    fleet = _fleet(settings)
+    members = fleet.members("worker")
+    if len(members) < count:
+        _start_workers(fleet, settings, count - len(members), pool, slots)
+    else:
+        _stop(fleet, members[count:])
+    terminal.note(f"{count} workers" if count != 1 else "1 worker")
+
+
+@click.command()
+@host_option
+@port_option
+@store_option
+@click.option("--workers", type=click.IntRange(min=1, max=64), default=2, show_default=True)
+@talk
+def dev(host: str | None, port: str | None, store: str | None, workers: int) -> int:
+    """Server, workers and web page in one terminal; Ctrl-C stops all of them."""
+    settings = _settings(server_host=host, server_port=port, store=store)
+    fleet = _fleet(settings)
+    if fleet.find("server") is not None:
+        raise Conflict("a server runs already; `noetl server stop` stops it")
+    url = _url(settings)
+    flags = [
+        word
+        for name, value in (("--host", host), ("--port", port), ("--store", store))
+        if value
+        for word in (name, value)
+    ]
+    children = [_child(["server", "start", *flags], {DETACHED: "1"})]
+    try:
+        fleet.enlist("server", children[0].pid, url=url)
+        _wait_answer(url, lambda: children[0].poll() is None)
+        token = _admin_token(settings)
+        joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token}
+        children += [_child(["worker", "start"], joined) for _ in range(workers)]
+        terminal.note(
+            f"NoETL at {url} with {workers} workers; sign in with the token in {settings.home / 'admin.token'}"
+        )
+        terminal.note(f"  noetl execute PATH --server {url}")
+        terminal.note("  Ctrl-C stops everything")
+        while all(child.poll() is None for child in children):
+            time.sleep(0.2)
+        terminal.error("a process ended by itself; stopping the others")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        for child in reversed(children):
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        for child in children:
+            child.wait()
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────
+
+
+def _settings(**flags: Any) -> Settings:
+    from noetl.settings import load
+
+    loaded = load(flags)
+    for warning in loaded.warnings:
+        terminal.warn(warning)
+    return loaded.settings
+
+
+def _flags(**values: str | None) -> list[str]:
+    """The flags that were given, for a process that is started with them."""
+    return [word for name, value in values.items() if value is not None for word in (f"--{name}", value)]
+
+
+def _fleet(settings: Settings) -> Fleet:
+    from noetl.commands.fleet import Fleet
+
+    return Fleet(settings.home)
+
+
+def _url(settings: Settings) -> str:
+    host = settings.server_host
+    shown = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{settings.server_port}{settings.server_prefix}"
+
+
+def _joined(settings: Settings) -> Settings:
+    """The settings with a server and a token: this machine's own, where none are given."""
+    import msgspec
+
+    url = settings.server_url
+    if url is None:
+        running = _fleet(settings).find("server")
+        url = running.url if running else _url(settings)
+    token = settings.token or _admin_token(settings)
+    return msgspec.structs.replace(settings, server_url=url, token=token)
+
+
+def _admin_token(settings: Settings) -> str:
+    from noetl.api.access import admin_token
+
+    token = admin_token(settings.home)
+    if token is None:
+        raise RequestRefused("there is no token: set NOETL_TOKEN to one with the role worker, or start a server here")
+    return token
+
+
+def _serve(settings: Settings, fleet: Fleet) -> None:
+    from noetl.server import serve
+
+    _log_to_stderr()
+    if not os.environ.get(DETACHED):
+        fleet.enlist("server", os.getpid(), url=_url(settings))
+        terminal.note(f"the server listens at {_url(settings)}; Ctrl-C stops it")
+    serve(settings)
+
+
+def _work(settings: Settings) -> None:
+    import asyncio
+
+    from noetl.worker import work
+
+    _log_to_stderr()
+    asyncio.run(work(settings))
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    level = logging.WARNING if terminal.quiet else logging.DEBUG if terminal.verbose > 1 else logging.INFO
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    for noisy in ("asyncio", "uvicorn.error", "aiohttp"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | None, slots: str | None) -> list[Member]:
+    taken = {member.name for member in fleet.members("worker")}
+    names = [name for number in range(1, 1000) if (name := f"worker-{number}") not in taken][:count]
+    flags = _flags(pool=pool, slots=slots)
+    assert settings.server_url is not None
+    assert settings.token is not None
+    environ = {"NOETL_SERVER_URL": settings.server_url, "NOETL_TOKEN": settings.token}
+    return [fleet.start(name, ["worker", "start", *flags], environ) for name in names]
+
+
+def _stop(fleet: Fleet, members: list[Member]) -> int:
+    for member in members:
+        if fleet.is_alive(member):
+            os.kill(member.pid, signal.SIGTERM)
+    for member in members:
+        if not fleet.stop(member):
+            terminal.warn(f"{member.name} did not stop in time and was killed; its runs go on elsewhere")
+    return len(members)
+
+
+def _child(arguments: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process of this terminal that does not hear its Ctrl-C: its parent stops it in order."""
+    command = [sys.executable, "-m", "noetl.clictl", *arguments]
+    return subprocess.Popen(command, env={**os.environ, **environ}, process_group=0)
+
+
+def _wait_ready(fleet: Fleet, member: Member) -> None:
+    try:
+        _wait_answer(member.url, lambda: fleet.is_alive(member))
+    except StoreUnavailable:
+        words = fleet.last_words(member)
+        raise StoreUnavailable(f"the server did not come up; its log {member.log} ends with:\n{words}") from None
+
+
+def _wait_answer(url: str, is_alive: Any) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline and is_alive():
+        if _readiness(url)[0]:
+            return
+        time.sleep(0.05)
+    raise StoreUnavailable(f"the server at {url} did not become ready")
+
+
+def _readiness(url: str) -> tuple[bool, list[str]]:
+    import json
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+            document = json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            document = json.load(refused)
+    except (OSError, ValueError) as problem:
+        return False, [f"it does not answer: {problem}"]
+    return bool(document.get("ready")), [str(each) for each in document.get("problems", ())]
