@@ -196,9 +196,8 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
         token = _admin_token(settings)
         joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token}
         children += [_child(["worker", "start"], joined) for _ in range(workers)]
-        terminal.note(
-            f"NoETL at {url} with {workers} workers; sign in with the token in {settings.home / 'admin.token'}"
-        )
+        terminal.note(f"NoETL is at {url}, with {workers} workers")
+        terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
         terminal.note(f"  noetl execute PATH --server {url}")
         terminal.note("  Ctrl-C stops everything")
         while all(child.poll() is None for child in children):
