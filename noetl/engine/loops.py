@@ -334,16 +334,13 @@ def fail_step(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> St
     compiled = state.net.compiled(step_run.step.name)
     writes: dict[str, Any] = {}
     if compiled.assignments:
-        try:
-            names = at_step_set(state, env, step_run, outcome)
-            writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path)
-        except Failure as failure:
-            # The failure that is being told stays the news; that `set` could not follow is a detail of it.
-            if outcome.error is not None:
-                details = {**outcome.error.details, "set": failure.error.message}
-                outcome = msgspec.structs.replace(
-                    outcome, error=msgspec.structs.replace(outcome.error, details=details)
-                )
+        unset: list[str] = []
+        names = at_step_set(state, env, step_run, outcome)
+        writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path, unset)
+        if unset and outcome.error is not None:
+            # The failure stays the news; what `set` could not follow is a detail of it.
+            error = msgspec.structs.replace(outcome.error, details={**outcome.error.details, "unset": unset})
+            outcome = msgspec.structs.replace(outcome, error=error)
     return StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, patch=writes, by_server=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.engine.env import Env
+from noetl.engine.env import Env, Failure
 from noetl.engine.names import ServerNames
 from noetl.engine.net import CompiledAssignment
 from noetl.expr.lookup import is_reference
@@ -23,13 +23,27 @@ MAX_CTX_VALUE = 1024 * 1024
 _json = msgspec.json.Encoder().encode
 
 
-def evaluate_sets(env: Env, assignments: Iterable[CompiledAssignment], names: ServerNames, path: str) -> dict[str, Any]:
-    """The ctx writes of a `set` (dotted path -> value); `names` shows them to what follows."""
+def evaluate_sets(
+    env: Env,
+    assignments: Iterable[CompiledAssignment],
+    names: ServerNames,
+    path: str,
+    unset: list[str] | None = None,
+) -> dict[str, Any]:
+    """The ctx writes of a `set` (dotted path -> value); `names` shows them to what follows.
+
+    With `unset` a value that cannot be evaluated is left unwritten and named there (after a failure)."""
     writes: dict[str, Any] = {}
     for assignment in assignments:
         if assignment.scope != "ctx":
             continue
-        value = evaluate_set(env, assignment, names, assignment.path or path)
+        try:
+            value = evaluate_set(env, assignment, names, assignment.path or path)
+        except Failure:
+            if unset is None:
+                raise
+            unset.append(f"ctx.{'.'.join(assignment.target)}")
+            continue
         writes[".".join(assignment.target)] = value
         names.ctx = put_path(names.ctx, assignment.target, value)
     return writes

@@ -305,10 +305,12 @@ def test_the_steps_own_set_applies_to_a_timeout_too():
         "    tool: {kind: noop}\n    next",
         '    tool: {kind: noop}\n    set: {ctx.why: "{{ output.error.kind }}"}\n    next',
     )
+    text = text.replace("set: {", 'set: {ctx.id: "{{ output.data.id }}", ')
     play = Play(text).start()
     play.take()
     play.tell(TimerDue(), at=play.at + 5)
     assert play.state.ctx == {"why": "timeout"}
+    assert play.of(StepFailed)[0].output.error.details["unset"] == ["ctx.id"]
 
 
 # ── children ────────────────────────────────────────────────────────────────────────────
