@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from noetl.control.execution import Parts, load_state
 from noetl.engine.state import State
 from noetl.errors import NotFound
@@ -13,12 +15,13 @@ async def kept_before(parts: Parts, state: State, step: str) -> Kept:
     if step not in state.playbook.steps_by_name:
         raise NotFound(f"execution {state.execution_id} has no step {step!r}")
     last = 0
+    args: dict[str, Any] = {}
     after = 0
     while page := await parts.store.read(state.execution_id, after, 5_000):
         for recorded in page:
             if isinstance(recorded.body, StepScheduled) and recorded.body.step == step:
-                last = recorded.seq
+                last, args = recorded.seq, recorded.body.args
         after = page[-1].seq
     before = (await load_state(parts, state.execution_id, last - 1))[0] if last > 1 else state
     results = {name: record.outcome for name, record in before.steps.items() if record.outcome is not None}
-    return Kept(execution_id=state.execution_id, from_step=step, results=results, ctx=dict(before.ctx))
+    return Kept(execution_id=state.execution_id, from_step=step, results=results, ctx=dict(before.ctx), args=args)
