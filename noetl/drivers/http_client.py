@@ -89,11 +89,22 @@ class _Gate:
             raise PermissionError(f"the address {address} is not allowed")
 
 
+# IPv6 prefixes behind which an IPv4 address stands in the last 32 bits: compatible, translated, NAT64.
+_CARRIERS = tuple(
+    ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
+)
+
+
 @lru_cache(4096)
 def _canonical(address: str) -> str:
     """One spelling; an IPv4 address in IPv6 clothes is judged as what it is."""
     number = ipaddress.ip_address(address.partition("%")[0])
-    return str((number.version == 6 and number.ipv4_mapped) or number)
+    if isinstance(number, ipaddress.IPv4Address):
+        return str(number)
+    inner = number.ipv4_mapped or number.sixtofour or (number.teredo[1] if number.teredo else None)
+    if inner is None and int(number) > 1 and any(number in carrier for carrier in _CARRIERS):
+        inner = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
+    return str(inner or number)
 
 
 @lru_cache(256)
@@ -248,7 +259,8 @@ class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as
             raise _failure_of(late, self._request, self._gate) from late
 
     async def _leave(self, *failure: Any) -> None:
-        _gate.reset(self._token)
+        with contextlib.suppress(ValueError):  # a generator that is closed by another task has another context
+            _gate.reset(self._token)
         response = self._answer
         if response is not None:
             if response.content.at_eof():

@@ -62,6 +62,13 @@ class Watcher:
         """How far a task is."""
 
 
+# Reserved blocks that some versions of Python take for public ones: protocol assignments and relays.
+_SPECIAL = tuple(
+    ipaddress.ip_network(text)
+    for text in ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16")
+)
+
+
 class AddressPolicy(Struct, frozen=True):
     """Which addresses tools may reach: the public ones, and the private networks that are listed.
 
@@ -82,7 +89,7 @@ class AddressPolicy(Struct, frozen=True):
         parsed = mapped if mapped is not None else parsed
         if any(parsed in ipaddress.ip_network(network, strict=False) for network in self.networks):
             return True
-        return parsed.is_global and not parsed.is_multicast
+        return parsed.is_global and not parsed.is_multicast and not any(parsed in network for network in _SPECIAL)
 
 
 class Surroundings(Struct, frozen=True):

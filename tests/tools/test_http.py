@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from noetl.errors import StoreUnavailable
 from noetl.model.tool import Timeout
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.tools import load
+from noetl.work.host import AddressPolicy
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +29,20 @@ def shop(loop):
     shop = loop.run(server.__aenter__())
     yield shop
     loop.run(server.__aexit__(None, None, None))
+
+
+@pytest.fixture(autouse=True)
+def no_name_server(monkeypatch):
+    """Names other than localhost are not known here, and nobody outside is asked about them."""
+    real = socket.getaddrinfo
+
+    def known(host, *args, **kwargs):
+        name = host.decode() if isinstance(host, bytes) else host
+        if name is None or name.lower() == "localhost" or re.fullmatch(r"[0-9a-fA-FxX.:%]+", name):
+            return real(host, *args, **kwargs)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
 
 
 @pytest.fixture
@@ -547,6 +563,88 @@ def test_addresses_that_the_policy_denies_are_not_reached_in_any_spelling(http, 
     assert outcome.status == "error" and not outcome.error.retryable
     assert outcome.error.kind == "client_error"
     assert len(shop.seen) == before
+
+
+FORBIDDEN = [
+    *("http://127.0.0.1/", "http://127.0.0.1:8080/x", "http://127.1/", "http://127.0.1/", "http://127.255.255.254/"),
+    *("http://0/", "http://0.0.0.0/", "http://0x7f000001/", "http://0x7f.0.0.1/", "http://0177.0.0.1/"),
+    *("http://017700000001/", "http://2130706433/", "http://00000000000/", "http://4294967295/", "http://1/"),
+    *(
+        "http://localhost/",
+        "http://LOCALHOST/",
+        "http://localhost./",
+        "http://user@127.0.0.1/",
+        "http://a:b@localhost/",
+    ),
+    *("http://example.com@127.0.0.1/", "http://127.0.0.1#@example.com/", "http://127.0.0.1?@example.com/"),
+    *(
+        "http://[::1]/",
+        "http://[::]/",
+        "http://[0:0:0:0:0:0:0:1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:7f00:1]/",
+    ),
+    *("http://[::127.0.0.1]/", "http://[64:ff9b::7f00:1]/", "http://[64:ff9b:1::a00:1]/", "http://[2002:7f00:1::]/"),
+    *(
+        "http://[::ffff:0:7f00:1]/",
+        "http://[fe80::1]/",
+        "http://[fc00::1]/",
+        "http://[fd12:3456::1]/",
+        "http://[ff02::1]/",
+    ),
+    *(
+        "http://10.0.0.1/",
+        "http://10.255.255.255/",
+        "http://172.16.0.1/",
+        "http://172.31.255.255/",
+        "http://192.168.1.1/",
+    ),
+    *(
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fd00:ec2::254]/",
+        "http://100.64.0.1/",
+        "http://100.100.100.200/",
+    ),
+    *("http://198.18.0.1/", "http://192.0.0.192/", "http://224.0.0.1/", "http://255.255.255.255/", "http://240.0.0.1/"),
+    *(
+        "https://127.0.0.1/",
+        "HTTP://127.0.0.1/",
+        "http://127.0.0.1:80\\@example.com/",
+        "http://\u2460\u2461\u2466.0.0.1/",
+    ),
+    *(
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/",
+        "gopher://127.0.0.1/",
+        "//127.0.0.1/",
+        "http:127.0.0.1",
+        "http:///127.0.0.1/",
+    ),
+    *(
+        "unix:///var/run/docker.sock",
+        "http+unix://%2Fvar%2Frun%2Fdocker.sock/",
+        "dict://127.0.0.1:11211/",
+        "http://127.0.0.1 /",
+    ),
+]
+
+
+@pytest.mark.parametrize("url", FORBIDDEN)
+def test_no_spelling_of_a_private_place_gets_past_a_servers_policy(tool, url):
+    policy = AddressPolicy(private=False)
+
+    let_through = []
+
+    class Server(ToolHost):
+        def allows_address(self, address):
+            if policy.allows(address):
+                let_through.append(address)
+            return False  # whatever the policy says, this test sends nothing anywhere
+
+    outcome = tool("http", {"url": url}, host=Server(), timeout=Timeout(connect=2, total=3))
+    assert not let_through
+    assert outcome.status == "error" and outcome.error.kind in ("client_error", "connection"), outcome.error
+    assert outcome.helpers["http"]["status"] is None
 
 
 def test_a_name_is_checked_by_the_address_that_is_connected_to(http, shop, monkeypatch):
