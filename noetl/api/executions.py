@@ -203,7 +203,7 @@ async def state(
 @router.get("/api/executions/{execution_id}/graph", summary="The net of this execution's playbook")
 async def graph(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
     """Steps and arcs, synthesized ones included."""
-    from noetl.control.nets import net_document
+    from noetl.dsl.net import net_document
 
     folded = await parts_of(request).orchestrator.state(execution_id)
     return answer(net_document(folded.playbook, folded.synthesized.values()))

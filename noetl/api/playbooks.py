@@ -41,7 +41,7 @@ async def validate(request: Request, body: TextBody, _: Caller = needs("viewer")
 @router.post("/api/graph", summary="The net of a playbook's text")
 async def graph(request: Request, body: TextBody, _: Caller = needs("viewer")) -> Response:
     """For previews; diagnostics when it cannot be compiled."""
-    from noetl.control.nets import net_document
+    from noetl.dsl.net import net_document
 
     source = Source(body.content, body.file)
     playbook = parts_of(request).orchestrator.catalogue.compile(source, strict=body.strict, legacy=body.legacy)

@@ -1,0 +1,33 @@
+"""`noetl graph` and `noetl plan`: a playbook shown before it runs."""
+
+from __future__ import annotations
+
+GOOD = "workflow:\n  - step: start\n    tool: {kind: noop}\n    next: {arcs: [{step: last}]}\n  - step: last\n    tool: {kind: noop}\n"
+BAD = "workflow:\n  - step: start\n    tool: {kind: noop}\n    next: {arcs: [{step: nowhere}]}\n"
+
+
+def test_each_format_goes_to_stdout(noetl, playbook):
+    file = playbook(GOOD)
+    assert noetl("graph", file).out.startswith("flowchart TD")
+    assert noetl("graph", file, "--format", "dot").out.startswith("digraph")
+    assert noetl("graph", file, "--format", "svg").out.startswith("<svg ")
+    assert [arc["target"] for arc in noetl("graph", file, "--format", "json").json["arcs"]] == ["last"]
+
+
+def test_a_playbook_with_errors_is_not_drawn(noetl, playbook):
+    for verb in ("graph", "plan"):
+        answer = noetl(verb, playbook(BAD))
+        assert (answer.code, answer.out) == (3, "")
+        assert "[unknown-step]" in answer.err
+
+
+def test_a_missing_file_is_a_usage_error(noetl):
+    assert noetl("plan", "nowhere.yaml").code == 2
+
+
+def test_a_plan_is_text_or_one_document_with_findings(noetl, playbook):
+    file = playbook(GOOD)
+    assert "1. start" in noetl("plan", file).out
+    document = noetl("plan", file, "--json").json
+    assert document["entry"] == "start"
+    assert document["findings"] == []
