@@ -14,7 +14,7 @@ from noetl.dsl.diagnostics import Diagnostic, Findings
 from noetl.dsl.lower import Lowering
 from noetl.dsl.nodes import node_from
 from noetl.dsl.reading import Reader
-from noetl.dsl.source import read_source
+from noetl.dsl.source import MAX_DEPTH, MAX_NODES, read_source, within_limits
 from noetl.dsl.surfaces import canonical, v10, v2025_11
 from noetl.dsl.syntax import DocumentSyntax
 from noetl.model.playbook import Playbook, Step
@@ -68,6 +68,10 @@ def compile_steps(
     The new steps may lead to each other and to steps the playbook has; with an error none is returned.
     """
     findings = Findings(playbook.file or playbook.path, "")
+    if not within_limits(data):
+        message = f"the steps are nested deeper than {MAX_DEPTH} levels, or have more than {MAX_NODES:,} values"
+        findings.add("yaml-limit", node_from(None), message, "hand over fewer and flatter steps")
+        return (), findings.done()
     reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
     document = canonical.document_around(playbook)
     document.steps = canonical.read_steps(reader, node_from(data), "synthesized")

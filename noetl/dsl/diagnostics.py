@@ -50,6 +50,9 @@ class Diagnostic(Struct, frozen=True, order=True):
         }
 
 
+MOST = 10_000  # errors, and warnings, that are listed
+
+
 class Findings:
     """Collects diagnostics of one text; every stage of the front end writes into it."""
 
@@ -59,6 +62,7 @@ class Findings:
         self.strict = strict
         self.found: list[Diagnostic] = []
         self.failed = False
+        self._counts: dict[str, int] = {"error": 0, "warning": 0}
 
     def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
         """Note a finding at a node."""
@@ -80,6 +84,9 @@ class Findings:
             severity = "error"
         if severity == "error":
             self.failed = True
+        self._counts[severity] += 1
+        if self._counts[severity] > MOST:
+            return  # enough to begin with; the rest is counted
         self.found.append(Diagnostic(self.file, line, column, end_line, end_column, code, severity, message, hint))
 
     def done(self) -> tuple[Diagnostic, ...]:
@@ -87,6 +94,10 @@ class Findings:
         kept = set(self.found)
         if "noetl:" in self.text:
             kept = self._heeding_comments(kept)
+        left_out = sum(max(0, count - MOST) for count in self._counts.values())
+        if left_out:
+            message = f"{left_out:,} more problems are not listed"
+            kept.add(Diagnostic(self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "mend these first"))
         return tuple(sorted(kept, key=_order))
 
     def _heeding_comments(self, found: set[Diagnostic]) -> set[Diagnostic]:

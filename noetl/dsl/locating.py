@@ -12,11 +12,21 @@ from collections.abc import Iterator
 from noetl.dsl.nodes import Scalar
 from noetl.dsl.source import LINE_BREAK
 
+# How far into a folded or quoted value its source is walked; beyond, the value's own place must do.
+FARTHEST = 100_000
+
 
 def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
     """Line and column (from 1) at which character `offset` of a scalar's value stands in the text."""
     line, column = node.line, node.column
     if node.start >= node.end:
+        return line, column
+    if node.style == "|":
+        # Lines of a literal block are lines of the text, indented.
+        header = LINE_BREAK.search(text, node.start)
+        indent = _block_indent(text, node, header.end() if header else node.end)
+        return line + 1 + node.text.count("\n", 0, offset), indent + offset - node.text.rfind("\n", 0, offset)
+    if offset > FARTHEST:
         return line, column
     at = max(node.start, node.end - 1)
     for position, (_, here) in enumerate(_characters(text, node)):
@@ -32,27 +42,12 @@ def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
 
 def _characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
     """The value's characters, each with its offset in the text."""
-    if node.style in ("|", ">"):
-        yield from _block_characters(text, node)
+    if node.style == ">":
+        header = LINE_BREAK.search(text, node.start)
+        yield from _aligned(text, node.text, header.end() if header else node.end, node.end)
     else:
-        yield from _flow_characters(text, node)
-
-
-def _block_characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
-    header = LINE_BREAK.search(text, node.start, len(text))
-    cursor = header.end() if header else node.end
-    value = node.value if isinstance(node.value, str) else node.text
-    indent = _block_indent(text, node, cursor)
-    lines = value.split("\n")
-    if node.style == "|":
-        for content in lines:
-            for number, character in enumerate(content):
-                yield character, cursor + indent + number
-            found = LINE_BREAK.search(text, cursor)
-            yield "\n", found.start() if found else node.end
-            cursor = found.end() if found else node.end
-        return
-    yield from _aligned(text, value, cursor, node.end)
+        quoted = node.style in ("'", '"')
+        yield from _aligned(text, node.text, node.start + (1 if quoted else 0), node.end, node.style)
 
 
 def _block_indent(text: str, node: Scalar, cursor: int) -> int:
@@ -70,12 +65,6 @@ def _block_indent(text: str, node: Scalar, cursor: int) -> int:
         if found is None:
             break
     return 0
-
-
-def _flow_characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
-    value = node.text
-    quoted = node.style in ("'", '"')
-    yield from _aligned(text, value, node.start + (1 if quoted else 0), node.end, node.style)
 
 
 def _aligned(text: str, value: str, cursor: int, end: int, style: str = "") -> Iterator[tuple[str, int]]:

@@ -72,6 +72,24 @@ def read_source(content: str | bytes) -> Source:
     return Source(text, builder.build(), builder.problems)
 
 
+def within_limits(data: object) -> bool:
+    """Whether data that has no text of its own is as bounded as what is read from text."""
+    level, depth, count = [data], 0, 0
+    while level:
+        depth += 1
+        count += len(level)
+        if depth > MAX_DEPTH or count > MAX_NODES:
+            return False
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += value.values()
+            elif isinstance(value, list | tuple):
+                below += value
+        level = below
+    return True
+
+
 # --- the text before it is YAML -----------------------------------------------------------------
 
 

@@ -56,6 +56,7 @@ class Template(NamedTuple):
 
 
 _NOTHING = Template((), ())
+_LONG = 20_000  # characters from which the template engine's own limits have to be asked
 
 
 @lru_cache(maxsize=16_384)
@@ -63,7 +64,7 @@ def glance(text: str) -> Template:
     """What a text reads and calls if it is a template."""
     if "{" not in text:
         return _NOTHING
-    if "{%" in text or "{#" in text:
+    if "{%" in text or "{#" in text or len(text) > _LONG:
         return _thorough(text)
     expressions = text.count("{{")
     if not expressions:

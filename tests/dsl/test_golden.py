@@ -56,7 +56,7 @@ def test_what_is_wrong_is_said_as_expected(path):
 
 def test_every_code_is_told_by_some_example():
     told = {code for path in ERR for code in CODES if f"[{code}]" in path.with_suffix(".out").read_text("utf-8")}
-    assert set(CODES) - told == set()
+    assert set(CODES) - told == {"too-many-problems"}  # ten thousand of them: test_diagnostics tells it
 
 
 def test_every_code_has_its_page_and_every_page_its_code():
@@ -72,5 +72,5 @@ def test_a_page_says_what_the_code_means_and_its_examples_are_true(code):
     assert page.startswith(f"# {code.name}\n\n**{code.title}** ({code.severity})\n\n")
     wrong, right = examples(page)
     codes = {found.code for found in compile_playbook(wrong, file="wrong", specs=SPECS).diagnostics}
-    assert codes == {code.name}
+    assert codes == {code.name} or code.name == "too-many-problems" in codes
     assert compile_playbook(right, file="right", specs=SPECS).diagnostics == ()

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from noetl.dsl.checks import arcs, guards, loops, names, older_names, references, rules, specs, syntax, targets
+from noetl.dsl.checks import (
+    arcs,
+    guards,
+    loops,
+    names,
+    older_names,
+    references,
+    rules,
+    specs,
+    syntax,
+    targets,
+    workload,
+)
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.reading import Reader
 from noetl.dsl.syntax import DocumentSyntax
@@ -19,6 +31,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     loops.check,
     arcs.check,
     specs.check,
+    workload.check,
     syntax.check,
     guards.check,
     names.check,

@@ -35,7 +35,7 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
         if rule.do == "skip":
             _check_skip(scene, rule)
     _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
-    decides = any(rule.do != "skip" for rule in rules)  # pre-conditions alone leave errors to fail
+    decides = not rules or any(rule.do != "skip" for rule in rules)  # pre-conditions alone leave errors to fail
     if decides and task.kind != "noop" and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches would go on in silence"

@@ -485,5 +485,7 @@ def _read_block(reader: Reader, name_node: Node | None, node: Node, path: str) -
     block.description = (text_of(described[1]) if described else None) or ""
     if "tool" not in fields:
         reader.missing(mapping, "tool", SHAPES["block"].keys["tool"], SHAPES["block"])
+    elif fields["tool"][0].text != "tool":
+        del fields["tool"]  # an older word that stands for it, told already
     _read_body(reader, block, fields)
     return block

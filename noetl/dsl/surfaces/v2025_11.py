@@ -51,6 +51,13 @@ REJECTED: dict[tuple[str, str], Word] = {
     ("step", "eval"): _word(
         "legacy-eval", "`eval` is no word of this language", "write the task's `spec.policy.rules`"
     ),
+    ("block", "type"): _word("legacy-step-type", "a block has no `type`", "write `tool: {kind: ...}`", "tool"),
+    ("block", "data"): _word("legacy-step-type", "a block has no `data`", "write `input`", "input"),
+    ("block", "with"): _word("legacy-step-type", "a block has no `with`", "write `input`", "input"),
+    ("block", "when"): _word("legacy-step-when", "a block has no `when`", "guard the call with `choose`"),
+    ("block", "result"): _word("legacy-result", "a block has no `result`", "the caller reads the task by its name"),
+    ("block", "sink"): _word("legacy-sink", "a block has no `sink`", _SINK),
+    ("block", "save"): _word("legacy-sink", "a block has no `save`", _SINK),
     ("step.spec", "next_mode"): _word(
         "legacy-next-mode", "`next_mode` is not under `spec`", "write `next: {spec: {mode: ...}}`"
     ),
