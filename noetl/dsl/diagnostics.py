@@ -171,12 +171,13 @@ def _ignores(text: str) -> list[_Ignore]:
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that was probably meant, if one is near enough."""
     lowered = word.lower()
+    length = len(word)
+    allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
     best: tuple[int, str] | None = None
     for candidate in sorted(set(known)):
-        if abs(len(candidate) - len(word)) > 3:
+        if abs(len(candidate) - length) > allowed:
             continue
-        distance = _distance(lowered, candidate.lower(), 3)
-        allowed = 1 if len(word) <= 3 else 2 if len(word) <= 7 else 3
+        distance = _distance(lowered, candidate.lower(), allowed)
         if distance <= allowed and (best is None or distance < best[0]):
             best = (distance, candidate)
     return best[1] if best else None

@@ -14,6 +14,8 @@ from noetl.expr.filters import FILTERS
 from noetl.expr.functions import FUNCTIONS
 from noetl.expr.predicates import TESTS
 
+# What Python authors call as functions.
+_AS_FILTERS = {"len": "length", "str": "string", "sorted": "sort", "dumps": "tojson", "loads": "fromjson"}
 _RUNTIME = frozenset(["namespace", "cycler", "joiner"])
 _IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
 
@@ -65,10 +67,11 @@ def _check_call(scene: Scene, site: Site, call: Call) -> None:
     else:
         known = [*FUNCTIONS, *(STATUS_HELPERS if site.spot.helpers else ())]
         message = f'there is no function "{call.name}"'
-        hint = did_you_mean(call.name, known)
-        if not hint and call.name in FILTERS:
-            hint = f"`{call.name}` is a filter: write `value | {call.name}`"
-        hint = hint or "functions: " + ", ".join(sorted(known))
+        filter = _AS_FILTERS.get(call.name, call.name)
+        if filter in FILTERS:
+            hint = f"`{filter}` is a filter: write `value | {filter}`"
+        else:
+            hint = did_you_mean(call.name, known, "functions: " + ", ".join(sorted(known)))
     scene.inside("unknown-function", site, call.offset, len(call.name), message, hint)
 
 
