@@ -77,7 +77,7 @@ class Driver:
             self._display.close()
             sys.stderr.flush()
             os._exit(INTERRUPTED)
-        terminal.note("cancelling; Ctrl-C again leaves at once")
+        self._display.log("cancelling; Ctrl-C again leaves at once")
         self._stop(INTERRUPTED, "interrupted by the user")
 
     def _stop(self, code: int, reason: str) -> None:
