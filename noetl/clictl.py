@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 the execution failed, 2 usage, 3 invalid playbook, 4 canno
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
+    # What is imported stays: looking through it for garbage again and again is a tenth of the start.
+    gc.set_threshold(50_000, 20, 20)
     try:
         from noetl.commands import program
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -196,7 +197,7 @@ def why(execution_id: str, store: str | None, as_json: bool) -> None:
         async with opened(store) as engine:
             summary = await named(engine, execution_id)
             state = await engine.orchestrator.state(summary.execution_id)
-            return explain(state, await engine.orchestrator.events(summary.execution_id))
+            return explain(state, await engine.orchestrator.events(summary.execution_id), time.time())
 
     found = asyncio.run(explained())
     if as_json:
@@ -335,8 +336,6 @@ def _when(at: float | None) -> str | None:
 
 
 def _took(start: float | None, end: float | None) -> str | None:
-    import time
-
     from noetl.commands.display import duration
 
     return None if start is None else duration(max(0.0, (end or time.time()) - start))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 
 from noetl.model.events import instant
 
@@ -18,7 +17,9 @@ class RealDraws:
 
     def uuid(self) -> str:
         """A random UUID."""
-        return str(uuid.uuid4())
+        from uuid import uuid4  # its import looks at the platform: only for those who draw one
+
+        return str(uuid4())
 
     def random(self) -> float:
         """A number from 0 up to 1."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from noetl.engine.explain import why
 from noetl.engine.state import State
 from noetl.model import events as ev
 from noetl.model.ids import iteration_id
@@ -27,29 +28,30 @@ class Explanation(Struct, frozen=True):
     way: tuple[str, ...] = ()
 
 
-def explain(state: State, log: Sequence[ev.Recorded]) -> Explanation:
-    """Explain an execution from its folded state and its log."""
+def explain(state: State, log: Sequence[ev.Recorded], at: float) -> Explanation:
+    """Explain an execution from its folded state and its log, as it is at this instant."""
     return Explanation(
         execution_id=state.execution_id,
         status=state.status,
-        summary=_summary(state, log),
-        because=tuple(_because(state, log)),
+        summary=_summary(state, log, at),
+        because=tuple(_because(state, log, at)),
         way=tuple(_way(state.playbook, log)),
     )
 
 
-def _summary(state: State, log: Sequence[ev.Recorded]) -> str:
+def _summary(state: State, log: Sequence[ev.Recorded], at: float) -> str:
     words = {"success": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
-    seconds = state.at - log[0].at if log else 0.0
     if state.status in words:
-        return f"{state.playbook.path} {words[state.status]} after {seconds:.2f} s"
-    return f"{state.playbook.path} is {state.status}; its last event was {seconds:.2f} s after its first"
+        return f"{state.playbook.path} {words[state.status]} after {state.at - log[0].at:.2f} s"
+    return (
+        f"{state.playbook.path} is {state.status} since {at - log[0].at:.0f} s; it last moved {at - state.at:.0f} s ago"
+    )
 
 
 # ── reasons ─────────────────────────────────────────────────────────────────────────────
 
 
-def _because(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
+def _because(state: State, log: Sequence[ev.Recorded], at: float) -> Iterator[str]:
     if state.status == "success":
         if state.result_step:
             yield f"nothing was left to do; its output is that of step {state.result_step}"
@@ -60,7 +62,7 @@ def _because(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
         yield f"somebody cancelled it: {reasons[-1]}" if reasons and reasons[-1] else "somebody cancelled it"
         yield from _interrupted(log)
     else:
-        yield from _waiting(state)
+        yield from (finding.text for finding in why(state, at))
 
 
 def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
@@ -105,32 +107,6 @@ def _interrupted(log: Sequence[ev.Recorded]) -> Iterator[str]:
         body = event.body
         if isinstance(body, ev.StepFailed) and body.output.error and body.output.error.kind == "cancelled":
             yield f"step {body.step} was at work then"
-
-
-def _waiting(state: State) -> Iterator[str]:
-    if state.paused:
-        yield "it is paused: `resume` lets it go on"
-    for run in state.open.values():
-        where = iteration_id(run.step_run.step.name, run.path)
-        if run.child is not None:
-            child = state.children.get(run.child)
-            yield f"{where} waits for the child execution {child.child if child and child.child else 'it asked for'}"
-        elif run.status == "leased":
-            doing = f"runs task {run.current}" if run.current else "is at work"
-            yield f"{where} {doing} at worker {run.worker}"
-        elif run.status == "queued":
-            yield f"{where} waits for a worker"
-        else:
-            yield f"{where} is {run.status}"
-    words = {
-        "admission": "its gate is closed (spec.policy.admit)",
-        "join": "other branches can still reach it",
-        "paused": "the execution is paused",
-    }
-    for step, tokens in state.waiting.items():
-        for token in tokens:
-            origin = f" from {token.origin}" if token.origin else ""
-            yield f"a token{origin} stands before step {step}: {words.get(token.reason or '', 'it has just come')}"
 
 
 # ── the way ─────────────────────────────────────────────────────────────────────────────

@@ -110,7 +110,8 @@ def _decoded(content: str | bytes) -> tuple[str, Problem | None]:
 
 
 _UNPRINTABLE = re.compile(
-    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\ufeff",
+    # Said by what is not allowed: the class of what is allowed takes 5 ms to compile at every start.
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]",
 )
 
 

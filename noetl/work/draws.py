@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 
 from noetl.model.events import instant
 from noetl.ports import Clock
@@ -23,7 +22,9 @@ class WorldDraws:
 
     def uuid(self) -> str:
         """A random UUID."""
-        return str(uuid.uuid4())
+        from uuid import uuid4  # its import looks at the platform: only for those who draw one
+
+        return str(uuid4())
 
     def random(self) -> float:
         """A number from 0 up to 1."""

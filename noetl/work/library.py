@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -27,7 +28,11 @@ MAX_EXECUTIONS = 1024
 MAX_HYDRATED = 256 << 20
 SECRETS_KEPT = 20.0  # seconds; the keychain renews tokens, so a value is asked for again soon
 
-_decode = msgspec.json.Decoder(Playbook).decode
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Playbook]:
+    """Made when the first playbook comes: to look into the whole model takes a while."""
+    return msgspec.json.Decoder(Playbook)
 
 
 class Secrets:
@@ -84,7 +89,7 @@ class Library:
         return await asyncio.shield(fetching)
 
     async def _fetch(self, digest: str) -> Programs:
-        playbook = _decode(await self._link.playbook(digest))
+        playbook = _decoder().decode(await self._link.playbook(digest))
         programs = self._programs[digest] = Programs(playbook, self._specs)
         while len(self._programs) > MAX_PLAYBOOKS:
             self._programs.popitem(last=False)

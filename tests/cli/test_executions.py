@@ -149,6 +149,20 @@ def test_why_says_in_words_how_it_ended(noetl, ran, playbook):
     assert noetl("why", "last", "--json").json
 
 
+def test_why_says_what_a_running_execution_waits_for(noetl, start, playbook):
+    slow = "workflow:\n  - step: start\n    tool: {kind: python, code: 'import time; time.sleep(60)'}\n"
+    run = start("run", playbook(slow))
+    for line in run.stderr:
+        if line.startswith("start: running"):
+            break
+    answer = noetl("why", "last")
+    assert "is running since" in answer.out
+    assert 'step "start"' in answer.out
+    run.terminate()
+    assert run.wait(30) == 130
+    assert "somebody cancelled it" in noetl("why", "last").out
+
+
 def test_what_has_ended_cannot_be_cancelled(noetl, ran):
     answer = noetl("cancel", "last")
     assert answer.code == 2
