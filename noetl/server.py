@@ -127,7 +127,10 @@ async def _can_open(settings: Settings) -> None:
     from noetl.backends import open_stores
 
     events, _ = open_stores(settings.store)
-    await events.close()
+    try:
+        await events.by_key("readiness")
+    finally:
+        await events.close()
 
 
 def serve(settings: Settings) -> None:

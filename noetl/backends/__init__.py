@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from noetl.ports import EventStore, PlaybookStore
 
 
+POSTGRES = ("postgresql", "postgres")
+
+
 def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
     """The event store and the catalogue that a URL names."""
     scheme, _, rest = url.partition(":")
@@ -27,7 +30,20 @@ def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
 
         file = SqliteFile(sqlite_path(url))
         return SqliteEventStore(file), SqlitePlaybookStore(file)
-    raise RequestRefused(f"no event store is called {scheme!r}: use memory:, sqlite:///path or the path of a file")
+    if scheme in POSTGRES:
+        try:
+            from noetl.drivers.postgres_database import PostgresDatabase
+        except ImportError:
+            raise RequestRefused("a store on Postgres needs its driver: pip install 'noetl[postgres]'") from None
+        from noetl.backends.events.postgres import PostgresEventStore
+        from noetl.backends.playbooks.postgres import PostgresPlaybookStore
+
+        database = PostgresDatabase(f"postgresql:{rest}")
+        return PostgresEventStore(database), PostgresPlaybookStore(database)
+    raise RequestRefused(
+        f"no event store is called {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
+        "the path of a file, or memory:"
+    )
 
 
 def open_owners(url: str) -> Owners | None:

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from noetl.backends.events.memory import MemoryEventStore
+from noetl.backends.events.postgres import PostgresEventStore
 from noetl.backends.events.sqlite import SqliteEventStore
+from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.drivers.sqlite_file import SqliteFile
 from noetl.ports import EventStore
 from noetl.testing.event_store_suite import EventStoreSuite
@@ -19,3 +23,12 @@ class TestMemory(EventStoreSuite):
 
     async def open_store(self, place: Path) -> EventStore:
         return MemoryEventStore()
+
+
+class TestPostgres(EventStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _fresh(self, database: str) -> None:
+        self.dsn = database
+
+    async def open_store(self, place: Path) -> EventStore:
+        return PostgresEventStore(PostgresDatabase(self.dsn))

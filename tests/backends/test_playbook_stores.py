@@ -5,16 +5,23 @@ import asyncio
 import pytest
 
 from noetl.backends.playbooks.memory import MemoryPlaybookStore
+from noetl.backends.playbooks.postgres import PostgresPlaybookStore
 from noetl.backends.playbooks.sqlite import SqlitePlaybookStore
+from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.drivers.sqlite_file import SqliteFile
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "memory", "postgres"])
 def in_store(request, tmp_path):
     def run(scenario):
         async def whole():
             if request.param == "memory":
                 await scenario(MemoryPlaybookStore())
+                return
+            if request.param == "postgres":
+                database = PostgresDatabase(request.getfixturevalue("database"))
+                await scenario(PostgresPlaybookStore(database))
+                await database.close()
                 return
             file = SqliteFile(str(tmp_path / "noetl.db"))
             await scenario(SqlitePlaybookStore(file))

@@ -1,0 +1,212 @@
+"""The event log in Postgres: the truth of a cluster, for any number of servers.
+
+The rows are those of `drivers.event_rows`; appends are written by `drivers.event_writer`. Tails are
+woken by NOTIFY and look by themselves as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from noetl.drivers.event_rows import (
+    check_complete,
+    checksum,
+    decode_log,
+    encode_append,
+    intact,
+    listed_summary,
+    number_of,
+    one_summary,
+)
+from noetl.drivers.event_writer import EventWriter
+from noetl.drivers.postgres_database import PostgresDatabase
+from noetl.drivers.tails import Tails, follow
+from noetl.errors import RequestRefused
+from noetl.model.events import Recorded
+from noetl.ports import Append, ExecutionFilter, ExecutionSummary
+
+SCHEMA = (
+    """
+    CREATE TABLE noetl_executions(
+      id int8 PRIMARY KEY,
+      seq int8 NOT NULL,
+      status text NOT NULL,
+      ended bool NOT NULL,
+      path text NOT NULL,
+      parent int8,
+      key text,
+      data bytea NOT NULL,
+      crc int8 NOT NULL
+    ) WITH (fillfactor = 70);
+    CREATE UNIQUE INDEX noetl_executions_key ON noetl_executions(key) WHERE key IS NOT NULL;
+    CREATE INDEX noetl_executions_unfinished ON noetl_executions(id) WHERE NOT ended;
+    CREATE INDEX noetl_executions_status ON noetl_executions(status, id);
+    CREATE INDEX noetl_executions_path ON noetl_executions(path, id);
+    CREATE INDEX noetl_executions_parent ON noetl_executions(parent, id) WHERE parent IS NOT NULL;
+    CREATE TABLE noetl_log(
+      execution int8 NOT NULL,
+      first int8 NOT NULL,
+      count int8 NOT NULL,
+      data bytea NOT NULL,
+      crc int8 NOT NULL,
+      PRIMARY KEY(execution, first)
+    );
+    CREATE TABLE noetl_snapshots(
+      execution int8 PRIMARY KEY,
+      seq int8 NOT NULL,
+      data bytea NOT NULL,
+      crc int8 NOT NULL
+    )
+    """,
+)
+
+CHANNEL = "noetl_log"
+ROWS = 500  # log rows read at once
+_SELECT = "SELECT id, seq, status, path, data, crc FROM noetl_executions"
+
+
+class PostgresEventStore:
+    """`ports.EventStore` on a Postgres database."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._writer = EventWriter(database)
+        self._tails = Tails(self._lengths)
+        self._listening = False
+        database.migrate("events", SCHEMA)
+
+    async def append(self, append: Append) -> None:
+        """Add events at the expected seq; on disk when it returns."""
+        row = encode_append(append)
+        if "\x00" in (row.summary.key or "") or "\x00" in row.summary.path:
+            raise RequestRefused("a key or a path with a NUL character cannot be kept; leave it out")
+        await self._writer.submit(append, row)
+        self._tails.ring(append.execution_id)
+        self._database.tell(CHANNEL, append.execution_id)
+
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """Events with seq > after, in order, verified."""
+        number = number_of(execution_id)
+        if number is None:
+            return []
+        async with (
+            self._database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            begin = (
+                await connection.fetchval(
+                    "SELECT max(first) FROM noetl_log WHERE execution = $1 AND first <= $2", number, after + 1
+                )
+                or 1
+            )
+            events: list[Recorded] = []
+            while True:
+                rows = await connection.fetch(
+                    "SELECT first, count, data, crc FROM noetl_log WHERE execution = $1 AND first >= $2 "
+                    "ORDER BY first LIMIT $3",
+                    number,
+                    begin,
+                    ROWS,
+                )
+                seen = events[-1].seq if events else after
+                remaining = None if limit is None else limit - len(events)
+                page, end = decode_log(execution_id, number, map(tuple, rows), seen, remaining, begin)
+                events += page
+                if end is None or (limit is not None and len(events) >= limit):
+                    return events
+                if len(rows) < ROWS:
+                    acknowledged = await connection.fetchval("SELECT seq FROM noetl_executions WHERE id = $1", number)
+                    check_complete(execution_id, acknowledged, end)
+                    return events
+                begin = end + 1
+
+    def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        if not self._listening:
+            self._listening = True
+            self._database.listen(CHANNEL, self._tails.ring)
+        return follow(self, self._tails, execution_id, after)
+
+    async def summary(self, execution_id: str) -> ExecutionSummary | None:
+        """The projection of one execution."""
+        number = number_of(execution_id)
+        if number is None:
+            return None
+        return one_summary(await self._database.row(f"{_SELECT} WHERE id = $1", number))
+
+    async def by_key(self, key: str) -> ExecutionSummary | None:
+        """The execution that was started under this idempotency key."""
+        if "\x00" in key:
+            return None
+        return one_summary(await self._database.row(f"{_SELECT} WHERE key = $1", key))
+
+    async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
+        """Newest first, one page. A damaged row is shown as such, so that the others are."""
+        clauses, values = _clauses(where)
+        rows = await self._database.fetch(
+            f"{_SELECT} {'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT {int(where.limit)}",
+            *values,
+        )
+        return [listed_summary(tuple(row)) for row in rows]
+
+    async def unfinished(self) -> list[str]:
+        """Ids of executions that have not reached playbook.processed, oldest first."""
+        rows = await self._database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
+        return [str(row[0]) for row in rows]
+
+    async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
+        """Keep a folded state; an older one never replaces a newer one."""
+        number = int(execution_id)
+        await self._database.execute(
+            "INSERT INTO noetl_snapshots AS s (execution, seq, data, crc) VALUES ($1, $2, $3, $4) "
+            "ON CONFLICT (execution) DO UPDATE SET seq = excluded.seq, data = excluded.data, crc = excluded.crc "
+            "WHERE excluded.seq > s.seq",
+            number,
+            seq,
+            data,
+            checksum(number, seq, data),
+        )
+
+    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
+        """The newest folded state; a damaged one is as good as none."""
+        number = number_of(execution_id)
+        if number is None:
+            return None
+        row = await self._database.row("SELECT seq, data, crc FROM noetl_snapshots WHERE execution = $1", number)
+        if row is None or not intact(row[2], number, row[0], row[1]):
+            return None
+        return row[0], row[1]
+
+    async def close(self) -> None:
+        """Wake who still follows a log, flush, let go."""
+        await self._writer.close()
+        await self._database.close()
+        self._tails.close()
+
+    async def _lengths(self, followed: list[str]) -> list[tuple[str, int]]:
+        rows = await self._database.fetch(
+            "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[])", [int(name) for name in followed]
+        )
+        return [(str(row[0]), row[1]) for row in rows]
+
+
+def _clauses(where: ExecutionFilter) -> tuple[list[str], list[object]]:
+    clauses: list[str] = []
+    values: list[object] = []
+
+    def add(clause: str, value: object) -> None:
+        values.append(value)
+        clauses.append(clause.replace("?", f"${len(values)}"))
+
+    if where.status:
+        add("status = ANY(?::text[])", list(where.status))
+    if where.path is not None:
+        add("path = ?", where.path.replace("\x00", ""))
+    if where.parent is not None:
+        add("parent = ?", number_of(where.parent))
+    if where.search:
+        pattern = where.search.replace("\x00", "").replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        add("(path ILIKE ? OR id::text LIKE ?)", f"%{pattern}%")
+    if where.before is not None:
+        add("id < ?", number_of(where.before) or 0)
+    return clauses, values

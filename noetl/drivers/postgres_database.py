@@ -1,0 +1,247 @@
+"""One Postgres database that keeps an installation's truth: connections, migrations, wake-ups.
+
+Connections are opened when they are first needed and again after the server went away. NOTIFY
+only wakes: whoever listens also looks by itself now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NoReturn
+
+import asyncpg
+
+from noetl.errors import StoreUnavailable
+
+log = logging.getLogger("noetl.store")
+
+POOL_SIZE = 8
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
+PAUSES = (0.05, 0.2, 0.5, 1.0)
+MOST_BYTES = 7_000  # Postgres refuses a notice of 8000
+
+AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.PostgresError)
+
+_MIGRATIONS = "CREATE TABLE IF NOT EXISTS noetl_migrations(part text PRIMARY KEY, version integer NOT NULL)"
+_LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
+
+
+def unavailable(problem: BaseException) -> StoreUnavailable:
+    """What went wrong, as the store's own exception."""
+    if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
+        kind = "auth"
+    elif isinstance(problem, asyncpg.DiskFullError):
+        kind = "storage.quota"
+    elif isinstance(problem, asyncpg.InsufficientPrivilegeError):
+        kind = "storage.access"
+    else:
+        kind = "connection"
+    return StoreUnavailable(f"Postgres: {problem or type(problem).__name__}", kind=kind)
+
+
+class PostgresDatabase:
+    """The database behind an installation's stores; they share it, and the event store closes it."""
+
+    def __init__(self, url: str, *, size: int = POOL_SIZE) -> None:
+        self._url = url
+        self._size = size
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._schemas: dict[str, Sequence[str]] = {}
+        self._heard: dict[str, list[Callable[[str], None]]] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._told: dict[str, dict[str, None]] = {}
+        self._teller: asyncio.Task[None] | None = None
+        self.closed = False
+
+    def migrate(self, part: str, schema: Sequence[str]) -> None:
+        """Steps that lead to this part's tables, oldest first; taken before the first use."""
+        self._schemas[part] = schema
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection of the pool; what goes wrong with it is a StoreUnavailable."""
+        try:
+            pool = await self._open()
+            async with pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                yield connection
+        except AWAY as problem:
+            self._raise(problem)
+
+    async def fetch(self, query: str, *values: Any) -> list[Any]:
+        """All rows."""
+        async with self.connection() as connection:
+            rows: list[Any] = await connection.fetch(query, *values)
+            return rows
+
+    async def row(self, query: str, *values: Any) -> Any:
+        """The first row, if any."""
+        async with self.connection() as connection:
+            return await connection.fetchrow(query, *values)
+
+    async def execute(self, query: str, *values: Any) -> None:
+        """Run it."""
+        async with self.connection() as connection:
+            await connection.execute(query, *values)
+
+    async def connect(self) -> Any:
+        """A connection of the caller's own, which it closes."""
+        try:
+            await self._open()
+            return await self._connect()
+        except AWAY as problem:
+            self._raise(problem)
+
+    # ── wake-ups ────────────────────────────────────────────────────────────────────────
+
+    def listen(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Call `heard(word)` for every word told on the channel; with an empty word after a gap."""
+        self._heard.setdefault(channel, []).append(heard)
+        if self._listener is None:
+            self._listener = asyncio.get_running_loop().create_task(self._listen())
+
+    def tell(self, channel: str, word: str) -> None:
+        """Wake who listens, in any process; not waited for, and lost when nobody is there."""
+        self._told.setdefault(channel, {})[word] = None
+        if self._teller is None and not self.closed:
+            self._teller = asyncio.get_running_loop().create_task(self._tell())
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        self.closed = True
+        for task in (self._listener, self._teller):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._listener = self._teller = None
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except (*AWAY, asyncio.CancelledError):
+                pool.terminate()
+
+    async def _open(self) -> Any:
+        if self.closed:
+            raise StoreUnavailable("the store is closed")
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    await self._migrate()
+                    self._pool = await asyncpg.create_pool(
+                        min_size=0, max_size=self._size, connect=self._connect_pooled
+                    )
+        return self._pool
+
+    async def _connect_pooled(self, *_: Any, **others: Any) -> Any:
+        return await self._connect(**{name: others[name] for name in ("loop", "connection_class", "record_class")})
+
+    async def _connect(self, **others: Any) -> Any:
+        return await asyncpg.connect(
+            self._url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            server_settings={"synchronous_commit": "on", "application_name": "noetl"},
+            **others,
+        )
+
+    async def _migrate(self) -> None:
+        connection = await self._connect()
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+                await connection.execute(_MIGRATIONS)
+                for part, schema in self._schemas.items():
+                    done = await connection.fetchval("SELECT version FROM noetl_migrations WHERE part = $1", part) or 0
+                    if done > len(schema):
+                        raise StoreUnavailable(
+                            f"the database was written by a newer NoETL ({part} {done}); use that version",
+                            kind="storage.access",
+                        )
+                    for step in schema[done:]:
+                        await connection.execute(step)
+                    if done < len(schema):
+                        await connection.execute(
+                            "INSERT INTO noetl_migrations(part, version) VALUES ($1, $2) "
+                            "ON CONFLICT (part) DO UPDATE SET version = excluded.version",
+                            part,
+                            len(schema),
+                        )
+        finally:
+            await _close_quietly(connection)
+
+    def _raise(self, problem: BaseException) -> NoReturn:
+        if self.closed:
+            raise StoreUnavailable("the store is closed") from None
+        raise unavailable(problem) from None
+
+    async def _listen(self) -> None:
+        number = 0
+        while True:
+            connection = None
+            try:
+                connection = await self.connect()
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                heard: set[str] = set()
+                while not lost.is_set():
+                    for channel in self._heard.keys() - heard:
+                        await connection.add_listener(channel, self._hear)
+                        heard.add(channel)
+                        self._hear(None, 0, channel, "")
+                    number = 0
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(lost.wait(), 0.5)
+            except (*AWAY, StoreUnavailable) as problem:
+                log.debug("listening waits for Postgres: %s", problem)
+            finally:
+                if connection is not None:
+                    await _close_quietly(connection)
+            await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
+            number += 1
+
+    def _hear(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
+        for heard in self._heard.get(channel, ()):
+            for word in payload.split("\n"):
+                heard(word)
+
+    async def _tell(self) -> None:
+        try:
+            while self._told:
+                channel, words = self._told.popitem()
+                for payload in _payloads(words):
+                    try:
+                        await self.execute("SELECT pg_notify($1, $2)", channel, payload)
+                    except StoreUnavailable as problem:
+                        log.debug("nobody was woken: %s", problem)
+        finally:
+            self._teller = None
+
+
+def _payloads(words: dict[str, None]) -> list[str]:
+    payloads: list[list[str]] = [[]]
+    size = 0
+    for word in words:
+        size += len(word.encode()) + 1
+        if size > MOST_BYTES:
+            payloads.append([])
+            size = len(word.encode()) + 1
+        payloads[-1].append(word)
+    return ["\n".join(each) for each in payloads if each]
+
+
+async def _close_quietly(connection: Any) -> None:
+    """Close without waiting for a server that may be gone."""
+    if not connection.is_closed():
+        try:
+            await asyncio.wait_for(connection.close(), 2)
+        except (*AWAY, asyncio.CancelledError):
+            connection.terminate()
