@@ -33,7 +33,7 @@ def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str,
             near = did_you_mean(head, scopes, " ") if rest else ""
             hint = near.strip() or f"write `ctx.{text}`"
             reader.add("set-without-scope", key, f'"{text}" has no scope; `ctx.{text}` is meant', hint)
-            _assign(reader, found, "ctx", text, key, value, f"{path}/{text}", scopes)
+            _assign(reader, found, "ctx", text, key, value, f"{path}/ctx.{text}", scopes)
     return found
 
 
@@ -45,7 +45,9 @@ def read_scoped(reader: Reader, node: Node | None, scope: str, path: str, word: 
     found: list[SetSyntax] = []
     for text, (key, value) in mapping.entries.items():
         bare = text.removeprefix(f"{scope}.")
-        _assign(reader, found, scope, bare, key, value, f"{path}/{text}", (*SCOPES, "args"))
+        # A path is that of the canonical form, so that a rewritten playbook keeps its paths.
+        where = f"{path}/args/{bare}" if scope == "args" else f"{path}/set/{scope}.{bare}"
+        _assign(reader, found, scope, bare, key, value, where, (*SCOPES, "args"))
     return found
 
 

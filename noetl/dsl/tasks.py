@@ -300,7 +300,7 @@ def _directive_sets(reader: Reader, fields: Fields, path: str) -> list[SetSyntax
     sets: list[SetSyntax] = []
     for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter")):
         if word in fields:
-            sets += read_scoped(reader, fields[word][1], scope, f"{path}/{word}", word)
+            sets += read_scoped(reader, fields[word][1], scope, path, word)
     if "set" in fields:
         sets += read_set(reader, fields["set"][1], f"{path}/set")
     return sets

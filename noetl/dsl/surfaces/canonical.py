@@ -436,7 +436,7 @@ def _read_arc(reader: Reader, node: Node, path: str) -> ArcSyntax:
         arc.target = text_of(arc.target_node)
     arc.when = fields["when"][1] if "when" in fields else None
     if "args" in fields:
-        arc.sets += read_scoped(reader, fields["args"][1], "args", f"{path}/args", "args")
+        arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:
         arc.sets += read_set(reader, fields["set"][1], f"{path}/set", scopes=("ctx",))
     return arc
@@ -457,7 +457,8 @@ def _read_workbook(reader: Reader, node: Node) -> list[BlockSyntax]:
             if mapping is not None and "name" not in mapping.entries:
                 reader.missing(mapping, "name", SHAPES["block"].keys["name"], SHAPES["block"])
             elif mapping is not None:
-                entries.append((mapping.entries["name"][1], mapping, f"workbook/{number}"))
+                name = mapping.entries["name"][1]
+                entries.append((name, mapping, f"workbook/{text_of(name) or number}"))
     for name_node, value, path in entries:
         block = _read_block(reader, name_node, value, path)
         if block is None:
