@@ -21,6 +21,7 @@ FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 1
 VERBS: dict[str, str] = {
     "run": "run:run",
     "validate": "playbooks:validate",
+    "fmt": "rewriting:fmt",
     "plan": "drawing:plan",
     "graph": "drawing:graph",
     "schema": "playbooks:schema",

@@ -29,7 +29,7 @@ def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
     if offset > FARTHEST:
         return line, column
     at = max(node.start, node.end - 1)
-    for position, (_, here) in enumerate(_characters(text, node)):
+    for position, (_, here) in enumerate(characters(text, node)):
         if position == offset:
             at = here
             break
@@ -40,7 +40,7 @@ def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
     return line, column + at - begin
 
 
-def _characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
+def characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
     """The value's characters, each with its offset in the text."""
     if node.style == ">":
         header = LINE_BREAK.search(text, node.start)

@@ -1,0 +1,80 @@
+"""Verbs that rewrite playbooks: their layout, and their surface."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from noetl.commands.files import CannotRead, read_bounded
+from noetl.commands.program import FAILED, INVALID, USAGE
+from noetl.commands.terminal import talk, terminal
+
+
+def readable(name: str) -> tuple[str | None, Any]:
+    """A playbook's text; None, with its problems told, when it is no YAML."""
+    from noetl.dsl.diagnostics import Findings
+    from noetl.dsl.source import MAX_BYTES, read_source
+
+    content = read_bounded(name, MAX_BYTES)
+    source = read_source(content)
+    if source.root is None or source.problems:
+        findings = Findings("<stdin>" if name == "-" else name, source.text)
+        for problem in source.problems:
+            findings.add(*problem)
+        terminal.diagnostics(findings.done(), content)
+        return None, content
+    return content.decode("utf-8-sig"), content
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--check", is_flag=True, help="Write nothing; name what would change and exit with 1.")
+@talk
+def fmt(files: tuple[str, ...], check: bool) -> int:
+    """Bring playbooks into their canonical layout, in place (- is stdin to stdout).
+
+    Indentation by two, flat `set` targets, `name:` tasks, no white space at the end of lines. Comments, blank lines
+    and the order of keys stay, and so does the meaning. Exit code 0, 1 when --check found something, 3 when a file
+    is no YAML, 2 when it could not be read.
+    """
+    from noetl import tools
+    from noetl.dsl.format import format_text
+
+    specs = tools.specs()
+    code = 0
+    for name in files:
+        try:
+            text, content = readable(name)
+        except CannotRead as problem:
+            terminal.error(str(problem))
+            code = USAGE
+            continue
+        if text is None:
+            code = code or INVALID
+            continue
+        formatted = format_text(text, specs)
+        changed = formatted.encode() != content
+        if name == "-" and not check:
+            sys.stdout.write(formatted)
+        elif changed and check:
+            terminal.data(name)
+            code = code or FAILED
+        elif changed:
+            write(name, formatted)
+            terminal.note(f"formatted {name}")
+    return code
+
+
+def write(name: str, text: str) -> None:
+    """Put a text in the place of a file's, all of it or nothing."""
+    path = Path(name).resolve()
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_bytes(text.encode())
+        beside.chmod(path.stat().st_mode & 0o777)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
