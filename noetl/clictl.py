@@ -10,7 +10,9 @@ Exit codes: 0 done, 1 the execution failed, 2 usage, 3 invalid playbook, 4 canno
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from noetl.commands import program
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(program.run(words))
+    code = program.run(words)
+    if arguments is not None:
+        sys.exit(code)
+    _leave(code)
+
+
+def _leave(code: int) -> None:
+    """End the process at once: taking the interpreter apart would be a fifth of a short command's time.
+
+    Everything is closed by now; whoever asked to be called at the end is called, and both streams are
+    flushed (to a reader that may have left)."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 1
+    os._exit(code)
 
 
 if __name__ == "__main__":
