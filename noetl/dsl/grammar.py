@@ -111,6 +111,7 @@ _shape(
         "owner": Key("text", "Whom to ask."),
     },
     open=True,
+    noun="metadata block",
 )
 _shape(
     "keychain",
@@ -170,6 +171,7 @@ _shape(
         "max_step_runs": Key("count", "Most step runs of one execution.", least=1, templated=False),
         "max_call_depth": Key("count", "Deepest nesting of playbook and workbook calls.", least=1, templated=False),
     },
+    noun="limits block",
 )
 _shape(
     "step",
@@ -257,12 +259,14 @@ _shape(
         "timeout_s": Key("number", "Seconds one run of the step may take.", least=0),
         "deadline_s": Key("number", "Seconds from the execution's start by which it must have ended.", least=0),
     },
+    noun="lifecycle block",
 )
 _shape(
     "failure",
     "Failure",
     "What a failed iteration means for its loop.",
     {"mode": Key("text", "Stop at once, or go on and list failures.", choices=("fail_fast", "best_effort"))},
+    noun="failure block",
 )
 _shape(
     "synthesize",
@@ -281,6 +285,7 @@ _shape(
         "steps": Key("count", "Most steps that may be added (100).", least=1, templated=False),
         "kinds": Key("texts", "Tool kinds they may use; all, if left out."),
     },
+    noun="limits block",
 )
 _shape(
     "loop",
@@ -354,6 +359,7 @@ _shape(
         "backoff_seconds": Key("number", "", least=0, state="accepted", instead="delay"),
     },
     open=True,
+    noun="retry block",
 )
 _shape(
     "task.spec",
@@ -402,7 +408,7 @@ _shape(
         "do": Key("text", "The directive.", required=True, choices=DIRECTIVES),
         "attempts": Key("count", "retry: executions in all, the first one included (3).", least=1),
         "backoff": Key("text", "retry: how the delay grows.", choices=(*BACKOFFS, "fixed")),
-        "delay": Key("number", "retry: seconds before the next execution.", least=0),
+        "delay": Key("number", "retry, jump: seconds before the next execution.", least=0),
         "max_delay": Key("number", "retry: longest delay in seconds (300).", least=0),
         "to": Key("text", "jump: the task to go on with."),
         "set": Key("set", "Assignments."),
@@ -439,6 +445,7 @@ _shape(
         "policy": Key("any", "", state="reserved"),
         "on_no_match": Key("any", "", state="reserved"),
     },
+    noun="router's spec",
 )
 _shape(
     "arc",
@@ -452,6 +459,7 @@ _shape(
         "args": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}, read by the target's `input`"),
         "spec": Key("any", "", state="reserved"),
     },
+    noun="arc",
 )
 _shape(
     "block",
@@ -483,6 +491,7 @@ _shape(
         ),
         "desc": Key("text", "What it is for."),
     },
+    noun="`choose` item",
 )
 _shape(
     "choose.branch",
@@ -503,6 +512,7 @@ _shape(
         "while": Key("shape", "`{when, tool: [tasks]}`.", required=True, shape="while.body"),
         "desc": Key("text", "What it is for."),
     },
+    noun="`while` item",
 )
 _shape(
     "until",
@@ -513,6 +523,7 @@ _shape(
         "until": Key("shape", "`{when, tool: [tasks]}`.", required=True, shape="while.body"),
         "desc": Key("text", "What it is for."),
     },
+    noun="`until` item",
 )
 _shape(
     "while.body",
@@ -522,6 +533,7 @@ _shape(
         "when": Key("template", "The guard.", required=True),
         "tool": Key("tasks", "The tasks.", required=True),
     },
+    noun="block of tasks",
 )
 
 # Keychain kinds and their fields; typed credentials (`postgres_credential`) are aliases of `credential`.

@@ -189,9 +189,9 @@ class Reader:
         if isinstance(node, Mapping):
             return node
         if node is not None:
-            self.add(
-                "wrong-type", node, f"{article(what)} is a mapping, this is {noun_of(node)}", "write `key: value` lines"
-            )
+            whole = "name its keys: a template cannot stand for all of it"
+            hint = whole if is_template(node) else "write `key: value` lines"
+            self.add("wrong-type", node, f"{article(what)} is a mapping, this is {noun_of(node)}", hint)
         return None
 
     def sequence(self, node: Node | None, what: str) -> list[Node]:
@@ -287,7 +287,7 @@ def noun_of(node: Node) -> str:
 
 def article(noun: str) -> str:
     """The noun with its indefinite article."""
-    return f"an {noun}" if noun[:1] in "aeiou" else f"a {noun}"
+    return f"an {noun}" if noun.lstrip("`")[:1] in "aeiou" else f"a {noun}"
 
 
 def shorten(text: str, length: int = 40) -> str:

@@ -105,11 +105,15 @@ def _thorough(text: str) -> Template:
         offset = _offset(text, line, column)
         unknown = _NO_SUCH.match(message)
         if unknown:
-            return Template((), (), Problem(message, offset, unknown.group(1), unknown.group(2)))
+            return Template((), (), _unknown(unknown.group(1), unknown.group(2), offset))
         return Template((), (), Problem(message.removeprefix("the template cannot be read: "), offset))
     reads = tuple(Read(use.path, use.guarded, _offset(text, use.line, use.column)) for use in slow_names(text))
     found = tuple(Call(use.name, use.args, _offset(text, use.line, use.column)) for use in slow_calls(text))
     return Template(reads, found)
+
+
+def _unknown(what: str, word: str, offset: int) -> Problem:
+    return Problem(f'there is no {what} "{word}"', offset, what, word)
 
 
 def _offset(text: str, line: int, column: int) -> int:
@@ -145,7 +149,7 @@ class _Parser:
 
     An expression answers which paths exist if it held, and which if it did not."""
 
-    __slots__ = ("at", "calls", "end", "guards", "kind", "offset", "reads", "text", "value")
+    __slots__ = ("at", "calls", "guards", "kind", "offset", "problem", "reads", "text", "value")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -153,6 +157,7 @@ class _Parser:
         self.reads: list[Read] = []
         self.calls: list[Call] = []
         self.guards: _Paths = _NO_PATHS
+        self.problem: Problem | None = None  # the first unknown filter or test; the rest is read all the same
         self.kind = ""
         self.value = ""
         self.offset = 0
@@ -168,7 +173,7 @@ class _Parser:
             if self.kind != "end":
                 raise _NotSimple
             start = text.find("{{", self.at)
-        return Template(tuple(self.reads), tuple(self.calls))
+        return Template(tuple(self.reads), tuple(self.calls), self.problem)
 
     # --- tokens ---
 
@@ -502,8 +507,10 @@ class _Parser:
 
     def filter(self, first: int, last: int) -> None:
         self.next()
-        if self.kind != "name" or self.value not in FILTERS:
+        if self.kind != "name":
             raise _NotSimple
+        if self.value not in FILTERS:
+            self.problem = self.problem or _unknown("filter", self.value, self.offset)
         if self.value in ("default", "d"):
             self.take_care(first, last)
         self.next()
@@ -525,8 +532,10 @@ class _Parser:
         if negated:
             self.next()
         name = self.value
-        if name not in TESTS or self.kind not in ("name", "keyword", "constant"):
+        if self.kind not in ("name", "keyword", "constant") or (name not in TESTS and self.kind != "name"):
             raise _NotSimple
+        if name not in TESTS:
+            self.problem = self.problem or _unknown("test", name, self.offset)
         self.next()
         if name in ("defined", "undefined"):
             self.take_care(first, last)
