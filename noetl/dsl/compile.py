@@ -13,6 +13,8 @@ from noetl.dsl.detect import detect
 from noetl.dsl.diagnostics import Diagnostic, Findings
 from noetl.dsl.lower import Lowering
 from noetl.dsl.nodes import node_from
+from noetl.dsl.older.steps import retell
+from noetl.dsl.older.words import asks_for_legacy
 from noetl.dsl.reading import Reader
 from noetl.dsl.source import MAX_DEPTH, MAX_NODES, read_source, within_limits
 from noetl.dsl.surfaces import canonical, v10, v2025_11
@@ -39,21 +41,26 @@ def compile_playbook(
 ) -> Compilation:
     """Read, check and lower a playbook; whatever is wrong with it is in the diagnostics."""
     with _collector_resting():
-        return _compile(text, file, specs, strict)
+        return _compile(text, file, specs, strict, legacy)
 
 
-def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool) -> Compilation:
+def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool) -> Compilation:
     source = read_source(text)
     findings = Findings(file, source.text, strict=strict)
     for problem in source.problems:
         findings.add(*problem)
     document = None
-    if source.root is not None:
+    root, older = source.root, False
+    if root is not None and (legacy or asks_for_legacy(root)):
+        root, older, problems = retell(root, specs)
+        for problem in problems:
+            findings.add(*problem)
+    if root is not None:
         reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
-        document = canonical.read_document(reader, source.root)
+        document = canonical.read_document(reader, root)
         if document is not None:
             check_document(document, reader)
-            document.surface = detect(reader)
+            document.surface = "2025-11" if older else detect(reader)
     playbook = None
     if document is not None and not findings.failed:
         playbook = Lowering(specs).playbook(document, file=file, digest=digest_of(text))
