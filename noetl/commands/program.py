@@ -22,6 +22,7 @@ VERBS: dict[str, str] = {
     "run": "run:run",
     "validate": "playbooks:validate",
     "fmt": "rewriting:fmt",
+    "migrate": "rewriting:migrate",
     "plan": "drawing:plan",
     "graph": "drawing:graph",
     "schema": "playbooks:schema",

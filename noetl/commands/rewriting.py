@@ -78,3 +78,50 @@ def write(name: str, text: str) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--write", "in_place", is_flag=True, help="Write the file instead of stdout.")
+@click.option("--diff", is_flag=True, help="Print what changes, as a unified diff.")
+@talk
+def migrate(file: str, in_place: bool, diff: bool) -> int:
+    """Rewrite a v10 playbook (- is stdin) in canonical words; comments and order stay.
+
+    The new text goes to stdout. What cannot be said exactly is marked with a comment in place and told with its line
+    on stderr. Exit code 0 when all of it was translated (canonical text comes out as it is), 1 when something is
+    marked, 3 when the playbook has errors, 2 when the file could not be read.
+    """
+    from difflib import unified_diff
+
+    from noetl import tools
+    from noetl.dsl.compile import compile_playbook
+    from noetl.dsl.migrate.v10_to_canonical import migrate as rewrite
+    from noetl.errors import RequestRefused
+
+    if in_place and file == "-":
+        raise RequestRefused("--write needs a file, stdin cannot be written")
+    text, content = readable(file)
+    if text is None:
+        return INVALID
+    name = "<stdin>" if file == "-" else file
+    specs = tools.specs()
+    found = compile_playbook(text, file=name, specs=specs).diagnostics
+    errors = [one for one in found if one.severity == "error"]
+    if errors:
+        terminal.diagnostics(errors, content)
+        return INVALID
+    made = rewrite(text, specs)
+    if diff:
+        lines = unified_diff(text.splitlines(True), made.text.splitlines(True), name, name)
+        sys.stdout.writelines(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+        )
+    elif not in_place:
+        sys.stdout.write(made.text)
+    if in_place and made.text != text:
+        write(file, made.text)
+        terminal.note(f"migrated {file}")
+    for note in made.notes:
+        terminal.warn(f"{name}:{note.line}: {note.message}")
+    return FAILED if made.notes else 0

@@ -125,14 +125,16 @@ class Editor:
 # ── the rewritings that formatter and migrations share ──────────────────────────────────────
 
 
-def name_task(editor: Editor, item: Mapping) -> bool:
-    """`- fetch: {kind: http}` becomes `- {name: fetch, kind: http}`, in block and flow; False when it cannot."""
+def name_task(editor: Editor, item: Mapping, *, named: bool = False) -> bool:
+    """`- fetch: {kind: http}` becomes `- {name: fetch, kind: http}`, in block and flow; False when it cannot.
+
+    `named` when a `name` inside is taken care of."""
     ((label, inner),) = item.entries.values()
     if not isinstance(inner, Mapping) or not inner.entries or inner.start < label.start or item.merges:
         return False
     text = editor.text
     between = text[label.end : inner.start]
-    if not _PLAIN_GAP.fullmatch(between) or "name" in inner.entries:
+    if not _PLAIN_GAP.fullmatch(between) or ("name" in inner.entries and not named):
         return False
     name = text[label.start : label.end]
     if inner.flow:

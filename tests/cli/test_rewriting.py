@@ -36,3 +36,34 @@ def test_what_is_no_yaml_is_told_and_left_alone(noetl, playbook):
     assert "yaml-syntax" in answer.err
     assert Path(file).read_bytes() == before
     assert noetl("fmt", "nowhere.yaml").code == 2
+
+
+V10 = "workflow:\n  - step: start\n    tool:\n      - go: {kind: noop}   # now\n"
+CANONICAL = "workflow:\n  - step: start\n    tool:\n      - {name: go, kind: noop}   # now\n"
+
+
+def test_migrate_prints_the_canonical_text_or_writes_it(noetl, playbook):
+    file = playbook(V10)
+    before = Path(file).read_text()
+    answer = noetl("migrate", file)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == before.replace(V10, CANONICAL)
+    diff = noetl("migrate", file, "--diff").out
+    assert "-      - go: {kind: noop}   # now\n+      - {name: go, kind: noop}   # now\n" in diff
+    assert Path(file).read_text() == before
+    assert noetl("migrate", file, "--write").out == ""
+    assert Path(file).read_text() == answer.out
+    assert noetl("migrate", file, "--diff").out == ""
+
+
+def test_what_migrate_marks_is_told_with_its_line_and_exits_with_1(noetl, playbook):
+    text = "workflow:\n  - step: start\n    tool: {kind: noop}\n    set: {ctx.a: '{{ outcome.result.data.x }}'}\n"
+    answer = noetl("migrate", playbook(text))
+    assert answer.code == 1
+    assert "sample.yaml:7: " in answer.err
+    assert "# noetl migrate: " in answer.out
+
+
+def test_a_playbook_with_errors_is_not_migrated(noetl, playbook):
+    answer = noetl("migrate", playbook("workflow:\n  - step: start\n    tool: {kind: nonesuch}\n"))
+    assert (answer.code, answer.out) == (3, "")
