@@ -251,6 +251,16 @@ class RunQueue(Protocol):
         """Let go; who waits gets nothing."""
 
 
+class SignsOfLife(Protocol):
+    """When each worker was last heard of by any server, where several work on one store."""
+
+    async def seen(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """A worker says that it lives and holds these runs (run id, epoch)."""
+
+    async def holds(self, worker: str, run_id: str, epoch: int, within: float) -> bool:
+        """Whether the worker said so within the last seconds, to any server."""
+
+
 class WorkLink(Protocol):
     """A worker's line to the control plane: local, http or nats."""
 

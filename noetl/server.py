@@ -79,17 +79,18 @@ class Server:
     @asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.api.parts import Parts
-        from noetl.backends import open_owners, open_stores
+        from noetl.backends import open_owners, open_server_stores
         from noetl.backends.keychain import InstalledCredentials, open_keychain
-        from noetl.backends.queue.memory import MemoryRunQueue
         from noetl.backends.results import open_results
         from noetl.control import recovery
+        from noetl.control.membership import membership
         from noetl.control.orchestrator import Orchestrator
         from noetl.tools import specs
 
         settings = self.settings
         async with AsyncExitStack() as closing:
-            events, playbooks = open_stores(settings.store)
+            stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
+            events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
             closing.push_async_callback(events.close)
             owners = open_owners(settings.store)
             if owners is not None:
@@ -100,15 +101,17 @@ class Server:
             closing.push_async_callback(credentials.close)
             keychain = open_keychain(settings.home)
             closing.push_async_callback(keychain.close)
+            number = await cluster.join() if cluster else owners.claim() if owners else None
             orchestrator = Orchestrator(
                 store=events,
                 playbooks=playbooks,
                 results=results,
-                queue=MemoryRunQueue(),
+                queue=stores.queue,
                 specs=specs,
                 keychain=keychain,
                 lease_seconds=settings.server_lease_seconds,
-                process=owners.claim() if owners else None,
+                process=number,
+                signs=cluster,
             )
             closing.push_async_callback(orchestrator.close)
             self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__)
@@ -116,6 +119,8 @@ class Server:
             orchestrator.start()
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
+            if cluster is not None:
+                await closing.enter_async_context(membership(cluster, orchestrator))
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))
             yield

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
+    from noetl.backends.cluster.postgres import PostgresCluster
     from noetl.drivers.owners import Owners
-    from noetl.ports import EventStore, PlaybookStore
+    from noetl.ports import EventStore, PlaybookStore, RunQueue
 
 
 POSTGRES = ("postgresql", "postgres")
@@ -44,6 +45,29 @@ def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
         f"no event store is called {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
         "the path of a file, or memory:"
     )
+
+
+class ServerStores(NamedTuple):
+    """What a server works on; `cluster` where several servers can share it."""
+
+    events: EventStore
+    playbooks: PlaybookStore
+    queue: RunQueue
+    cluster: PostgresCluster | None = None
+
+
+def open_server_stores(url: str, name: str = "") -> ServerStores:
+    """The stores of a server, and the queue that fits them."""
+    events, playbooks = open_stores(url)
+    database = getattr(events, "database", None)
+    if database is None:
+        from noetl.backends.queue.memory import MemoryRunQueue
+
+        return ServerStores(events, playbooks, MemoryRunQueue())
+    from noetl.backends.cluster.postgres import PostgresCluster
+    from noetl.backends.queue.postgres import PostgresRunQueue
+
+    return ServerStores(events, playbooks, PostgresRunQueue(database), PostgresCluster(database, name))
 
 
 def open_owners(url: str) -> Owners | None:

@@ -42,6 +42,7 @@ class Parts(Struct, frozen=True):
     recorder: Recorder
     clock: Clock
     draws: Any
+    shared: bool = False  # other processes append to the same executions
 
 
 class Execution:
@@ -88,6 +89,14 @@ class Execution:
             self.state, self.summary = await load_state(self._parts, self.id)
             self._snapshot_at = _next_snapshot(self.state.seq)
         return self.state
+
+    async def fresh(self) -> State:
+        """The state as the log has it now, also where another process wrote since."""
+        if not self.idle:
+            return (await load_state(self._parts, self.id))[0]
+        if self.state is not None and await self._is_behind(self.state.seq) and self.idle:
+            self.forget()
+        return await self.load()
 
     async def begin(self, playbook: Playbook, fact: Fact, key: str | None) -> Decision:
         """The first decision of a new execution; VersionConflict when the id is taken."""
@@ -150,6 +159,9 @@ class Execution:
             while decision.needs:
                 answers = await self._parts.recorder.answers(decision.needs, self.id, state.playbook)
                 decision = decision.resume(answers)
+            if not decision.events and self._parts.shared and await self._is_behind(before):
+                # "No" is an answer about the log, and this was not it: somebody else has written.
+                raise VersionConflict(self.id, before)
             if decision.events:
                 summary = project(summary, decision.events)
                 await self._parts.store.append(
@@ -169,6 +181,10 @@ class Execution:
             self.nudge()
         self._written(self, decision)
         return decision
+
+    async def _is_behind(self, seq: int) -> bool:
+        found = await self._parts.store.summary(self.id)
+        return found is None or found.seq != seq
 
     async def _snapshot(self, state: State) -> None:
         """Keep the folded state, so that a long log need not be folded again from its beginning."""

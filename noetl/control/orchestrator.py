@@ -56,6 +56,7 @@ from noetl.ports import (
     QueuedRun,
     ResultStore,
     RunQueue,
+    SignsOfLife,
 )
 
 CACHE = 1_000  # executions kept in memory although nothing happens in them
@@ -81,6 +82,7 @@ class Orchestrator:
         lease_seconds: float | None = LEASE_SECONDS,
         cache: int = CACHE,
         process: int | None = None,
+        signs: SignsOfLife | None = None,
     ) -> None:
         clock = clock or RealClock()
         self.store = store
@@ -89,7 +91,9 @@ class Orchestrator:
         self._keychain = keychain
         self._queue = queue
         self._deeds = Deeds(clock)
-        self._parts = Parts(store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws())
+        self._parts = Parts(
+            store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws(), signs is not None
+        )
         self._ids = ExecutionIds(clock, process)
         self._timers = Timers(clock, self._timer_due)
         self.work = Workers(
@@ -99,6 +103,7 @@ class Orchestrator:
             clock=clock,
             deeds=self._deeds,
             lease_seconds=lease_seconds,
+            signs=signs,
         )
         self._executions = Executions(self._parts, self._written, self.work.offers, cache)
         self.work.executions = self._executions

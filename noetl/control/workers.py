@@ -16,7 +16,7 @@ from noetl.control.catalogue import Catalogue
 from noetl.control.claims import Claims, pool_name
 from noetl.control.deeds import Deeds
 from noetl.control.execution import Offer
-from noetl.control.leases import Leases
+from noetl.control.leases import Lease, Leases
 from noetl.control.registry import Executions
 from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, Reply, ReportMade, RunReturned
 from noetl.engine.outstanding import leases
@@ -36,7 +36,7 @@ from noetl.model.events import (
 )
 from noetl.model.ids import iteration_id, split_run_id
 from noetl.model.work import Claim, Report, RunOrder, Verdict
-from noetl.ports import Clock, Keychain, QueuedRun, RunQueue
+from noetl.ports import Clock, Keychain, QueuedRun, RunQueue, SignsOfLife
 
 log = logging.getLogger("noetl.control")
 
@@ -55,6 +55,7 @@ class Workers:
         clock: Clock,
         deeds: Deeds,
         lease_seconds: float | None,
+        signs: SignsOfLife | None = None,
     ) -> None:
         self.executions: Executions  # set by the orchestrator, which both belong to
         self.leases = Leases(clock, lease_seconds)
@@ -64,6 +65,7 @@ class Workers:
         self._clock = clock
         self._deeds = deeds
         self._lease_seconds = lease_seconds
+        self._signs = signs  # where other servers work on the same store
         self._claims = Claims(queue, self._lease, self._return)
         self._watch: asyncio.Task[None] | None = None
 
@@ -76,6 +78,10 @@ class Workers:
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
         """Prolong leases; returns the runs that are no longer this worker's."""
         self.leases.extend(worker, runs)
+        if self._signs is not None:
+            # Others may have taken a run away or given it: the log knows, our table may not.
+            await self._signs.seen(worker, runs)
+            return [run_id for run_id, epoch in runs if not await self._take_up(worker, run_id, epoch)]
         unknown = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
         return [run_id for run_id, epoch in unknown if not await self._take_up(worker, run_id, epoch)]
 
@@ -145,7 +151,8 @@ class Workers:
     def adopt(self, state: State) -> None:
         """Take up the leases of a folded log, with a full term each."""
         for run_id, epoch, worker in leases(state):
-            self.leases.grant(run_id, epoch, worker)
+            if not self.leases.holds(worker, run_id, epoch):
+                self.leases.grant(run_id, epoch, worker)
 
     def expire_all(self, state: State) -> None:
         """Take back every lease of a folded log: its workers are gone."""
@@ -213,11 +220,13 @@ class Workers:
     async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
         """A lease this process does not know of: the log says whether it stands."""
         try:
-            state = await self.executions.of(split_run_id(run_id)[0]).load()
+            execution = self.executions.of(split_run_id(run_id)[0])
+            state = await (execution.load() if self._signs is None else execution.fresh())
         except NotFound:
             return False
         run = state.open.get(run_id)
         if run is None or run.status != "leased" or run.epoch != epoch or run.worker != worker:
+            self.leases.release(run_id, epoch)
             return False
         self.leases.grant(run_id, epoch, worker)
         return True
@@ -226,8 +235,20 @@ class Workers:
         while True:
             await self._clock.sleep(term / 4)
             for lease in self.leases.expired():
+                if self._signs is not None and await self._lives_elsewhere(self._signs, lease, term):
+                    continue
                 self.leases.release(lease.run_id, lease.epoch)
                 self._expire(lease.run_id, lease.epoch)
+
+    async def _lives_elsewhere(self, signs: SignsOfLife, lease: Lease, term: float) -> bool:
+        """Whether the worker of an expired lease was heard of by another server."""
+        try:
+            lives = await signs.holds(lease.worker, lease.run_id, lease.epoch, term)
+        except StoreUnavailable:
+            lives = True  # nobody could say anything meanwhile: wait another term
+        if lives:
+            self.leases.extend(lease.worker, [(lease.run_id, lease.epoch)])
+        return lives
 
     def _expire(self, run_id: str, epoch: int) -> None:
         execution_id = split_run_id(run_id)[0]

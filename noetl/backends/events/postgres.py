@@ -69,7 +69,7 @@ class PostgresEventStore:
     """`ports.EventStore` on a Postgres database."""
 
     def __init__(self, database: PostgresDatabase) -> None:
-        self._database = database
+        self.database = database
         self._writer = EventWriter(database)
         self._tails = Tails(self._lengths)
         self._listening = False
@@ -82,7 +82,7 @@ class PostgresEventStore:
             raise RequestRefused("a key or a path with a NUL character cannot be kept; leave it out")
         await self._writer.submit(append, row)
         self._tails.ring(append.execution_id)
-        self._database.tell(CHANNEL, append.execution_id)
+        self.database.tell(CHANNEL, append.execution_id)
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
@@ -90,7 +90,7 @@ class PostgresEventStore:
         if number is None:
             return []
         async with (
-            self._database.connection() as connection,
+            self.database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             begin = (
@@ -124,7 +124,7 @@ class PostgresEventStore:
         """Events as they come, until the execution's last one; NotFound when there is no such execution."""
         if not self._listening:
             self._listening = True
-            self._database.listen(CHANNEL, self._tails.ring)
+            self.database.listen(CHANNEL, self._tails.ring)
         return follow(self, self._tails, execution_id, after)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
@@ -132,18 +132,18 @@ class PostgresEventStore:
         number = number_of(execution_id)
         if number is None:
             return None
-        return one_summary(await self._database.row(f"{_SELECT} WHERE id = $1", number))
+        return one_summary(await self.database.row(f"{_SELECT} WHERE id = $1", number))
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
         """The execution that was started under this idempotency key."""
         if "\x00" in key:
             return None
-        return one_summary(await self._database.row(f"{_SELECT} WHERE key = $1", key))
+        return one_summary(await self.database.row(f"{_SELECT} WHERE key = $1", key))
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """Newest first, one page. A damaged row is shown as such, so that the others are."""
         clauses, values = _clauses(where)
-        rows = await self._database.fetch(
+        rows = await self.database.fetch(
             f"{_SELECT} {'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT {int(where.limit)}",
             *values,
         )
@@ -151,13 +151,13 @@ class PostgresEventStore:
 
     async def unfinished(self) -> list[str]:
         """Ids of executions that have not reached playbook.processed, oldest first."""
-        rows = await self._database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
+        rows = await self.database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
         return [str(row[0]) for row in rows]
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
         """Keep a folded state; an older one never replaces a newer one."""
         number = int(execution_id)
-        await self._database.execute(
+        await self.database.execute(
             "INSERT INTO noetl_snapshots AS s (execution, seq, data, crc) VALUES ($1, $2, $3, $4) "
             "ON CONFLICT (execution) DO UPDATE SET seq = excluded.seq, data = excluded.data, crc = excluded.crc "
             "WHERE excluded.seq > s.seq",
@@ -172,7 +172,7 @@ class PostgresEventStore:
         number = number_of(execution_id)
         if number is None:
             return None
-        row = await self._database.row("SELECT seq, data, crc FROM noetl_snapshots WHERE execution = $1", number)
+        row = await self.database.row("SELECT seq, data, crc FROM noetl_snapshots WHERE execution = $1", number)
         if row is None or not intact(row[2], number, row[0], row[1]):
             return None
         return row[0], row[1]
@@ -180,11 +180,11 @@ class PostgresEventStore:
     async def close(self) -> None:
         """Wake who still follows a log, flush, let go."""
         await self._writer.close()
-        await self._database.close()
+        await self.database.close()
         self._tails.close()
 
     async def _lengths(self, followed: list[str]) -> list[tuple[str, int]]:
-        rows = await self._database.fetch(
+        rows = await self.database.fetch(
             "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[])", [int(name) for name in followed]
         )
         return [(str(row[0]), row[1]) for row in rows]

@@ -39,10 +39,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HttpWorkLink:
-    """Speaks to one server; several servers stand behind one address, or several workers have one each."""
+    """Speaks to one server at a time; of several addresses (with commas) the next one when it is away."""
 
     def __init__(self, url: str, token: str, *, slots: int = 0, patience: float = 20.0) -> None:
-        self._url = url.rstrip("/")
+        self._urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
+        self._at = 0
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._slots = slots
         self._patience = patience  # seconds an answer may take beyond what was waited for
@@ -101,14 +102,17 @@ class HttpWorkLink:
         """Send until it is answered; what the server refuses is raised."""
         pause = FIRST_PAUSE
         while True:
+            asked = self._url
             try:
-                data = await self._send(method, path, body, wait)
+                data = await self._send(asked, method, path, body, wait)
             except (aiohttp.ClientError, TimeoutError, OSError, StoreUnavailable) as problem:
                 if self._closed:
                     raise StoreUnavailable("the line to the server is closed") from None
                 if not self._away:
                     self._away = True
                     log.warning("the server at %s does not answer (%s); trying again", self._url, problem or "timeout")
+                if self._urls[self._at % len(self._urls)] == asked:
+                    self._at += 1  # whoever asked meanwhile may have moved on already
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
@@ -117,13 +121,17 @@ class HttpWorkLink:
                 log.warning("the server at %s answers again", self._url)
             return data
 
-    async def _send(self, method: str, path: str, body: bytes | None, wait: float) -> bytes:
+    @property
+    def _url(self) -> str:
+        return self._urls[self._at % len(self._urls)]
+
+    async def _send(self, url: str, method: str, path: str, body: bytes | None, wait: float) -> bytes:
         session = self._session
         if session is None:
             connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=60)
             session = self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         timeout = aiohttp.ClientTimeout(total=wait + self._patience)
-        async with session.request(method, self._url + path, data=body, timeout=timeout) as response:
+        async with session.request(method, url + path, data=body, timeout=timeout) as response:
             data = await response.read()
             if response.status < 300:
                 return data

@@ -1,0 +1,1 @@
+"""How several servers on one store know of each other."""

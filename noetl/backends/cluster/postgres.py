@@ -1,0 +1,117 @@
+"""Servers and workers that are alive, as rows that everybody sees.
+
+A server that stops beating is removed by one of the others, which then does what the dead one owed:
+the statement that removes the row decides who. A worker's last sign of life, with the runs it said
+it holds, is kept here too, so that a lease given by one server is not taken back by another
+while its worker lives. The database's clock is the only one that is asked.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from noetl.drivers.postgres_database import PostgresDatabase
+from noetl.errors import StoreUnavailable
+from noetl.model.ids import PROCESS_BITS
+
+SCHEMA = (
+    """
+    CREATE TABLE noetl_servers(number int4 PRIMARY KEY, name text NOT NULL, seen timestamptz NOT NULL);
+    CREATE TABLE noetl_duties(name text PRIMARY KEY, until timestamptz NOT NULL);
+    CREATE UNLOGGED TABLE noetl_signs(worker text PRIMARY KEY, seen timestamptz NOT NULL, runs text[] NOT NULL)
+    """,
+)
+
+SERVER_SECONDS = 5.0  # a server that has not beaten for so long is gone
+SWEEP_SECONDS = 60.0  # how often one of the servers looks at everything that is unfinished
+TRIES = 100
+
+
+class Beat(NamedTuple):
+    """What a server learns when it beats."""
+
+    forgotten: bool = False  # the others took us for dead
+    died: tuple[int, ...] = ()  # servers whose work is ours now
+    sweep: bool = False  # it is our turn to look at everything
+
+
+class PostgresCluster:
+    """Membership of servers, and `ports.SignsOfLife` of workers."""
+
+    def __init__(self, database: PostgresDatabase, name: str = "", *, server_seconds: float = SERVER_SECONDS) -> None:
+        self._database = database
+        self._name = name
+        self._seconds = server_seconds
+        self._number: int | None = None
+        database.migrate("cluster", SCHEMA)
+
+    async def join(self) -> int:
+        """Become a member under a number that nobody has."""
+        for _ in range(TRIES):
+            number = secrets.randbits(PROCESS_BITS)
+            if await self._enter(number):
+                self._number = number
+                return number
+        raise StoreUnavailable(f"no free server number after {TRIES} tries")
+
+    async def beat(self) -> Beat:
+        """Say that we live, and hear who does not."""
+        assert self._number is not None
+        row = await self._database.row(
+            "UPDATE noetl_servers SET seen = now() WHERE number = $1 RETURNING number", self._number
+        )
+        if row is None:
+            await self._enter(self._number)
+        died = await self._database.fetch(
+            "DELETE FROM noetl_servers WHERE seen < now() - $1 * interval '1 second' RETURNING number", self._seconds
+        )
+        turn = await self._database.row(
+            "INSERT INTO noetl_duties AS d (name, until) VALUES ('sweep', now() + $1 * interval '1 second') "
+            "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
+            SWEEP_SECONDS,
+        )
+        if turn is not None:
+            await self._database.execute("DELETE FROM noetl_signs WHERE seen < now() - interval '1 day'")
+        return Beat(row is None, tuple(each[0] for each in died), turn is not None)
+
+    async def leave(self) -> None:
+        """Go: the next beat of another server takes over what we owe."""
+        if self._number is not None:
+            await self._database.execute("UPDATE noetl_servers SET seen = '-infinity' WHERE number = $1", self._number)
+
+    # ── ports.SignsOfLife ───────────────────────────────────────────────────────────────
+
+    async def seen(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """A worker says that it lives and holds these runs (run id, epoch)."""
+        await self._database.execute(
+            "INSERT INTO noetl_signs(worker, seen, runs) VALUES ($1, now(), $2::text[]) "
+            "ON CONFLICT (worker) DO UPDATE SET seen = excluded.seen, runs = excluded.runs",
+            worker,
+            [_held(run_id, epoch) for run_id, epoch in runs],
+        )
+
+    async def holds(self, worker: str, run_id: str, epoch: int, within: float) -> bool:
+        """Whether the worker said so within the last seconds, to any server."""
+        row = await self._database.row(
+            "SELECT 1 FROM noetl_signs WHERE worker = $1 AND seen > now() - $2 * interval '1 second' "
+            "AND $3 = ANY(runs)",
+            worker,
+            within,
+            _held(run_id, epoch),
+        )
+        return row is not None
+
+    async def _enter(self, number: int) -> bool:
+        row = await self._database.row(
+            "INSERT INTO noetl_servers(number, name, seen) VALUES ($1, $2, now()) "
+            "ON CONFLICT (number) DO NOTHING RETURNING number",
+            number,
+            self._name,
+        )
+        return row is not None
+
+
+def _held(run_id: str, epoch: int) -> str:
+    return f"{epoch} {run_id}"
