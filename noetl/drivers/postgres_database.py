@@ -24,7 +24,15 @@ COMMAND_SECONDS = 60.0
 PAUSES = (0.05, 0.2, 0.5, 1.0)
 MOST_BYTES = 7_000  # Postgres refuses a notice of 8000
 
-AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.PostgresError)
+# A connection that is cut between two messages can leave the client in a state it does not know (InternalClientError).
+AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresError,
+)
 
 _MIGRATIONS = "CREATE TABLE IF NOT EXISTS noetl_migrations(part text PRIMARY KEY, version integer NOT NULL)"
 _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
