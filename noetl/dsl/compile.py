@@ -52,8 +52,9 @@ def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict
     document = None
     root, older = source.root, False
     if root is not None and (legacy or asks_for_legacy(root)):
-        root, older, problems = retell(root, specs)
-        for problem in problems:
+        told = retell(root, specs)
+        root, older = told.root, told.older
+        for problem in told.problems:
             findings.add(*problem)
     if root is not None:
         reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})

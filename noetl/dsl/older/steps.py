@@ -21,26 +21,35 @@ from noetl.model.tool import ToolSpec
 _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
 
 
+class Remark(NamedTuple):
+    """A word that canonical text does not have: what became of it."""
+
+    node: Node
+    message: str
+
+
 class Retold(NamedTuple):
     """A document in canonical words; `older` says whether it had others. `problems` cannot be told."""
 
     root: Node
     older: bool
     problems: list[Problem]
+    remarks: list[Remark]
 
 
 def retell(root: Node, specs: Table[str, ToolSpec]) -> Retold:
     """A document of 2025-11 as a canonical one."""
     if not isinstance(root, Mapping) or not speaks(root, specs):
-        return Retold(root, False, [])
+        return Retold(root, False, [], [])
     teller = _Teller(root, specs)
-    return Retold(teller.document(), True, teller.problems)
+    return Retold(teller.document(), True, teller.problems, teller.remarks)
 
 
 class _Teller:
     def __init__(self, root: Mapping, specs: Table[str, ToolSpec]) -> None:
         self.root = root
         self.problems: list[Problem] = []
+        self.remarks: list[Remark] = []
         self.variables = Variables(root.get("workflow"), owns_context=owns_context(root))
         self.tools = Tools(specs)
         self.incoming = self.variables.incoming()
@@ -187,6 +196,8 @@ class _Teller:
             elif key == "until":
                 if mode == "sequential":
                     put(entries, ("spec", "until"), names.node(value), key_node)
+                else:
+                    self.remarks.append(Remark(key_node, "`until` of a parallel loop has no effect and is left out"))
             elif key == "loop" and isinstance(value, Mapping):
                 element = text_of(value.get("element"))
                 inner = names.within(**{element: f"iter.{element}"}) if element else names

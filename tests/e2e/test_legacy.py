@@ -1,0 +1,54 @@
+"""Playbooks of 2025-11 and their migrated forms tell the same story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetl import tools
+from noetl.dsl.compile import compile_playbook
+from noetl.dsl.migrate.v2025_11_to_canonical import migrate
+from noetl.local import open_local
+from tests.e2e.api import serving
+from tests.e2e.cases import FOLDER, expectation
+
+FILES = sorted(FOLDER.glob("legacy_*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_migrated_playbook_has_the_same_outputs_and_events(file: Path, tmp_path: Path):
+    for other in FILES:
+        made = migrate(other.read_text(), tools.specs())
+        assert made.notes == ()
+        assert compile_playbook(made.text, file="", specs=tools.specs(), strict=True).playbook is not None
+        (tmp_path / other.name).write_text(made.text)
+    payload: dict[str, Any] = dict(expectation(file).get("payload", {}))
+
+    async def story(path: Path) -> tuple[Any, ...]:
+        async with await open_local(home=tmp_path / "home") as engine:
+            result = await engine.run(path, payload, timeout=60)
+            events = await engine.orchestrator.events(result.execution_id)
+            told = Counter(
+                (each.body.NAME, getattr(each.body, "step", None), getattr(each.body, "task", None)) for each in events
+            )
+            return result.status, result.output, result.ctx, told
+
+    with serving() as address:
+        if expectation(file).get("needs") == "api":
+            payload["api"] = address
+        before, after = asyncio.run(story(file)), asyncio.run(story(tmp_path / file.name))
+    assert after[:3] == before[:3]
+    assert after[3] == before[3]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_without_the_extension_it_is_refused_and_told_what_to_do(file: Path):
+    text = file.read_text().replace("extensions: [legacy]", "extensions: []")
+    found = compile_playbook(text, file=file.name, specs=tools.specs())
+    assert found.playbook is None
+    assert any("noetl migrate" in one.hint for one in found.diagnostics)
+    assert compile_playbook(text, file=file.name, specs=tools.specs(), legacy=True).playbook is not None
