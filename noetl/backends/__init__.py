@@ -84,4 +84,5 @@ def sqlite_path(url: str) -> str:
     path = url.removeprefix("sqlite:").removeprefix("//") if url.startswith("sqlite:") else url
     if not path:
         raise RequestRefused("sqlite: needs the path of a file, for example sqlite:///var/lib/noetl/noetl.db")
-    return os.path.expanduser(path)
+    # `sqlite:////absolute` is how some write it; two slashes in front would be a host to SQLite.
+    return os.path.expanduser("/" + path.lstrip("/") if path.startswith("//") else path)

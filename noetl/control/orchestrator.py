@@ -145,7 +145,10 @@ class Orchestrator:
                 if remaining <= 0:
                     raise TimeoutError(f"execution {execution_id} is still {summary.status} after {timeout} s")
                 await asyncio.wait((ended,), timeout=min(LOOK_SECONDS, remaining))
-                summary = await self.summary(execution_id)
+                held = self._held(execution_id)
+                if held is None or held is summary:  # while it goes on in this process the store has nothing newer
+                    held = await self.summary(execution_id)
+                summary = held
             return summary
         finally:
             waiting = self._ended.get(execution_id, [])

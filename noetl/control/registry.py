@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 from noetl.control.execution import Execution, Offer, Parts
 from noetl.engine.decision import Decision
@@ -52,5 +53,5 @@ class Executions:
     def _forget_idle(self) -> None:
         surplus = len(self._known) - self._capacity
         idle = (execution_id for execution_id, execution in self._known.items() if execution.idle)
-        for execution_id, _ in zip(list(idle), range(surplus), strict=False):
+        for execution_id in list(islice(idle, surplus)):  # the longest untouched come first: the search is short
             del self._known[execution_id]

@@ -40,6 +40,8 @@ from noetl.ports import Clock, Keychain, QueuedRun, RunQueue, SignsOfLife
 
 log = logging.getLogger("noetl.control")
 
+QUEUE_SHARE = 8  # of the slots that a report frees, one in so many is for runs that wait in the queue
+
 Answer = asyncio.Future[Reply]
 
 
@@ -100,7 +102,7 @@ class Workers:
     ) -> tuple[list[Verdict], list[RunOrder]]:
         """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
         claim = Claim(worker, free, self._claims.pool_of(worker))
-        waiting = await self._queue.take(claim, wait=0) if free > 0 else []
+        waiting = await self._queue.take(_share(claim), wait=0) if free > 0 else []
         told = [self.executions.tell(split_run_id(report.run_id)[0], ReportMade(report, worker)) for report in reports]
         asked = self._ask_for_more(claim, reports, free - len(waiting))
         claimed = self._claim_runs(claim, waiting)
@@ -254,6 +256,13 @@ class Workers:
         execution_id = split_run_id(run_id)[0]
         fact = LeaseExpired(run_id, epoch)
         self._deeds.insist(f"taking back {run_id}", lambda: self.executions.tell(execution_id, fact))
+
+
+def _share(claim: Claim) -> Claim:
+    """What the queue gets of freed slots: never nothing, so nobody starves, but the most of them stay where they were.
+
+    An execution that keeps its slot starts its next step in the append that ends the last."""
+    return Claim(claim.worker, -(-claim.slots // QUEUE_SHARE), claim.pool, claim.labels)
 
 
 def _verdict(report: Report, answer: Answer) -> Verdict:
