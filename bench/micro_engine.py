@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from noetl.engine.advance import advance, begin, fold
@@ -26,7 +26,7 @@ from noetl.model.playbook import Arc, Loop, Playbook, Router, Step, Task
 from noetl.model.position import Position
 from noetl.model.work import Report, RunOrder
 
-Figure = dict[str, Any]
+Measured = tuple[str, float, str]  # name, value, unit
 
 
 def chain(length: int) -> Playbook:
@@ -137,34 +137,34 @@ def _cpu(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - before, result
 
 
-def deciding(length: int = 1_000) -> Figure:
+def deciding(length: int = 1_000) -> Measured:
     """CPU microseconds the engine needs per step of a chain of noops: report, route, schedule, lease."""
     seconds = _chain_cpu(length, 15)
-    return {"metric": "engine.decide_us_per_step", "value": seconds / length * 1e6, "unit": "us", "n": length}
+    return "engine.decide_us_per_step", seconds / length * 1e6, "us"
 
 
-def deciding_late() -> Figure:
+def deciding_late() -> Measured:
     """How much dearer a step is in a chain of 10,000 than in one of 500."""
     growth = (_chain_cpu(10_000, 3) / 10_000) / (_chain_cpu(500, 15) / 500)
-    return {"metric": "engine.decide_growth_500_to_10000", "value": growth, "unit": "ratio"}
+    return "engine.decide_growth_500_to_10000", growth, "ratio"
 
 
-def folding(length: int = 10_000) -> Figure:
+def folding(length: int = 10_000) -> Measured:
     """Events folded per CPU second (a chain's log, decoded already)."""
     state, log = play_chain(chain(length), chain_reports(length))
     playbook = state.playbook
     seconds = min(_cpu(lambda: fold(playbook, log))[0] for _ in range(3))
-    return {"metric": "engine.fold_events_per_s", "value": len(log) / seconds, "unit": "1/s", "n": len(log)}
+    return "engine.fold_events_per_s", len(log) / seconds, "1/s"
 
 
-def folding_loop(count: int = 50_000) -> Figure:
+def folding_loop(count: int = 50_000) -> Measured:
     """Events folded per CPU second (a parallel loop's log, decoded already)."""
     state, log = play_loop(count, 1_000, 100)
     seconds = min(_cpu(lambda: fold(state.playbook, log))[0] for _ in range(3))
-    return {"metric": "engine.fold_loop_events_per_s", "value": len(log) / seconds, "unit": "1/s", "n": len(log)}
+    return "engine.fold_loop_events_per_s", len(log) / seconds, "1/s"
 
 
-def reloading(length: int = 10_000) -> Figure:
+def reloading(length: int = 10_000) -> Measured:
     """Events decoded from their bytes and folded per CPU second."""
     state, log = play_chain(chain(length), chain_reports(length))
     rows = [(each.seq, each.at, each.body.NAME, each.body.VERSION, encode_body(each.body)) for each in log]
@@ -176,16 +176,16 @@ def reloading(length: int = 10_000) -> Figure:
         )
 
     seconds = min(_cpu(reload)[0] for _ in range(3))
-    return {"metric": "engine.reload_events_per_s", "value": len(log) / seconds, "unit": "1/s", "n": len(log)}
+    return "engine.reload_events_per_s", len(log) / seconds, "1/s"
 
 
-def iterating(count: int = 20_000) -> Figure:
+def iterating(count: int = 20_000) -> Measured:
     """CPU microseconds the engine needs per iteration of a parallel loop, reported 100 at a time."""
     seconds, _ = _cpu(lambda: play_loop(count, 1_000, 100))
-    return {"metric": "engine.decide_us_per_iteration", "value": seconds / count * 1e6, "unit": "us", "n": count}
+    return "engine.decide_us_per_iteration", seconds / count * 1e6, "us"
 
 
-def loop_memory(count: int = 100_000, window: int = 1_000) -> Figure:
+def loop_memory(count: int = 100_000, window: int = 1_000) -> Measured:
     """Megabytes that a parallel loop adds to the state while it runs (its log and its payload not counted)."""
     playbook = wide(window)
     items = list(range(count))
@@ -205,27 +205,28 @@ def loop_memory(count: int = 100_000, window: int = 1_000) -> Figure:
         orders = orders[100:] + list(decision.replies[-1].orders)
         peak = max(peak, tracemalloc.get_traced_memory()[0] - before)
     tracemalloc.stop()
-    return {"metric": "engine.loop_100k_mb", "value": peak / 1e6, "unit": "MB", "n": count}
+    return "engine.loop_100k_mb", peak / 1e6, "MB"
 
 
-def snapshotting(length: int = 10_000) -> Figure:
+def snapshotting(length: int = 10_000) -> Measured:
     """CPU milliseconds to restore the state of a chain of 10,000 steps from its snapshot."""
     state, _ = play_chain(chain(length), chain_reports(length))
     data = encode_state(state)
     seconds, _ = _cpu(lambda: decode_state(state.playbook, data))
-    return {"metric": "engine.snapshot_restore_ms", "value": seconds * 1e3, "unit": "ms", "n": length}
+    return "engine.snapshot_restore_ms", seconds * 1e3, "ms"
 
 
-FIGURES: tuple[Callable[[], Figure], ...] = (
+FIGURES: tuple[Callable[[], Measured], ...] = (
     deciding, deciding_late, iterating, folding, folding_loop, reloading, loop_memory, snapshotting,
 )  # fmt: skip
 
 
-def figures() -> list[Figure]:
-    """All of them."""
-    return [measure() for measure in FIGURES]
+def measure() -> Iterator[Measured]:
+    """Figures as (name, value, unit)."""
+    for each in FIGURES:
+        yield each()
 
 
 if __name__ == "__main__":
-    for figure in figures():
-        print(f"{figure['metric']:<40} {figure['value']:>14,.2f} {figure['unit']}")
+    for name, value, unit in measure():
+        print(f"{name:40} {value:14,.2f} {unit}")

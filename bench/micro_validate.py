@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from noetl import tools
@@ -68,17 +69,14 @@ def cpu(text: str, repeats: int) -> float:
     return median(taken)
 
 
-def measure() -> dict[str, float]:
-    """CPU milliseconds for a 100-step and a 1,000-step playbook, and their sizes in KB."""
-    small, large = playbook(100), playbook(1000)
-    return {
-        "validate_100_steps_ms": cpu(small, 9) * 1000,
-        "validate_100_steps_kb": len(small) / 1024,
-        "validate_1000_steps_ms": cpu(large, 3) * 1000,
-        "validate_1000_steps_kb": len(large) / 1024,
-    }
+def measure() -> Iterator[tuple[str, float, str]]:
+    """Figures as (name, value, unit)."""
+    for steps, repeats in ((100, 9), (1_000, 3)):
+        text = playbook(steps)
+        yield f"validate.{steps}_steps", cpu(text, repeats) * 1000, "ms"
+        yield f"validate.{steps}_steps_size", len(text) / 1024, "KB"
 
 
 if __name__ == "__main__":
-    for name, value in measure().items():
-        print(f"{name:28} {value:8.1f}")
+    for name, value, unit in measure():
+        print(f"{name:45} {value:12,.1f} {unit}")

@@ -1,0 +1,117 @@
+"""What one measurement gives: a figure, made of samples; and how CPU, wall time and memory are taken."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import psutil
+
+Measured = tuple[str, float, str]  # what a micro module yields: name, value, unit
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One line of `bench/results/latest.jsonl`."""
+
+    engine: str  # who did the work: `noetl`, or `limit`, the bare shape of the same work
+    workload: str
+    metric: str
+    median: float
+    min: float
+    max: float
+    n: int
+    unit: str
+    rss_mb: float | None = None
+
+
+def figure(
+    engine: str, workload: str, metric: str, samples: Iterable[float], unit: str, rss_mb: float | None = None
+) -> Figure:
+    """The figure of some samples."""
+    taken = sorted(samples)
+    if not taken:
+        raise ValueError(f"{workload} {metric}: nothing was measured")
+    return Figure(engine, workload, metric, statistics.median(taken), taken[0], taken[-1], len(taken), unit, rss_mb)
+
+
+def collected(workload: str, rounds: int, measure: Callable[[], Iterable[Measured]]) -> Iterator[Figure]:
+    """What a micro module measures, as often as asked, as figures."""
+    samples: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds):
+        for name, value, unit in measure():
+            samples.setdefault((name, unit), []).append(value)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 2**20)
+    for (name, unit), values in samples.items():
+        yield figure("noetl", workload, name, values, unit, round(peak, 1))
+
+
+# ── one piece of work, watched ──────────────────────────────────────────────────────────
+
+
+class Watch:
+    """Wall seconds, CPU seconds and peak memory (MB) of this process and its children over some rounds."""
+
+    def __init__(self) -> None:
+        self.walls: list[float] = []
+        self.cpus: list[float] = []
+        self.peak_mb = 0.0
+        self._process = psutil.Process()
+
+    async def round(self, work: Callable[[], Awaitable[Any]], repeats: int = 1) -> None:
+        """Do the work and note what it took; short work is repeated, so that looking at the clocks costs nothing."""
+        done = threading.Event()
+        sampler = threading.Thread(target=self._sample, args=(done,), daemon=True)
+        sampler.start()
+        cpu = self._cpu()
+        try:
+            for _ in range(repeats):
+                wall = time.perf_counter()
+                await work()
+                self.walls.append(time.perf_counter() - wall)
+            self.cpus.append((self._cpu() - cpu) / repeats)
+        finally:
+            done.set()
+            sampler.join()
+
+    def _cpu(self) -> float:
+        spent = time.process_time()
+        for child in self._process.children(recursive=True):
+            times = _quietly(child.cpu_times)
+            spent += times.user + times.system if times is not None else 0.0
+        return spent
+
+    def _sample(self, done: threading.Event) -> None:
+        over = False
+        while not over:
+            over = done.wait(0.25)
+            family = [self._process, *self._process.children(recursive=True)]
+            known = [memory.rss for each in family if (memory := _quietly(each.memory_info)) is not None]
+            self.peak_mb = max(self.peak_mb, sum(known) / 1e6)
+
+
+def _quietly(ask: Callable[[], Any]) -> Any:
+    """What a process says of itself, or None when it has just ended."""
+    try:
+        return ask()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def cold(command: list[str], environment: dict[str, str] | None = None) -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds and peak MB of a whole process from nothing to its end."""
+    began = time.perf_counter()
+    quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+    pid = os.posix_spawn(command[0], command, {**os.environ, **(environment or {})}, file_actions=quiet)
+    _, status, usage = os.wait4(pid, 0)
+    wall = time.perf_counter() - began
+    if status:
+        raise RuntimeError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    scale = 1024 if sys.platform != "darwin" else 2**20
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / scale

@@ -1,0 +1,159 @@
+"""docs/benchmarks.md and its plot, from the figures of one run; nothing of them is typed by hand."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.figures import Figure
+from noetl import __version__
+
+PACKAGES = ("msgspec", "aiohttp", "jinja2", "duckdb", "pyarrow")
+COLOURS = {"noetl": "#2563eb", "limit": "#9ca3af"}
+
+
+def write(figures: list[Figure], folder: Path, *, quick: bool) -> None:
+    """Write both files."""
+    (folder / "benchmarks.svg").write_text(plot(figures))
+    (folder / "benchmarks.md").write_text(page(figures, quick=quick))
+
+
+def page(figures: list[Figure], *, quick: bool = False) -> str:
+    """The whole page."""
+    sections = [
+        "# Benchmarks\n",
+        "Written by `make bench`; do not edit. Every acknowledgement waits for the flush to disk "
+        "(SQLite, WAL, `synchronous=FULL`). The bare limit is the same events written by a group-commit loop with no "
+        "engine around it, measured in the same run, in turns. Higher is better for rates, lower for times; "
+        "the last column says how far from the limit we are.\n",
+        "\n".join(f"- {line}" for line in machine(quick)) + "\n",
+        "![the workloads beside their bare limit](benchmarks.svg)\n",
+        "## Workloads\n",
+        _workloads([each for each in figures if each.workload.startswith("W")]),
+    ]
+    growth = [each for each in figures if each.workload == "growth" and each.engine == "noetl"]
+    if growth:
+        sections += ["## How cost grows\n", _plain(growth)]
+    micro = [each for each in figures if not each.workload.startswith("W") and each.workload != "growth"]
+    if micro:
+        sections += ["## Parts\n", _plain(micro)]
+    return "\n".join(sections)
+
+
+def machine(quick: bool) -> list[str]:
+    """What the run ran on."""
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    day, size = time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "quick" if quick else "full"
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    return [
+        f"{day} UTC, revision {_revision()}, {size} run",
+        f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}; load average {load}",
+        f"NoETL {__version__}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}",
+    ]
+
+
+def _revision() -> str:
+    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────
+
+
+def _workloads(figures: Iterable[Figure]) -> str:
+    kept = list(figures)
+    limits = {(each.workload, each.metric): each for each in kept if each.engine == "limit"}
+    lines = [
+        "| workload | | median | spread | n | peak RSS | bare limit | of the limit |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for each in kept:
+        if each.engine == "limit":
+            continue
+        limit = limits.get((each.workload, each.metric))
+        told = f"{number(limit.median)} {limit.unit}" if limit else ""
+        ratio = f"{nearness(each, limit):.0%}" if limit else ""
+        lines.append(
+            f"| {each.workload} | {each.metric} | {number(each.median)} {each.unit} | {spread(each)} | {each.n} "
+            f"| {_memory(each)} | {told} | {ratio} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _plain(figures: Iterable[Figure]) -> str:
+    lines = ["| part | | median | spread | n | peak RSS |", "|---|---|--:|--:|--:|--:|"]
+    for each in figures:
+        told = f"{number(each.median)} {each.unit}"
+        lines.append(f"| {each.workload} | {each.metric} | {told} | {spread(each)} | {each.n} | {_memory(each)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _memory(each: Figure) -> str:
+    return f"{each.rss_mb:,.0f} MB" if each.rss_mb is not None else ""
+
+
+def spread(each: Figure) -> str:
+    """From the least to the most."""
+    return f"{number(each.min)} to {number(each.max)}" if each.n > 1 else ""
+
+
+def number(value: float) -> str:
+    """Three digits that matter."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def nearness(ours: Figure, limit: Figure) -> float:
+    """1 at the limit, less below it, whether the unit is a time or a rate."""
+    if ours.unit.endswith("/s"):
+        return ours.median / limit.median
+    return limit.median / ours.median
+
+
+# ── the plot ────────────────────────────────────────────────────────────────────────────
+
+
+def plot(figures: list[Figure]) -> str:
+    """Bars on a logarithmic axis: each workload beside its bare limit, in multiples of the limit's time."""
+    ours = [each for each in figures if each.engine == "noetl" and each.workload.startswith("W")]
+    limits = {(each.workload, each.metric): each for each in figures if each.engine == "limit"}
+    pairs = [(each, limits[each.workload, each.metric]) for each in ours if (each.workload, each.metric) in limits]
+    times = [(each, max(1.0, 1 / nearness(each, limit))) for each, limit in pairs]
+    top = 10 ** math.ceil(math.log10(max([10.0, *(times_limit for _, times_limit in times)])))
+    left, width, row = 320, 460, 22
+    height = 50 + row * len(times)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 80}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="16">'
+        "time in multiples of the bare limit (1 is the limit; logarithmic)</text>",
+    ]
+    for power in range(round(math.log10(top)) + 1):
+        x = left + width * power / math.log10(top)
+        parts.append(f'<line x1="{x:.1f}" y1="24" x2="{x:.1f}" y2="{height - 18}" stroke="{COLOURS["limit"]}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle">{10**power}</text>')
+    for index, (each, times_limit) in enumerate(times):
+        y = 28 + row * index
+        length = max(2.0, width * math.log10(times_limit) / math.log10(top))
+        parts.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{each.workload} {each.metric}</text>')
+        parts.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="16" fill="{COLOURS["noetl"]}"/>')
+        parts.append(f'<text x="{left + length + 6:.1f}" y="{y + 13}">{times_limit:.1f}x</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"

@@ -1,0 +1,82 @@
+"""The harness: figures from samples, both sides of a workload, the page and its plot."""
+
+import asyncio
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from bench import __main__ as harness
+from bench import workloads
+from bench.figures import Figure, collected, figure
+from bench.report import nearness, page, plot
+
+
+def test_a_figure_has_the_median_and_the_spread_of_its_samples():
+    made = figure("noetl", "W1", "m", [3.0, 1.0, 2.0, 10.0], "ms", 12.5)
+    assert made == Figure("noetl", "W1", "m", 2.5, 1.0, 10.0, 4, "ms", 12.5)
+
+
+def test_nothing_measured_is_an_error():
+    with pytest.raises(ValueError, match="nothing was measured"):
+        figure("noetl", "W1", "m", [], "ms")
+
+
+def test_a_micro_module_is_measured_as_often_as_asked():
+    values = iter([1.0, 3.0, 2.0])
+    (made,) = collected("trivial", 3, lambda: [("one", next(values), "us")])
+    assert (made.median, made.min, made.max, made.n, made.unit) == (2.0, 1.0, 3.0, 3, "us")
+    assert made.rss_mb > 1
+
+
+def test_both_sides_of_a_workload_are_measured_in_one_run(tmp_path):
+    (case, *_) = workloads.cases("w1", quick=True)
+    figures = asyncio.run(workloads.measure_case(replace(case, repeats=3), tmp_path, 2))
+    assert [(each.engine, each.metric, each.n, each.unit) for each in figures] == [
+        ("noetl", "1 noop step", 6, "ms"),
+        ("noetl", "1 noop step, CPU", 2, "ms"),
+        ("limit", "1 noop step", 6, "ms"),
+        ("limit", "1 noop step, CPU", 2, "ms"),
+    ]
+    assert all(each.median > 0 for each in figures)
+    assert figures[0].rss_mb > 10
+
+
+def test_the_page_tells_ratios_machine_and_spread():
+    figures = [
+        figure("noetl", "W1", "step", [2.0, 4.0, 3.0], "ms", 50.0),
+        figure("limit", "W1", "step", [1.5], "ms"),
+        figure("noetl", "store", "commits", [1234.5], "1/s"),
+    ]
+    text = page(figures)
+    assert "| W1 | step | 3.00 ms | 2.00 to 4.00 | 3 | 50 MB | 1.50 ms | 50% |" in text
+    assert "| store | commits | 1,234 1/s |" in text or "| store | commits | 1,235 1/s |" in text
+    assert "Python 3." in text and "cores" in text and "NoETL " in text
+
+
+def test_a_rate_and_a_time_are_near_their_limit_in_the_same_sense():
+    slow, fast = figure("noetl", "W", "m", [50.0], "items/s"), figure("limit", "W", "m", [100.0], "items/s")
+    assert nearness(slow, fast) == 0.5
+    late, soon = figure("noetl", "W", "m", [4.0], "ms"), figure("limit", "W", "m", [1.0], "ms")
+    assert nearness(late, soon) == 0.25
+
+
+def test_the_plot_is_a_drawing_with_a_bar_for_each_workload():
+    figures = [figure("noetl", "W1", "step", [3.0], "ms"), figure("limit", "W1", "step", [1.5], "ms")]
+    root = ElementTree.fromstring(plot(figures))
+    assert root.tag.endswith("svg")
+    assert "2.0x" in [element.text for element in root]
+
+
+def test_a_part_that_is_not_there_is_named(capsys):
+    with pytest.raises(SystemExit):
+        harness.main(["w9"])
+    assert "there is no part w9" in capsys.readouterr().err
+
+
+def test_lines_are_figures_of_the_asked_parts(monkeypatch, capsysbinary):
+    made = figure("noetl", "trivial", "one", [1.0], "us")
+    monkeypatch.setattr(harness, "measure_part", lambda part, quick: iter([made]))
+    harness.main(["--lines", "w1"])
+    assert msgspec.json.decode(capsysbinary.readouterr().out, type=Figure) == made
