@@ -19,7 +19,7 @@ class RunQueueSuite:
 
     async def open_queue(self) -> RunQueue:
         """An empty queue (of several in one test: the same runs behind each)."""
-        raise NotImplementedError
+        raise LookupError("the suite's subclass says how to open its queue")
 
     async def closing(self, scenario: Callable[[], Awaitable[None]]) -> None:
         """Run a test's scenario; override to close what `open_queue` opened."""

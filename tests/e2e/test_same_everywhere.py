@@ -1,0 +1,93 @@
+"""The same playbooks tell the same story in one process and over a server with a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from noetl.backends import open_stores
+from noetl.local import open_local
+from noetl.model.events import Recorded, TokenParked
+from tests.api.serving import Cluster
+from tests.e2e.cases import FILES, expectation
+
+# What depends on the place and the moment: times, ids, who did it.
+PLACE = {
+    *("at", "ts", "duration_ms", "duration", "started_at", "ended_at", "elapsed"),
+    *("worker", "epoch", "draws", "playbook", "file", "requested_by", "token", "tokens", "locator"),
+}
+RACES = {"loop_ctx_conflict"}  # which iteration is the one that conflicts is for the faster one to say
+ALIKE = [
+    file
+    for file in FILES
+    if "needs" not in expectation(file)
+    and "kind: playbook" not in file.read_text()
+    and "timeout" not in file.stem
+    and file.stem not in RACES
+]
+
+
+def story(events: list[Recorded]) -> Counter[str]:
+    """Events without ids and times; their order aside, since what is parallel has none, and with it
+    whether the first of two that meet had to wait (`token.parked`)."""
+    return Counter(
+        f"{each.body.NAME} {_told(msgspec.to_builtins(each.body), each.execution_id)}"
+        for each in events
+        if not (isinstance(each.body, TokenParked) and each.body.reason == "join")
+    )
+
+
+def _told(value: object, execution_id: str) -> str:
+    return re.sub(r"\d{17,}", "ID", repr(_without_place(value)).replace(execution_id, "ID"))
+
+
+def _without_place(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_place(value[key]) for key in sorted(value) if key not in PLACE}
+    if isinstance(value, list | tuple):
+        return [_without_place(each) for each in value]
+    return value
+
+
+def test_playbooks_tell_the_same_story_in_one_process_and_over_http(tmp_path: Path):
+    assert len(ALIKE) >= 30
+
+    async def embedded() -> dict[str, Counter[str]]:
+        async with await open_local(home=tmp_path / "embedded") as engine:
+            stories = {}
+            for file in ALIKE:
+                result = await engine.run(file.read_text(), dict(expectation(file).get("payload", {})), timeout=60)
+                stories[file.stem] = story(await engine.orchestrator.events(result.execution_id))
+            return stories
+
+    async def logged(store: str, ids: dict[str, str]) -> dict[str, Counter[str]]:
+        events, _ = open_stores(store)
+        stories = {name: story(await events.read(execution_id)) for name, execution_id in ids.items()}
+        await events.close()
+        return stories
+
+    home = tmp_path / "served"
+    home.mkdir()
+    cluster = Cluster(home, NOETL_STORE=str(home / "noetl.db"))
+    try:
+        cluster.start_server()
+        cluster.start_worker()
+        ids = {}
+        for file in ALIKE:
+            body = {"content": file.read_text(), "payload": expectation(file).get("payload", {})}
+            status, document = cluster.ask("POST", "/api/execute", body)
+            assert status == 202, (file.stem, document)
+            ids[file.stem] = document["execution_id"]
+        for execution_id in ids.values():
+            cluster.finished(execution_id, 60)
+    finally:
+        cluster.stop()
+    here, there = asyncio.run(embedded()), asyncio.run(logged(str(home / "noetl.db"), ids))
+    different = {
+        name: (here[name] - there[name], there[name] - here[name]) for name in here if here[name] != there[name]
+    }
+    assert different == {}, "\n".join(f"{name}: {pair}" for name, pair in different.items())
