@@ -86,7 +86,7 @@ def write(name: str, text: str) -> None:
 @click.option("--diff", is_flag=True, help="Print what changes, as a unified diff.")
 @talk
 def migrate(file: str, in_place: bool, diff: bool) -> int:
-    """Rewrite a v10 playbook (- is stdin) in canonical words; comments and order stay.
+    """Rewrite a playbook of v10 or 2025-11 (- is stdin) in canonical words; comments and order stay.
 
     The new text goes to stdout. What cannot be said exactly is marked with a comment in place and told with its line
     on stderr. Exit code 0 when all of it was translated (canonical text comes out as it is), 1 when something is
@@ -96,7 +96,8 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
 
     from noetl import tools
     from noetl.dsl.compile import compile_playbook
-    from noetl.dsl.migrate.v10_to_canonical import migrate as rewrite
+    from noetl.dsl.migrate.v10_to_canonical import migrate as from_v10
+    from noetl.dsl.migrate.v2025_11_to_canonical import migrate as from_2025_11
     from noetl.errors import RequestRefused
 
     if in_place and file == "-":
@@ -106,12 +107,13 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
         return INVALID
     name = "<stdin>" if file == "-" else file
     specs = tools.specs()
-    found = compile_playbook(text, file=name, specs=specs).diagnostics
+    found = compile_playbook(text, file=name, specs=specs, legacy=True).diagnostics
     errors = [one for one in found if one.severity == "error"]
     if errors:
         terminal.diagnostics(errors, content)
         return INVALID
-    made = rewrite(text, specs)
+    older = from_2025_11(text, specs)
+    made = from_v10(older.text, specs)
     if diff:
         lines = unified_diff(text.splitlines(True), made.text.splitlines(True), name, name)
         sys.stdout.writelines(
@@ -122,6 +124,7 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
     if in_place and made.text != text:
         write(file, made.text)
         terminal.note(f"migrated {file}")
-    for note in made.notes:
+    notes = [*older.notes, *made.notes]
+    for note in notes:
         terminal.warn(f"{name}:{note.line}: {note.message}")
-    return FAILED if made.notes else 0
+    return FAILED if notes else 0

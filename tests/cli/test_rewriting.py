@@ -67,3 +67,13 @@ def test_what_migrate_marks_is_told_with_its_line_and_exits_with_1(noetl, playbo
 def test_a_playbook_with_errors_is_not_migrated(noetl, playbook):
     answer = noetl("migrate", playbook("workflow:\n  - step: start\n    tool: {kind: nonesuch}\n"))
     assert (answer.code, answer.out) == (3, "")
+
+
+def test_migrate_takes_2025_11_text_without_being_asked_for_the_extension(noetl, playbook):
+    file = playbook("workflow:\n  - step: start  # begin\n    result: x\n    tool: {kind: noop}\n")
+    answer = noetl("migrate", file)
+    assert answer.code == 0
+    assert "  - step: start  # begin\n" in answer.out
+    assert 'ctx.x: "{{ output.data }}"' in answer.out
+    noetl("migrate", file, "--write")
+    assert noetl("validate", "--strict", file).code == 0

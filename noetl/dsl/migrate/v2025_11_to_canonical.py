@@ -10,27 +10,12 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.dsl.compile import compile_playbook
+from noetl.dsl.migrate.v10_to_canonical import MARK, Migration, Note
 from noetl.dsl.migrate.writing import Writer
 from noetl.dsl.nodes import Mapping, Node, Sequence, data_of
 from noetl.dsl.older.steps import Remark, retell
 from noetl.dsl.source import read_source
 from noetl.model.tool import ToolSpec
-
-MARK = "noetl migrate:"
-
-
-class Note(NamedTuple):
-    """Something that was not translated exactly, at a line of the text it was found in."""
-
-    line: int
-    message: str
-
-
-class Migration(NamedTuple):
-    """The new text, and what an author should look at."""
-
-    text: str
-    notes: tuple[Note, ...]
 
 
 class _Splice(NamedTuple):
