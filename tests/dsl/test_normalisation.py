@@ -153,8 +153,8 @@ def test_defaults_of_the_executor_lie_under_everything_else():
 
 
 def test_the_nearest_max_task_runs_bounds_a_pipeline():
-    text = "executor: { spec: { max_task_runs: 7 } }\nworkflow:\n  - { step: a, tool: { kind: noop } }\n"
-    text += "  - { step: b, spec: { max_task_runs: 5 }, tool: { kind: noop } }\n  - { step: c, tool: { kind: noop, spec: { max_task_runs: 3 } } }\n"
+    text = "executor: { spec: { max_task_runs: 7 } }\nworkflow:\n  - { step: a, tool: { kind: noop }, next: { arcs: [{ step: b }] } }\n"
+    text += "  - { step: b, spec: { max_task_runs: 5 }, tool: { kind: noop }, next: { arcs: [{ step: c }] } }\n  - { step: c, tool: { kind: noop, spec: { max_task_runs: 3 } } }\n"
     playbook, codes = lowered(text)
     assert codes == []
     assert [step.max_task_runs for step in playbook.steps] == [7, 5, 3]

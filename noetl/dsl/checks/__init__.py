@@ -13,12 +13,14 @@ from noetl.dsl.checks import (
     guards,
     loops,
     names,
+    net,
     older_names,
     references,
     rules,
     specs,
     syntax,
     targets,
+    unused,
     workload,
 )
 from noetl.dsl.checks.scene import Scene
@@ -38,6 +40,8 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     older_names.check,
     references.check,
 )
+# What is said about the whole holds only when its parts could be read.
+WHOLE: tuple[Callable[[Scene], None], ...] = (net.check, unused.check)
 
 
 def check_document(document: DocumentSyntax, reader: Reader) -> None:
@@ -45,3 +49,6 @@ def check_document(document: DocumentSyntax, reader: Reader) -> None:
     scene = Scene(document, reader)
     for check in CHECKS:
         check(scene)
+    if not reader.findings.failed:
+        for check in WHOLE:
+            check(scene)
