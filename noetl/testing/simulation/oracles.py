@@ -1,0 +1,208 @@
+"""What must be true after every story, whatever went wrong in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from noetl.control.views import project
+from noetl.dsl.compile import compile_playbook
+from noetl.engine.advance import fold
+from noetl.model.events import (
+    Event,
+    ExecutionRequested,
+    IterationDone,
+    IterationFailed,
+    IterationStarted,
+    PlaybookProcessed,
+    Recorded,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepStarted,
+    TaskDone,
+    TaskStarted,
+    WorkerLost,
+    WorkflowFinished,
+)
+from noetl.model.ids import iteration_id, task_run_id
+from noetl.testing.simulation.playbooks import TEXTS
+
+if TYPE_CHECKING:
+    from noetl.testing.simulation.world import World
+
+
+async def judge(world: World, asked: Mapping[str, str], expected: Mapping[str, Any]) -> list[str]:
+    """Every promise that was broken, in words."""
+    broken = list(dict.fromkeys(world.complaints))
+    logs = {summary.execution_id: await world.store.read(summary.execution_id) for summary in await _all(world)}
+    for execution_id, path in asked.items():
+        if execution_id not in logs:
+            broken.append(f"{path}: execution {execution_id} was acknowledged and is not there")
+    roots = [log for log in logs.values() if isinstance(log[0].body, ExecutionRequested) and not log[0].body.parent]
+    if len(roots) > len(asked):
+        broken.append(f"{len(asked)} executions were asked for and {len(roots)} were started")
+    for execution_id, log in logs.items():
+        request = log[0].body
+        name = request.path if isinstance(request, ExecutionRequested) else execution_id
+        broken += [f"{name}: {each}" for each in [*_log(world, log), *await _projection(world, execution_id, log)]]
+        if execution_id in asked and isinstance(log[-1].body, PlaybookProcessed):
+            result = outcome_of(log)
+            if result != expected[name] and not _was_poison(log):
+                broken.append(f"{name}: ended as {result}, without faults it ends as {expected[name]}")
+    children = Counter(
+        log[0].body.parent.task_run_id
+        for log in logs.values()
+        if isinstance(log[0].body, ExecutionRequested) and log[0].body.parent
+    )
+    broken += [f"{count} children of {task}" for task, count in children.items() if count > 1]
+    return broken
+
+
+async def _all(world: World) -> list[Any]:
+    from noetl.ports import ExecutionFilter
+
+    return await world.store.executions(ExecutionFilter(limit=10_000))
+
+
+def _log(world: World, log: list[Recorded]) -> Iterator[str]:
+    if [each.seq for each in log] != list(range(1, len(log) + 1)):
+        yield "the log has a gap"
+    execution_id = log[0].execution_id
+    if len(log) < world.store.acknowledged.get(execution_id, 0):
+        yield "acknowledged events are missing"
+    names = Counter(type(each.body) for each in log)
+    if names[WorkflowFinished] > 1 or names[PlaybookProcessed] > 1:
+        yield f"it finished {names[WorkflowFinished]} times"
+    finished = next((each.seq for each in log if isinstance(each.body, WorkflowFinished)), None)
+    if finished is not None:
+        after = [each.body.NAME for each in log if each.seq > finished]
+        if after != ["playbook.processed"]:
+            yield f"after workflow.finished came {after}"
+    yield from _runs(log)
+    yield from _effects(world, log)
+
+
+def _was_poison(log: list[Recorded]) -> bool:
+    """Three workers were lost on one run, which may end it and the execution with `worker.lost`."""
+    lost = Counter(_run_of(each.body) for each in log if isinstance(each.body, WorkerLost) and not each.body.returned)
+    finished = next(each.body for each in log if isinstance(each.body, WorkflowFinished))
+    return finished.error is not None and finished.error.kind == "worker.lost" and max(lost.values(), default=0) >= 3
+
+
+def _runs(log: list[Recorded]) -> Iterator[str]:
+    """Leases are fenced: a run's events come under its newest epoch, each key once, and end once."""
+    epochs: Counter[str] = Counter()
+    seen: set[tuple[Any, ...]] = set()
+    ended: set[str] = set()
+    scheduled: set[str] = set()
+    for each in log:
+        body: Any = each.body
+        run = _run_of(body)
+        if isinstance(body, StepScheduled):
+            if body.step_run_id in scheduled:
+                yield f"{body.step_run_id} was scheduled twice"
+            scheduled.add(body.step_run_id)
+        elif isinstance(body, StepStarted | IterationStarted):
+            if body.epoch != epochs[run] + 1:
+                yield f"{run}: epoch {body.epoch} after {epochs[run]}"
+            epochs[run] = body.epoch
+            if run in ended:
+                yield f"{run} was leased after its end"
+        elif isinstance(body, WorkerLost):
+            if body.epoch != epochs[run]:
+                yield f"{run}: a worker of epoch {body.epoch} was lost in epoch {epochs[run]}"
+        elif isinstance(body, TaskStarted | TaskDone):
+            key = (
+                type(body),
+                run,
+                body.task,
+                body.visit,
+                body.attempt,
+                epochs[run] if isinstance(body, TaskStarted) else 0,
+            )
+            if key in seen:
+                yield f"{body.NAME} twice: {task_run_id(run, body.task, body.visit, body.attempt)}"
+            seen.add(key)
+            if run in ended:
+                yield f"{run}: {body.NAME} after its end"
+        elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):
+            if run in ended:
+                yield f"{run} ended twice"
+            ended.add(run)
+
+
+# Outcomes that a task can have without its tool having come to an end.
+_WITHOUT_TOOL = frozenset({"worker.lost", "template", "timeout", "cancelled"})
+
+
+def _effects(world: World, log: list[Recorded]) -> Iterator[str]:
+    """Every finished task of a kind that touches the world really ran; no attempt was invented."""
+    for each in log:
+        body = each.body
+        if isinstance(body, TaskDone) and body.kind == "effect" and not body.skipped:
+            name = task_run_id(_run_of(body), body.task, body.visit, body.attempt)
+            if body.outcome.error is not None and body.outcome.error.kind in _WITHOUT_TOOL:
+                continue
+            if not world.ledger.done[name]:
+                yield f"{name} is done in the log, and its tool never was"
+
+
+async def _projection(world: World, execution_id: str, log: list[Recorded]) -> list[str]:
+    request = log[0].body
+    assert isinstance(request, ExecutionRequested)
+    summary = await world.store.summary(execution_id)
+    again = project(None, log)
+    shown = msgspec.structs.replace(summary, key=None) if summary else None
+    if shown != again:
+        return [f"the projection {shown} is not what the log says: {again}"]
+    state = fold(compiled(request.path), log)
+    return [] if state.status == again.status else [f"folded status {state.status}, projected {again.status}"]
+
+
+def _run_of(body: Event) -> str:
+    step_run = getattr(body, "step_run_id", "")
+    return iteration_id(step_run, getattr(body, "path", ())) if step_run else ""
+
+
+def outcome_of(log: list[Recorded]) -> Any:
+    """How an execution ended: its status and its data."""
+    finished = next(each.body for each in log if isinstance(each.body, WorkflowFinished))
+    return finished.outcome, finished.output.data if finished.output else None
+
+
+@lru_cache(maxsize=64)
+def compiled(path: str) -> Any:
+    """The playbook of a path, compiled."""
+    from noetl.testing.simulation.world import SPECS
+
+    found = compile_playbook(TEXTS[path], file="", specs=SPECS)
+    assert found.playbook is not None, found.diagnostics
+    return found.playbook
+
+
+@lru_cache(maxsize=1)
+def expected_outcomes() -> dict[str, Any]:
+    """How each playbook ends when nothing goes wrong."""
+    return dict(EXPECTED)
+
+
+EXPECTED: dict[str, Any] = {
+    "chain": ("success", [1, 2]),
+    "retries": ("success", "done!"),
+    "pages": ("success", [0, 1, 2, 3]),
+    "fan": ("success", {"sum": 21, "all": [0, 2, 4, 6, 8, 10, 12]}),
+    "line": ("success", [3, 1, 2]),
+    "join": ("success", 3),
+    "gate": ("success", "key"),
+    "failure": ("success", "mended"),
+    "called": ("success", 0),
+    "calls": ("success", [10, 20]),
+    "nested": ("success", [[1, 2], [3]]),
+    "late": ("success", "in time"),
+    "long": ("success", [1, 2, 3, 4]),
+}

@@ -1,0 +1,171 @@
+"""The playbooks that are run through storms: one for each thing that can be half done."""
+
+from __future__ import annotations
+
+import random
+
+_HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: {name}, path: {name}}}\n"
+
+_BODIES = {
+    "chain": """
+workflow:
+  - step: start
+    tool: {kind: effect, value: 1}
+    set: {ctx.a: "{{ output.data }}"}
+    next: {arcs: [{step: middle}]}
+  - step: middle
+    tool: {kind: effect, value: "{{ ctx.a + 1 }}"}
+    set: {ctx.b: "{{ output.data }}"}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: effect, value: "{{ [ctx.a, ctx.b] }}"}
+""",
+    "retries": """
+workflow:
+  - step: start
+    tool:
+      - name: flaky
+        kind: effect
+        value: done
+        fails: 2
+        spec:
+          policy:
+            rules:
+              - when: "{{ output.status == 'error' }}"
+                then: {do: retry, attempts: 40, delay: 1, backoff: linear}
+      - name: after
+        kind: effect
+        value: "{{ flaky.data ~ '!' }}"
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+""",
+    "pages": """
+workflow:
+  - step: start
+    tool:
+      - {name: init, kind: noop, set: {step.page: 0, step.seen: []}}
+      - name: fetch
+        kind: effect
+        value: "{{ step.page }}"
+        set: {step.seen: "{{ step.seen + [output.data] }}", step.page: "{{ step.page + 1 }}"}
+        spec:
+          policy:
+            rules:
+              - {when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}
+              - {when: "{{ step.page < 4 }}", then: {do: jump, to: fetch}}
+      - {name: show, kind: effect, value: "{{ step.seen }}"}
+""",
+    "fan": """
+workflow:
+  - step: start
+    loop:
+      in: "{{ range(7) | list }}"
+      iterator: n
+      spec: {mode: parallel, max_in_flight: 4, policy: {reduce: {ctx.sum: sum}}}
+    tool:
+      - {name: work, kind: effect, value: "{{ iter.n * 2 }}", takes: 0.5, set: {ctx.sum: "{{ iter.n }}"}}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: effect, value: "{{ {'sum': ctx.sum, 'all': start.results} }}"}
+""",
+    "line": """
+workflow:
+  - step: start
+    loop: {in: "{{ [3, 1, 2] }}", iterator: n}
+    tool:
+      - {name: add, kind: effect, value: "{{ iter.n }}", set: {ctx.list: "{{ (ctx.list | default([])) + [iter.n] }}"}}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: effect, value: "{{ ctx.list }}"}
+""",
+    "join": """
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: {spec: {mode: inclusive}, arcs: [{step: left}, {step: right}, {step: never, when: "{{ false }}"}]}
+  - step: left
+    tool: {kind: effect, value: 1, takes: 2}
+    next: {arcs: [{step: join}]}
+  - step: right
+    tool: {kind: effect, value: 2}
+    next: {arcs: [{step: join}]}
+  - step: never
+    tool: {kind: noop}
+    next: {arcs: [{step: join}]}
+  - step: join
+    tool: {kind: effect, value: "{{ left.data + right.data }}"}
+""",
+    "gate": """
+executor: {spec: {return_step: gated}}
+workflow:
+  - step: start
+    next: {spec: {mode: inclusive}, arcs: [{step: gated}, {step: opener}]}
+  - step: opener
+    tool: {kind: effect, value: key, takes: 1}
+    set: {ctx.key: "{{ output.data }}"}
+  - step: gated
+    spec: {policy: {admit: {rules: [{when: "{{ ctx.key is defined }}", then: {allow: true}}]}}}
+    tool: {kind: effect, value: "{{ ctx.key }}"}
+""",
+    "failure": """
+workflow:
+  - step: start
+    tool:
+      - {name: broken, kind: effect, fails: 1000}
+    next:
+      arcs:
+        - {step: fine}
+        - {step: mend, when: "{{ event.name == 'step.failed' }}"}
+  - {step: fine, tool: {kind: noop}}
+  - step: mend
+    tool: {kind: effect, value: mended}
+""",
+    "called": """
+workload: {n: 0}
+workflow:
+  - step: start
+    tool: {kind: effect, value: "{{ workload.n * 10 }}"}
+""",
+    "calls": """
+workflow:
+  - step: start
+    loop: {in: "{{ [1, 2] }}", iterator: n, spec: {mode: parallel, max_in_flight: 2}}
+    tool: {kind: playbook, path: called, input: {n: "{{ iter.n }}"}}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: effect, value: "{{ start.results }}"}
+""",
+    "nested": """
+workflow:
+  - step: start
+    loop:
+      in: "{{ [[1, 2], [3]] }}"
+      iterator: group
+      spec: {mode: parallel, max_in_flight: 2}
+      loop: {in: "{{ iter.group }}", iterator: n}
+    tool: {kind: effect, value: "{{ iter.n }}"}
+""",
+    "long": """
+workflow:
+  - step: start
+    loop: {in: "{{ [1, 2, 3, 4] }}", iterator: n, spec: {mode: parallel, max_in_flight: 4}}
+    tool:
+      - name: work
+        kind: effect
+        value: "{{ iter.n }}"
+        takes: 12
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+""",
+    "late": """
+workflow:
+  - step: start
+    spec: {policy: {lifecycle: {timeout_s: 300}}}
+    tool: {kind: effect, value: in time, takes: 3}
+""",
+}
+
+TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}
+
+
+def chosen(seed: int, count: int) -> list[str]:
+    """The playbooks of a story."""
+    return random.Random(seed).choices(sorted(TEXTS), k=count)

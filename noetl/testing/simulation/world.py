@@ -1,0 +1,473 @@
+"""The simulated world: a disk that may fail, wires that lose and double, servers and workers that die.
+
+A *server* is a real orchestrator over the shared store; when it crashes all its tasks end where they are
+and a new one folds the logs. A *worker* is a real pool over a wire; when it crashes its runs end without
+a word, when it sleeps (a zombie) its wire is silent for longer than a lease and then speaks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from noetl.backends.events.memory import MemoryEventStore
+from noetl.backends.playbooks.memory import MemoryPlaybookStore
+from noetl.backends.queue.memory import MemoryRunQueue
+from noetl.control import recovery
+from noetl.control.catalogue import Source, digest_of
+from noetl.control.orchestrator import Orchestrator
+from noetl.control.requests import Submission
+from noetl.errors import NoetlError, PayloadUnavailable, StoreUnavailable
+from noetl.model.events import (
+    IterationDone,
+    IterationFailed,
+    IterationStarted,
+    Recorded,
+    StepDone,
+    StepFailed,
+    StepStarted,
+)
+from noetl.model.ids import iteration_id, split_run_id
+from noetl.model.outcome import Outcome, error, ok
+from noetl.model.reference import Reference, ReferenceMeta
+from noetl.model.tool import Field, ToolCall, ToolSpec
+from noetl.model.work import Claim, Report, RunOrder, Verdict
+from noetl.ports import Append
+from noetl.testing.simulation.faults import Dice
+from noetl.testing.simulation.virtual import Process, VirtualClock, alive
+from noetl.work.pool import Pool
+from noetl.work.runner import Runner
+
+T = TypeVar("T")
+
+LEASE_SECONDS = 10.0
+REPLY_SECONDS = 3.0  # how long a sender waits for an answer before it sends again
+DOWN_SECONDS = 2.0  # how long a server is gone
+
+
+class Crashed(Exception):
+    """The process that was asked is no more; nobody hears its answer."""
+
+
+# ── the disk ────────────────────────────────────────────────────────────────────────────
+
+
+class FaultyStore(MemoryEventStore):
+    """The log, with a disk that is slow, away, or the last thing a server saw."""
+
+    def __init__(self, dice: Dice, clock: VirtualClock) -> None:
+        super().__init__()
+        self._dice = dice
+        self._clock = clock
+        self.crash: Callable[[], None] = lambda: None
+        self.acknowledged: dict[str, int] = {}
+
+    async def append(self, append: Append) -> None:
+        """Add events; what can go wrong with a disk may go wrong."""
+        await alive()
+        await asyncio.sleep(0.001)
+        if self._dice.strikes("store.unavailable"):
+            raise StoreUnavailable("the simulated disk is away")
+        if self._dice.strikes("store.slow"):
+            await asyncio.sleep(self._dice.between(0.1, 2.0))
+        if self._dice.strikes("server.crash_before_commit"):
+            self.crash()
+            await alive()
+        await alive()
+        await super().append(append)
+        if self._dice.strikes("server.crash_after_commit"):
+            self.crash()
+            await alive()
+        self.acknowledged[append.execution_id] = append.expected_seq + len(append.events)
+
+    def log_of(self, execution_id: str) -> list[Recorded]:
+        """The log as it is on disk."""
+        return self._logs.get(execution_id, [])
+
+
+class MemoryResults:
+    """`ports.ResultStore` in memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    async def put(
+        self,
+        name: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        ttl: str | None = None,
+    ) -> Reference:
+        """Keep it."""
+        import hashlib
+
+        data = b"".join([chunk async for chunk in chunks])
+        digest = hashlib.sha256(data).hexdigest()
+        self._kept[digest] = data
+        return Reference("blob", {"key": digest}, ReferenceMeta(content_type, len(data), digest, rows=rows))
+
+    async def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Give it back."""
+        data = self._kept.get(str(reference.locator.get("key")))
+        if data is None:
+            raise PayloadUnavailable("it was never kept")
+        yield data[offset : None if length is None else offset + length]
+
+    async def delete(self, reference: Reference) -> None:
+        """Forget it."""
+        self._kept.pop(str(reference.locator.get("key")), None)
+
+    async def collect(self, now: float) -> int:
+        """Nothing outlives anything here."""
+        return 0
+
+    async def close(self) -> None:
+        """Let go."""
+
+
+# ── the tools ───────────────────────────────────────────────────────────────────────────
+
+SPECS: dict[str, ToolSpec] = {
+    "noop": ToolSpec(kind="noop", pure=True),
+    "playbook": ToolSpec(
+        kind="playbook", suspends=True, fields={"path": Field(type="string", required=True)}, open_fields=True
+    ),
+    "effect": ToolSpec(kind="effect", fields={"value": Field(), "fails": Field(), "takes": Field()}),
+}
+
+
+class Ledger:
+    """What the tools did to the world: how often each visit's effect happened."""
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()
+
+    def mark(self, task_run: str) -> None:
+        """The effect of this attempt has happened."""
+        self.done[task_run] += 1
+
+
+def tools(ledger: Ledger) -> Callable[[str], Callable[[ToolCall], Awaitable[Outcome]]]:
+    """The kinds of the simulation: `effect` leaves a mark, takes time, and fails as often as it is told."""
+
+    async def noop(call: ToolCall) -> Outcome:
+        return ok(None)
+
+    async def effect(call: ToolCall) -> Outcome:
+        await asyncio.sleep(float(call.input.get("takes") or 0.01))
+        await alive()
+        ledger.mark(call.task_run_id)
+        if call.attempt <= int(call.input.get("fails") or 0):
+            return error("server_error", "as it was told")
+        return ok(call.input.get("value"))
+
+    return lambda kind: {"noop": noop, "effect": effect}[kind]
+
+
+# ── the wire ────────────────────────────────────────────────────────────────────────────
+
+
+class FaultyLink:
+    """`ports.WorkLink` over a wire that loses, doubles and delays; the sender insists, as over HTTP."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._dice = world.dice
+        self.awake = asyncio.Event()
+        self.awake.set()
+
+    async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
+        """Ask for runs."""
+        return await self._insist(lambda work: work.claim(claim, wait=wait), wait)
+
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
+        """A sign of life."""
+        return await self._insist(lambda work: work.extend(worker, runs))
+
+    async def revoked(self, worker: str, *, wait: float) -> list[str]:
+        """Wait to hear of runs that were taken away."""
+        return await self._insist(lambda work: work.revoked(worker, wait=wait), wait)
+
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Let go."""
+        await self._insist(lambda work: work.give_back(worker, runs))
+
+    async def report(
+        self, worker: str, reports: Sequence[Report], *, free: int = 0
+    ) -> tuple[list[Verdict], list[RunOrder]]:
+        """Hand over events; one whose lease has passed on must not be believed."""
+
+        async def delivered(work: Any) -> tuple[list[Verdict], list[RunOrder]]:
+            stale = {report.run_id for report in reports if report.events and self._world.has_passed_on(report)}
+            verdicts, orders = await work.report(worker, reports, free=free)
+            believed = [verdict.run_id for verdict in verdicts if verdict.accepted and verdict.run_id in stale]
+            self._world.complaints += [f"{run_id}: a report of an old epoch was accepted" for run_id in believed]
+            return verdicts, orders
+
+        return await self._insist(delivered)
+
+    async def playbook(self, digest: str) -> bytes:
+        """The compiled playbook."""
+        return await self._insist(lambda work: work.playbook(digest))
+
+    async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
+        """There are none here."""
+        return {}
+
+    async def close(self) -> None:
+        """Let go."""
+
+    async def _insist(self, call: Callable[[Any], Coroutine[Any, Any, T]], wait: float = 0.0) -> T:
+        while True:
+            await alive()
+            await self.awake.wait()
+            await asyncio.sleep(0.001)
+            if self._dice.strikes("link.delay"):
+                await asyncio.sleep(self._dice.between(0.05, 2.0))
+            if self._dice.strikes("link.drop_request"):
+                await asyncio.sleep(REPLY_SECONDS)
+                continue
+            server = self._world.server
+            if server is None:
+                await asyncio.sleep(0.2)
+                continue
+            await alive()
+            if self._dice.strikes("link.duplicate"):
+                self._world.spawn(self._again(server, call))
+            try:
+                answer = await server.ask(lambda orchestrator: call(orchestrator.work), wait + REPLY_SECONDS)
+            except (Crashed, TimeoutError, StoreUnavailable):
+                await asyncio.sleep(0.1)
+                continue
+            if self._dice.strikes("link.drop_reply"):
+                await asyncio.sleep(REPLY_SECONDS)
+                continue
+            await self.awake.wait()
+            await alive()
+            return answer
+
+    async def _again(self, server: SimServer, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        """The same message, late: whoever answered the first one must recognise it."""
+        await asyncio.sleep(self._dice.between(0.0, 4.0))
+        try:
+            await server.ask(lambda orchestrator: call(orchestrator.work), REPLY_SECONDS)
+        except (Crashed, TimeoutError, NoetlError):
+            return
+
+
+# ── who lives in it ─────────────────────────────────────────────────────────────────────
+
+
+class SimServer:
+    """A server process: a real orchestrator over the shared disk."""
+
+    def __init__(self, world: World) -> None:
+        self.process = Process("server")
+        self._orchestrator: Orchestrator | None = None
+        self._world = world
+
+    async def start(self) -> None:
+        """Come up, watch leases, take over what is unfinished."""
+        await asyncio.wait((self.process.start(self._start()),))
+
+    async def _start(self) -> None:
+        world = self._world
+        orchestrator = Orchestrator(
+            store=world.store,
+            playbooks=world.playbooks,
+            results=world.results,
+            queue=MemoryRunQueue(),
+            specs=lambda: SPECS,
+            clock=world.clock,
+            draws=world.draws,
+            lease_seconds=LEASE_SECONDS,
+        )
+        orchestrator.start()
+        await recovery.resume(orchestrator)
+        self._orchestrator = orchestrator
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has taken everything over and answers."""
+        return self._orchestrator is not None and not self.process.dead
+
+    async def ask(self, question: Callable[[Orchestrator], Coroutine[Any, Any, T]], within: float) -> T:
+        """One request; Crashed when the process ends before it has answered."""
+        if self.process.dead or self._orchestrator is None:
+            raise Crashed
+        task = self.process.start(question(self._orchestrator))
+        try:
+            await asyncio.wait((task,), timeout=within)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            task.cancel()
+            raise TimeoutError
+        if task.cancelled():
+            raise Crashed
+        answer: T = task.result()
+        return answer
+
+
+class SimWorker:
+    """A worker process: a real pool over a faulty wire."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.name = f"w{number}"
+        self.process = Process(self.name)
+        self.link = FaultyLink(world)
+        self._world = world
+
+    async def start(self) -> None:
+        """Begin to claim."""
+        await asyncio.wait((self.process.start(self._start()),))
+
+    async def _start(self) -> None:
+        world = self._world
+        runner = Runner(self.link, world.results, specs=SPECS, load=tools(world.ledger), clock=world.clock)
+        pool = Pool(self.link, runner, worker=self.name, clock=world.clock, slots=3, heartbeat=LEASE_SECONDS / 4)
+        await pool.start()
+
+    def sleep(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Be a zombie: silent, then back as if nothing had happened."""
+        self.link.awake.clear()
+        loop.call_later(seconds, self.link.awake.set)
+
+
+class SimDraws:
+    """Recorded chance, from the seed."""
+
+    def __init__(self, clock: VirtualClock, seed: int) -> None:
+        import random
+
+        self._clock = clock
+        self._random = random.Random(seed)
+
+    def now(self) -> str:
+        """The virtual instant."""
+        from noetl.model.events import instant
+
+        return instant(self._clock.now())
+
+    def uuid(self) -> str:
+        """A random id."""
+        return f"{self._random.getrandbits(128):032x}"
+
+    def random(self) -> float:
+        """A random number."""
+        return self._random.random()
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, dice: Dice, clock: VirtualClock, texts: Mapping[str, str], workers: int = 2) -> None:
+        self.dice = dice
+        self.clock = clock
+        self.texts = dict(texts)
+        self.draws = SimDraws(clock, 7)
+        self.store = FaultyStore(dice, clock)
+        self.store.crash = self.crash_server
+        self.playbooks = MemoryPlaybookStore()
+        self.results: Any = MemoryResults()
+        self.ledger = Ledger()
+        self.complaints: list[str] = []  # promises that were seen broken on the way
+        self.server: SimServer | None = None
+        self.workers: list[SimWorker] = []
+        self._count = workers
+        self._born = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._context = copy_context()
+
+    async def begin(self) -> None:
+        """One server, some workers, and fate."""
+        for path, text in self.texts.items():
+            await self.playbooks.register(path, digest_of(Source(text)), text, 0.0)
+        await self._new_server()
+        for _ in range(self._count):
+            await self._new_worker()
+        self.spawn(self._fate())
+
+    def spawn(self, deed: Coroutine[Any, Any, Any]) -> None:
+        """Let something happen beside everything else, in no process."""
+        task = asyncio.get_running_loop().create_task(deed, context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def has_passed_on(self, report: Report) -> bool:
+        """Whether the log says that this run, still open, is in other hands."""
+        newest = 0
+        for recorded in self.store.log_of(split_run_id(report.run_id)[0]):
+            body: Any = recorded.body
+            if (
+                getattr(body, "step_run_id", None) is None
+                or iteration_id(body.step_run_id, getattr(body, "path", ())) != report.run_id
+            ):
+                continue
+            if isinstance(body, StepStarted | IterationStarted):
+                newest = body.epoch
+            elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):
+                return False
+        return newest > report.epoch
+
+    def crash_server(self) -> None:
+        """The server process dies now; another one comes up a little later."""
+        server, self.server = self.server, None
+        if server is not None:
+            server.process.dead = True
+            self.spawn(self._replace(server))
+
+    async def submit(self, submission: Submission) -> str:
+        """Ask until it is acknowledged, as a client with an idempotency key does."""
+        while True:
+            server = self.server
+            if server is not None:
+                try:
+                    return await server.ask(lambda orchestrator: orchestrator.submit(submission), 30.0)
+                except (Crashed, StoreUnavailable, TimeoutError):
+                    pass
+            await asyncio.sleep(0.3)
+
+    async def _new_server(self) -> None:
+        while True:
+            server = SimServer(self)
+            await server.start()
+            if server.is_up:
+                self.server = server
+                return
+            server.process.kill()
+            await asyncio.sleep(0.5)
+
+    async def _replace(self, dead: SimServer) -> None:
+        dead.process.kill()
+        await asyncio.sleep(DOWN_SECONDS)
+        await self._new_server()
+
+    async def _new_worker(self) -> None:
+        self._born += 1
+        worker = SimWorker(self, self._born)
+        self.workers.append(worker)
+        await worker.start()
+
+    async def _fate(self) -> None:
+        """Processes die, sleep and have their clocks set, out of the blue."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(1.0)
+            if self.dice.strikes("server.crash"):
+                self.crash_server()
+            if self.dice.strikes("worker.crash") and self.workers:
+                self.workers.pop(self.dice.choose(len(self.workers))).process.kill()
+                await self._new_worker()
+            if self.dice.strikes("worker.sleep") and self.workers:
+                worker = self.workers[self.dice.choose(len(self.workers))]
+                worker.sleep(loop, self.dice.between(1.0, 2.5 * LEASE_SECONDS))
+            if self.dice.strikes("clock.jump"):
+                self.clock.jump(self.dice.between(-5.0, 5.0))
