@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.dsl import templates
+from noetl.dsl.expressions import NotSimple, read_expressions
 from noetl.dsl.templates import Template, glance
 from noetl.expr.names import calls, free_names, syntax_error
 
@@ -95,14 +96,14 @@ def same(text: str) -> None:
 
 @pytest.mark.parametrize("text", SIMPLE)
 def test_plain_expressions_are_read_as_the_engine_reads_them(text):
-    assert templates._Parser(text).template() is not None
+    assert read_expressions(text) is not None
     same(text)
 
 
 @pytest.mark.parametrize("text", HARD + WRONG)
 def test_everything_else_is_left_to_the_engine(text):
-    with pytest.raises(templates._NotSimple):
-        templates._Parser(text if "{{" in text and "{%" not in text and "{#" not in text else "{{ ! }}").template()
+    with pytest.raises(NotSimple):
+        read_expressions(text if "{{" in text and "{%" not in text and "{#" not in text else "{{ ! }}")
     same(text)
 
 
