@@ -6,7 +6,8 @@ object. It keeps four promises:
 *Acknowledged means on disk.* WAL with `synchronous=FULL`; `write` answers after COMMIT returned.
 
 *Group commit.* One thread writes. Everything that waits when it becomes free is one transaction
-with one flush; each job stands behind its own savepoint, so a job that fails fails alone.
+with one flush. A job that refuses does so before it changes anything; when one breaks, the group is
+undone and each of its jobs gets a transaction of its own. So a job that fails fails alone.
 
 *Two processes at once are safe.* SQLite before 3.51.3 can damage a WAL when one connection resets it
 while another one writes. So every write transaction, every checkpoint, the first opening and
@@ -113,7 +114,8 @@ class SqliteFile:
         """Run `job` in the next group's transaction; answered after it is on disk.
 
         A job may be run twice (when the group it was in could not be committed), and must
-        change nothing but the database. `size` is about how many bytes it writes."""
+        change nothing but the database; one that refuses (a NoetlError) does so before it has changed
+        anything. `size` is about how many bytes it writes."""
         return await self.submit(job, size)
 
     def submit(self, job: Job[T], size: int = 0) -> asyncio.Future[T]:
@@ -271,21 +273,13 @@ class SqliteFile:
 
     def _try_together(self, group: list[_Waiting]) -> bool:
         connection = self._connection
-        alone = len(group) == 1
         try:
             connection.execute("BEGIN IMMEDIATE")
             for waiting in group:
-                if not alone:
-                    connection.execute("SAVEPOINT job")
                 try:
                     waiting.result = waiting.job(connection)
-                except Exception as problem:
-                    if alone or not connection.in_transaction:
-                        raise
-                    waiting.failure = problem
-                    connection.execute("ROLLBACK TO job")
-                if not alone:
-                    connection.execute("RELEASE job")
+                except NoetlError as refusal:
+                    waiting.failure = refusal
             connection.execute("COMMIT")
             return True
         except Exception as problem:  # noqa: BLE001 - handed to the callers

@@ -5,6 +5,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -363,3 +364,31 @@ def test_no_flipped_bit_is_ever_read_as_truth(tmp_path):
             assert log is None or log == truth[n], f"trial {trial}: execution {n} was read wrongly"
         refused += any(log is None for log in found.values())
     assert refused > 10
+
+
+def test_several_event_loops_may_write_one_file_object(tmp_path):
+    """A loop that writes much and others that write beside it: nobody waits for ever, nothing is lost."""
+    file = SqliteFile(str(tmp_path / "noetl.db"))
+    store = SqliteEventStore(file)
+
+    async def writes(number, count):
+        await store.append(make_append(str(number), 0, BODIES[0]))
+        for n in range(1, count):
+            await store.append(make_append(str(number), n, CtxPatched(patch={"n": n})))
+
+    async def many(base):
+        await asyncio.wait_for(asyncio.gather(*(writes(base + n, 20) for n in range(5))), 60)
+
+    threads = [threading.Thread(target=asyncio.run, args=(many(1000 * (n + 1)),)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    async def look():
+        for base in (1000, 2000, 3000):
+            for n in range(5):
+                assert len(await store.read(str(base + n))) == 20
+        await store.close()
+
+    asyncio.run(look())
