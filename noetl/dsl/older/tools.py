@@ -81,7 +81,8 @@ class Tools:
         if name is None and (sink is not None and kind != "transfer"):
             name = f"{owner}_task" if alone else owner
         if name is not None and "name" not in given:
-            entries["name"] = (scalar_node("name", task), scalar_node(name, task))
+            place: Node = result[0] if result is not None and variable == name else task
+            entries["name"] = (scalar_node("name", place), scalar_node(name, place))
         for key, (key_node, value) in given.items():
             if key == "name" and kind == "workbook":
                 entries.setdefault("block", (scalar_node("block", key_node), value))
