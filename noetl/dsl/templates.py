@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from noetl.dsl.expressions import RUNTIME_NAMES, Call, NotSimple, Problem, Read, Template, read_expressions
+from noetl.dsl.expressions import RUNTIME_NAMES, Call, NotSimple, Problem, Read, Template, read_expressions, unknown
 from noetl.expr.filters import FILTERS
 from noetl.expr.functions import FUNCTIONS
 from noetl.expr.names import calls as slow_calls
