@@ -80,7 +80,7 @@ class Tools:
             name = variable
         if name is None and (sink is not None and kind != "transfer"):
             name = f"{owner}_task" if alone else owner
-        if name is not None and "name" not in given:
+        if name is not None and ("name" not in given or kind == "workbook"):
             place: Node = result[0] if result is not None and variable == name else task
             entries["name"] = (scalar_node("name", place), scalar_node(name, place))
         for key, (key_node, value) in given.items():
