@@ -60,7 +60,9 @@ def machine(quick: bool) -> list[str]:
 
 
 def _revision() -> str:
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    # A tree with changes in it says so: its figures belong to no revision.
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=, with uncommitted changes"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
     return told.stdout.strip() or "unknown"
 
 
