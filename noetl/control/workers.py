@@ -34,7 +34,7 @@ from noetl.model.events import (
     StepStarted,
     WorkerLost,
 )
-from noetl.model.ids import iteration_id, split_run_id
+from noetl.model.ids import execution_of, iteration_id
 from noetl.model.work import Claim, Report, RunOrder, Verdict
 from noetl.ports import Clock, Keychain, QueuedRun, RunQueue, SignsOfLife
 
@@ -94,7 +94,7 @@ class Workers:
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Runs a worker lets go of; others may claim them at once."""
         await asyncio.gather(
-            *(self.executions.tell(split_run_id(run_id)[0], RunReturned(run_id, epoch)) for run_id, epoch in runs)
+            *(self.executions.tell(execution_of(run_id), RunReturned(run_id, epoch)) for run_id, epoch in runs)
         )
 
     async def report(
@@ -103,7 +103,7 @@ class Workers:
         """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
         claim = Claim(worker, free, self._claims.pool_of(worker))
         waiting = await self._queue.take(_share(claim), wait=0) if free > 0 else []
-        told = [self.executions.tell(split_run_id(report.run_id)[0], ReportMade(report, worker)) for report in reports]
+        told = [self.executions.tell(execution_of(report.run_id), ReportMade(report, worker)) for report in reports]
         asked = self._ask_for_more(claim, reports, free - len(waiting))
         claimed = self._claim_runs(claim, waiting)
         await self._all(claim, told, (*asked, *claimed))
@@ -167,7 +167,7 @@ class Workers:
         """Lend the free slots to the executions just reported on, in equal shares."""
         if slots <= 0:
             return []
-        ids = list(dict.fromkeys(split_run_id(report.run_id)[0] for report in reports))
+        ids = list(dict.fromkeys(execution_of(report.run_id) for report in reports))
         asked = []
         for left, execution_id in zip(range(len(ids), 0, -1), ids, strict=True):
             share = -(-slots // left)
@@ -222,7 +222,7 @@ class Workers:
     async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
         """A lease this process does not know of: the log says whether it stands."""
         try:
-            execution = self.executions.of(split_run_id(run_id)[0])
+            execution = self.executions.of(execution_of(run_id))
             state = await (execution.load() if self._signs is None else execution.fresh())
         except NotFound:
             return False
@@ -253,7 +253,7 @@ class Workers:
         return lives
 
     def _expire(self, run_id: str, epoch: int) -> None:
-        execution_id = split_run_id(run_id)[0]
+        execution_id = execution_of(run_id)
         fact = LeaseExpired(run_id, epoch)
         self._deeds.insist(f"taking back {run_id}", lambda: self.executions.tell(execution_id, fact))
 

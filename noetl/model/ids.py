@@ -32,6 +32,8 @@ def step_run_id(execution_id: str, step: str, number: int) -> str:
 
 def iteration_id(step_run: str, path: IterationPath) -> str:
     """The id of one iteration of a step run; the empty path is the step run itself."""
+    if len(path) == 1:  # nearly always
+        return f"{step_run}/{path[0]}"
     return f"{step_run}/{'.'.join(map(str, path))}" if path else step_run
 
 
@@ -45,6 +47,11 @@ def split_run_id(run: str) -> tuple[str, str, int, IterationPath]:
     head, _, path = run.partition("/")
     execution_id, step, number = head.split(":")
     return execution_id, step, int(number), tuple(int(part) for part in path.split(".")) if path else ()
+
+
+def execution_of(run: str) -> str:
+    """The execution id of a run's id."""
+    return run.partition(":")[0]
 
 
 def event_id(execution_id: str, seq: int) -> str:

@@ -1,7 +1,9 @@
 """Execution ids are ordered by time, unique, and fit a BIGINT."""
 
+import pytest
+
 from noetl.control.ids import EPOCH_MS, ExecutionIds
-from noetl.model.ids import process_of
+from noetl.model.ids import execution_of, iteration_id, process_of, split_run_id
 
 
 class StoppedClock:
@@ -37,3 +39,10 @@ def test_processes_with_different_names_do_not_meet():
 def test_an_id_tells_which_process_minted_it():
     ids = ExecutionIds(StoppedClock(1_800_000_000.0), process=0xABC)
     assert {process_of(ids.mint()) for _ in range(3000)} == {0xABC}
+
+
+@pytest.mark.parametrize("path", [(), (7,), (7, 2), (0, 0, 11)])
+def test_the_id_of_a_run_tells_its_execution_and_its_iteration(path):
+    run = iteration_id("4711:load:3", path)
+    assert split_run_id(run) == ("4711", "load", 3, path)
+    assert execution_of(run) == "4711"
