@@ -80,7 +80,7 @@ workbook:
   block: { tool: { kind: noop, input: { v: "{{ iter.x }}{{ input.y }}{{ item }}" } } }
 workflow:
   - step: first
-    tool: { kind: noop, set: { ctx.known: 1 } }
+    tool: [{ kind: noop, set: { ctx.known: 1 } }, { name: call, kind: workbook, block: block }]
     next: { arcs: [{ step: second }] }
   - step: second
     input: { page: 1 }
