@@ -9,49 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from noetl.drivers.lifetime import shared
 from noetl.drivers.sql import Bound, quote_column, tokens
+from noetl.drivers.threads import in_thread
 from noetl.model.outcome import ErrorInfo, error_info
 
 MEMORY = ":memory:"
 LINGER = 0.3  # seconds a file stays open after its last call
 WAIT_FOR_FILE = 10.0
 BATCH = 10_000
-THREADS = 32
-
-T = TypeVar("T")
-
-
-class Threads:
-    """Threads for calls that may take long, apart from those the rest of the process uses."""
-
-    def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="noetl-sql")
-
-    def close(self) -> None:
-        """End them."""
-        self.pool.shutdown(wait=True)
-
-
-async def in_thread(deed: Callable[[], T], *, interrupt: Callable[[], None]) -> T:
-    """Do something long in a thread; being cancelled interrupts it and waits until it has stopped."""
-    threads = shared(Threads, Threads)
-    work = asyncio.get_running_loop().run_in_executor(threads.pool, deed)
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        # The interruption may come just before the work begins to listen to it.
-        while not work.done():
-            interrupt()
-            await asyncio.wait([work], timeout=0.05)
-        if not work.cancelled():
-            work.exception()  # it is known why it failed
-        raise
 
 
 class Database:

@@ -15,7 +15,7 @@ from msgspec import ValidationError, convert
 from noetl.drivers import duckdb as driver
 from noetl.drivers import objects
 from noetl.drivers.auth import BadAuth, fields_of
-from noetl.drivers.duckdb import attach_statement, batches, explain, in_thread
+from noetl.drivers.duckdb import attach_statement, batches, explain
 from noetl.drivers.specs import DUCKDB_NULLS
 from noetl.drivers.sql import ParameterError, bind, quote_column, steers_transaction
 from noetl.drivers.sqltask import (
@@ -31,6 +31,7 @@ from noetl.drivers.sqltask import (
     statements_of,
 )
 from noetl.drivers.tables import arrow_reader, batch_of_mappings, format_of, inferred_schema, rows_of
+from noetl.drivers.threads import in_thread
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.model.outcome import Outcome, error
 from noetl.model.reference import Reference

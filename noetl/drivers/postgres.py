@@ -291,6 +291,8 @@ _KINDS: tuple[tuple[str, str], ...] = (  # the longest prefix that fits decides
     ("P0001", "db.constraint"),
     ("XX", "server_error"),
 )
+# How the other drivers of Postgres call a connection that failed or ended.
+_LOST = ("OperationalError", "ConnectionDoesNotExistError", "InterfaceError", "ConnectionFailureError")
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|no pg_hba.conf entry|role \".*\" does not exist|"
     r"authentication failed|permission denied for database",
@@ -306,6 +308,7 @@ def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     sqlstate = getattr(failure, "sqlstate", None)
     diag = getattr(failure, "diag", None)
     message = (diag.message_primary if diag is not None else None) or _first_line(str(failure))
+    message = re.sub(r"^[A-Z_]+: \[libpq\] |^(?:Failed to [^:]*|[^:]*COPY[^:]*): ", "", message)  # ADBC's own wrapping
     pg = dict(PG_NULLS)
     if diag is not None and sqlstate:
         pg |= {
@@ -321,13 +324,15 @@ def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
             "constraint": diag.constraint_name,
             "position": int(diag.statement_position) if diag.statement_position else None,
         }
+    elif sqlstate:
+        pg |= {"code": sqlstate, "sqlstate": sqlstate, "message": message, "detail": getattr(failure, "detail", None)}
     if sqlstate:
         kind = max(((prefix, kind) for prefix, kind in _KINDS if sqlstate.startswith(prefix)), default=("", "unknown"))[
             1
         ]
     elif isinstance(failure, psycopg.errors.ConnectionTimeout):
         kind = "timeout"
-    elif isinstance(failure, psycopg.OperationalError):
+    elif isinstance(failure, psycopg.OperationalError | OSError) or type(failure).__name__ in _LOST:
         text = str(failure)
         kind = "auth" if _REFUSED.search(text) else "db.connection"
         if re.search(r'database ".*" does not exist', text):

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import closing
 from typing import Any
 
-from noetl.drivers.duckdb import in_thread
 from noetl.drivers.specs import SQLITE_BUSY, SQLITE_NULLS
 from noetl.drivers.sql import ParameterError, bind, first_word, quote_column, steers_transaction
 from noetl.drivers.sqlite import Rows, adapted, columns_of, connect, explain
@@ -24,6 +23,7 @@ from noetl.drivers.sqltask import (
     limits_of,
     statements_of,
 )
+from noetl.drivers.threads import in_thread
 from noetl.model.outcome import Outcome, error
 from noetl.model.tool import ToolCall
 

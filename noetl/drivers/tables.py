@@ -159,7 +159,7 @@ def batch_of_mappings(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
 def rows_of(batch: Any) -> list[dict[str, Any]]:
     """The rows of a batch (or table) as plain JSON data."""
     names = batch.schema.names
-    columns = [_plain_column(batch.column(number), field) for number, field in enumerate(batch.schema)]
+    columns = [plain_column(batch.column(number), field) for number, field in enumerate(batch.schema)]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -170,7 +170,8 @@ def meaning_of(field: Any) -> str | None:
     return meaning.decode() if meaning else None
 
 
-def _plain_column(column: Any, field: Any) -> list[Any]:
+def plain_column(column: Any, field: Any) -> list[Any]:
+    """The values of a column as plain JSON data."""
     import pyarrow as pa
 
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")

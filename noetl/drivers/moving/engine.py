@@ -1,0 +1,214 @@
+"""The transfer itself: fetch a chunk, give it to all targets side by side, meanwhile fetch the next.
+
+Nothing but a few chunks is ever in memory. When a target fails, all are undone as far as they can be and the
+transfer fails, unless the target's `on_error` is `warn`: then it is noted, and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from noetl.drivers.moving import pipe
+from noetl.drivers.moving.chunks import Chunk, chunked, reads
+from noetl.drivers.moving.plan import Plan, is_late
+from noetl.drivers.moving.sources import open_source
+from noetl.drivers.moving.targets import Target, open_target
+from noetl.model.outcome import ErrorInfo
+from noetl.model.tool import ToolCall
+
+WARNINGS = 20  # kept in the summary of one target
+Explain = Callable[[Exception], "ErrorInfo | None"]
+
+
+class TransferFailed(Exception):
+    """A transfer that ended badly: what failed, and how far it had come."""
+
+    def __init__(self, info: ErrorInfo, summary: dict[str, Any], where: str) -> None:
+        super().__init__(info.message)
+        self.info = info
+        self.summary = summary
+        self.where = where
+
+
+class _State:
+    """A target and what has become of it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.failed = 0
+        self.alive = True
+        self.warnings: list[str] = []
+
+    def summary(self, *, done: bool) -> dict[str, Any]:
+        plan = self.target.plan
+        known: dict[str, Any] = {
+            "kind": plan.kind,
+            "place": plan.place,
+            "mode": plan.mode,
+            "rows": self.target.rows,
+            "chunks": self.target.chunks,
+            "status": "ok" if done and self.alive and not self.failed else "failed",
+        }
+        return {**known, "failed_chunks": self.failed, "warnings": self.warnings} if self.failed else known
+
+
+class Transfer:
+    """One transfer."""
+
+    def __init__(self, call: ToolCall, plan: Plan, explain: Explain) -> None:
+        self.call = call
+        self.plan = plan
+        self.explain = explain
+        self.states = [_State(open_target(call, target)) for target in plan.targets]
+        self.rows = 0
+        self.chunks = 0
+
+    async def run(self) -> dict[str, Any]:
+        """Move everything; the summary. TransferFailed when it did not work."""
+        try:
+            source = await open_source(self.call, self.plan)
+        except Exception as failure:
+            raise self._failed(failure, "the source") from failure
+        try:
+            columns = self.states[0].target.columns
+            if pipe.can_pipe(self.plan, source, columns) and await self._piped(source, columns):
+                return self.summary(done=True)
+            await self._moved(source)
+        finally:
+            await source.close()
+        return self.summary(done=True)
+
+    def summary(self, *, done: bool) -> dict[str, Any]:
+        """How far it has come."""
+        return {
+            "rows": self.rows,
+            "chunks": self.chunks,
+            "targets": [state.summary(done=done) for state in self.states],
+        }
+
+    async def _piped(self, source: Any, columns: Any) -> bool:
+        try:
+            moved = await pipe.pipe(self.call, self.plan, source, columns)
+        except Exception as failure:
+            raise self._failed(failure, self.plan.targets[0].label) from failure
+        if moved is None:
+            return False
+        self.rows = self.states[0].target.rows = moved
+        self.chunks = self.states[0].target.chunks = -(-moved // self.plan.size)
+        self.call.host.progress(rows=self.rows, chunks=self.chunks)
+        return True
+
+    async def _moved(self, source: Any) -> None:
+        try:
+            await self._all_chunks(source)
+            for state in self.states:
+                if not state.alive:
+                    continue
+                if not self.chunks:
+                    await self._attempt(state, state.target.nothing_came())
+            for state in self.states:
+                if state.alive:
+                    await self._attempt(state, state.target.commit())
+        except BaseException:
+            for state in self.states:
+                await state.target.abort()
+            raise
+        for state in self.states:
+            if not state.alive:
+                await state.target.abort()
+
+    async def _all_chunks(self, source: Any) -> None:
+        total = await self._total(source)
+        chunks = ahead(chunked(source.batches(), self.plan.size, total=total))
+        async with aclosing(chunks):
+            while True:
+                try:
+                    chunk = await anext(chunks, None)
+                except Exception as failure:
+                    raise self._failed(failure, "the source") from failure
+                if chunk is None:
+                    return
+                await self._side_by_side(chunk)
+                self.rows += chunk.size
+                self.chunks += 1
+                self.call.host.progress(rows=self.rows, chunks=self.chunks)
+
+    async def _total(self, source: Any) -> int | None:
+        """How many chunks there will be, if a template wants to know."""
+        wants = any(
+            is_late((state.target.plan.fields, state.target.plan.mapping))
+            and reads((state.target.plan.fields, state.target.plan.mapping), "chunk.total")
+            for state in self.states
+        )
+        if not wants:
+            return None
+        try:
+            rows = await source.count()
+        except Exception as failure:
+            raise self._failed(failure, "the source") from failure
+        return None if rows is None else max(1, -(-rows // self.plan.size))
+
+    async def _side_by_side(self, chunk: Chunk) -> None:
+        alive = [state for state in self.states if state.alive]
+        if len(alive) == 1:
+            await self._attempt(alive[0], alive[0].target.take(chunk))
+            return
+        results = await asyncio.gather(
+            *(self._attempt(state, state.target.take(chunk)) for state in alive), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _attempt(self, state: _State, deed: Any) -> None:
+        """Do something with a target; its failure ends the transfer, or is noted."""
+        try:
+            await deed
+        except Exception as failure:
+            info = state.target.explain(failure) or self.explain(failure)
+            if info is None:
+                raise
+            label = state.target.plan.label
+            if not state.target.plan.warns:
+                raise self._failed(failure, label, info) from failure
+            state.failed += 1
+            state.alive = state.target.goes_on
+            warning = f"{label}: {info.message}"
+            if len(state.warnings) < WARNINGS:
+                state.warnings.append(warning)
+            self.call.host.log(f"warning: {warning}", stream="stderr")
+
+    def _failed(self, failure: Exception, where: str, info: ErrorInfo | None = None) -> Exception:
+        """The failure as one that says what failed; a mistake of our own stays as it is."""
+        if isinstance(failure, TransferFailed):
+            return failure
+        known = info or self.explain(failure)
+        return failure if known is None else TransferFailed(known, self.summary(done=False), where)
+
+
+async def ahead(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+    """The same chunks, of which the next is fetched while one is being used."""
+    queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue(maxsize=1)
+
+    async def fetch() -> None:
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    await queue.put(chunk)
+        except Exception as failure:  # noqa: BLE001 - it is handed to whoever waits for the chunk, whatever it is
+            await queue.put(failure)
+        else:
+            await queue.put(None)
+
+    fetching = asyncio.create_task(fetch())
+    try:
+        while (found := await queue.get()) is not None:
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        fetching.cancel()
+        await asyncio.wait([fetching])

@@ -1,0 +1,226 @@
+"""Rows of files, objects and stored results.
+
+Parquet and Arrow are read in ranges from wherever they are. CSV and JSON are read by DuckDB, which finds
+out their types, from a local copy if need be: memory stays small whatever their size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from noetl.drivers import duckdb, objects, reading, tables
+from noetl.drivers.auth import fields_of
+from noetl.drivers.content import file_blocks, save
+from noetl.drivers.sql import bind
+from noetl.drivers.sqltask import BadInput
+from noetl.drivers.threads import in_thread
+from noetl.model.tool import ToolCall
+
+ROWS = 10_000  # of a batch
+
+
+class ObjectSource:
+    """Parquet, Arrow, CSV, JSON or JSON lines, in an object store or a file; `*` matches several files."""
+
+    def __init__(self, call: ToolCall, fields: dict[str, Any], path: str | None) -> None:
+        self._call = call
+        self._fields = fields
+        self._path = path
+
+    async def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows."""
+        address = str(self._fields["uri"])
+        place = place_of(self._call, self._fields, address)
+        if place.scheme == "file":
+            stream = self._local(f"{place.bucket}/{place.key}")
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield batch
+            return
+        known = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
+        store = objects.store_of(place, known, connect=self._call.timeout.connect, total=self._call.timeout.total)
+        payload = await objects.payload_of(store, place.key)
+        format = tables.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
+        if format in ("parquet", "arrow"):
+            ranged = ranged_batches(payload, format)
+            async with aclosing(ranged):
+                async for batch in ranged:
+                    yield batch
+            return
+        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+            local = str(Path(folder, f"object.{format}"))
+            await save(payload.stream(), local)
+            stream = self._local(local, format)
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield batch
+
+    async def _local(self, path: str, format: str | None = None) -> AsyncGenerator[Any, None]:
+        format = format or tables.format_of(given=self._fields.get("format"), path=path.rstrip("*"))
+        if not any(mark in path for mark in "*?[") and not await asyncio.to_thread(Path(path).exists):
+            raise FileNotFoundError(2, "there is no such file", path)
+        stream = file_batches(path, format, self._path)
+        async with aclosing(stream):
+            async for batch in stream:
+                yield batch
+
+    async def count(self) -> int | None:
+        """Not known before."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def place_of(call: ToolCall, fields: Mapping[str, Any], address: str) -> objects.Place:
+    """An address of a source or target; relative paths are the playbook's."""
+    scheme, bucket = fields.get("provider"), fields.get("bucket")
+    if "://" not in address and (scheme or "file") == "file":
+        return objects.place_of(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
+    return objects.place_of(address, scheme=scheme, bucket=bucket)
+
+
+async def file_batches(path: str, format: str, rows_path: str | None) -> AsyncGenerator[Any, None]:
+    """The rows of local files: DuckDB reads them, and finds out their types."""
+    if format == "arrow":
+        stream = ranged_batches(LocalPayload(path), "arrow")
+    elif format in ("parquet", "csv", "json", "jsonl"):
+        stream = _duckdb_batches(_file_query(path, format, rows_path))
+    else:
+        raise BadInput(f"{path} is {format}: rows come from Parquet, Arrow, CSV, JSON or JSON lines; say its `format`")
+    async with aclosing(stream):
+        async for batch in stream:
+            yield batch
+
+
+def _file_query(path: str, format: str, rows_path: str | None) -> str:
+    place = "'" + path.replace("'", "''") + "'"
+    if format == "parquet":
+        return f"SELECT * FROM read_parquet({place})"
+    if format == "csv":
+        return f"SELECT * FROM read_csv_auto({place})"
+    shape = "newline_delimited" if format == "jsonl" else "auto"
+    source = f"read_json_auto({place}, format='{shape}', maximum_object_size=1073741824)"
+    if not rows_path:
+        return f"SELECT * FROM {source}"
+    steps = ".".join('"' + step.replace('"', '""') + '"' for step in rows_path.split("."))
+    return f"SELECT unnest(list_item) FROM (SELECT unnest({steps}) AS list_item FROM {source})"
+
+
+async def _duckdb_batches(query: str) -> AsyncGenerator[Any, None]:
+    database = duckdb.database(duckdb.MEMORY)
+    async with database.cursor(writes=False) as cursor:
+        bound = bind(query, None, "duckdb")
+        _, parts, _ = await in_thread(lambda: duckdb.run_statement(cursor, bound), interrupt=cursor.interrupt)
+        stream = duckdb.batches(cursor, parts)
+        async with aclosing(stream):
+            async for batch in stream:
+                yield writable(batch)
+
+
+async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerator[Any, None]:
+    """The batches of a Parquet or Arrow payload that is read in ranges."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = reading.RangedFile(payload, asyncio.get_running_loop())
+    try:
+        if format == "parquet":
+            opened = await in_thread(lambda: pq.ParquetFile(file))
+            batches, schema = opened.iter_batches(batch_size=ROWS), opened.schema_arrow
+        else:
+            reader = await in_thread(lambda: tables.arrow_reader(file))
+            batches, schema = iter(reader), reader.schema
+        seen = False
+        while (batch := await in_thread(lambda: next(batches, None))) is not None:
+            seen = True
+            yield writable(batch)
+        if not seen:
+            yield writable(pa.RecordBatch.from_pylist([], schema=schema))
+    finally:
+        file.close()
+
+
+class LocalPayload:
+    """A local file as something to read in ranges."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.size = Path(path).stat().st_size
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+        async for block in file_blocks(self._path):
+            yield block
+
+    async def read(self, start: int, count: int) -> bytes:
+        """A range of it."""
+
+        def read() -> bytes:
+            with Path(self._path).open("rb") as file:
+                file.seek(start)
+                return file.read(count)
+
+        return await asyncio.to_thread(read)
+
+
+class ReferenceSource:
+    """A stored result."""
+
+    def __init__(self, call: ToolCall, reference: Any, path: str | None) -> None:
+        self._call = call
+        self._reference = reference
+        self._path = path
+
+    async def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows; the payload is verified before the first of them is given."""
+        format = tables.format_of(content_type=self._reference.meta.content_type)
+        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+            local = str(Path(folder, f"payload.{format}"))
+            await save(self._call.host.open_result(self._reference), local)
+            path = self._path
+            if format == "json" and path is None and await asyncio.to_thread(_has_rows, local):
+                path = "rows"
+            stream = file_batches(local, format, path)
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield batch
+
+    async def count(self) -> int | None:
+        """What the reference says."""
+        rows: int | None = self._reference.meta.rows
+        return rows
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _has_rows(path: str) -> bool:
+    """Whether a JSON file is a result of a SQL tool, with its rows under `rows`."""
+    with Path(path).open("rb") as file:
+        return file.read(16).lstrip().startswith(b'{"rows":')
+
+
+def writable(batch: Any) -> Any:
+    """A batch in types that every target knows: dictionaries decoded, intervals as text."""
+    import pyarrow as pa
+
+    schema = batch.schema
+    arrays, fields = [], []
+    changed = False
+    for array, field in zip(batch.columns, schema, strict=True):
+        kind = field.type
+        if pa.types.is_dictionary(kind):
+            array, changed = array.cast(kind.value_type), True
+        elif pa.types.is_interval(kind):
+            array, changed = pa.array(tables.plain_column(array, field), pa.string()), True
+        elif isinstance(array, pa.ExtensionArray):
+            array, changed = array.storage, True
+        arrays.append(array)
+        fields.append(pa.field(field.name, array.type, metadata=field.metadata))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)) if changed else batch

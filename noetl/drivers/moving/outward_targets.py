@@ -1,0 +1,195 @@
+"""Files, objects and web hooks as targets.
+
+A path without a chunk in it is one file (or object) for all rows, which appears when the transfer has
+succeeded. A path that names the chunk is a file for each, there as soon as it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from noetl.drivers import http_task, objects, tables
+from noetl.drivers.auth import fields_of
+from noetl.drivers.content import blocks_of
+from noetl.drivers.moving.chunks import Chunk, reads
+from noetl.drivers.moving.files import place_of
+from noetl.drivers.moving.http_source import HttpError
+from noetl.drivers.moving.plan import is_late
+from noetl.drivers.moving.targets import Target
+from noetl.drivers.sqltask import BadInput
+
+
+class ObjectTarget(Target):
+    """Parquet, Arrow, CSV, JSON or JSON lines in an object store or a folder."""
+
+    _out: Any = None
+    _encoder: Any = None
+
+    @property
+    def goes_on(self) -> bool:
+        """A file that broke off cannot be gone on with; the next file can."""
+        return is_late(self.plan.fields)
+
+    async def begin(self, schema: Any) -> None:
+        """Open the one file, if there is one for all chunks."""
+        if is_late(self.plan.fields):
+            return
+        place, format = self._place(self.plan.fields)
+        self._encoder = tables.encoder(format, schema, **_options(format, place.key))
+        self._out = await self._writer(place, tables.CONTENT_TYPES[format])
+
+    async def write(self, table: Any, chunk: Chunk) -> None:
+        """Add a chunk to the file, or write it as a file of its own."""
+        if self._out is not None:
+            data = await asyncio.to_thread(self._encode, table)
+            if data:
+                await self._out.write(data)
+            return
+        fields = self.templates.render(self.plan.fields, chunk=chunk.names(data=reads(self.plan.fields, "chunk.data")))
+        place, format = self._place(fields)
+        data = await asyncio.to_thread(_whole, table, format, _options(format, place.key))
+        out = await self._writer(place, tables.CONTENT_TYPES[format])
+        try:
+            await out.write(data)
+            await out.commit()
+        except BaseException:
+            await out.abort()
+            raise
+
+    async def commit(self) -> None:
+        """Finish the file."""
+        if self._out is not None:
+            await self._out.write(await asyncio.to_thread(self._encoder.close))
+            out, self._out = self._out, None
+            await out.commit()
+
+    async def abort(self) -> None:
+        """Leave no half of a file."""
+        if self._out is not None:
+            out, self._out = self._out, None
+            await out.abort()
+
+    def explain(self, failure: Exception) -> Any:
+        """What the store said."""
+        return objects.explain(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
+
+    def _encode(self, table: Any) -> bytes:
+        return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
+
+    def _place(self, fields: Any) -> tuple[objects.Place, str]:
+        address = str(fields["uri"])
+        place = place_of(self.call, fields, address)
+        format = tables.format_of(given=fields.get("format"), path=address, default="parquet")
+        if format in ("text", "bytes"):
+            raise BadInput(
+                f"{self.plan.label}: rows are written as parquet, arrow, csv, json or jsonl, not as {format}"
+            )
+        if not place.key or address.endswith("/"):
+            name = f"part.{format}" if not is_late(self.plan.fields) else f"part-{self.chunks}.{format}"
+            place = place_of(self.call, fields, address.rstrip("/") + "/" + name)
+        return place, format
+
+    async def _writer(self, place: objects.Place, content_type: str) -> Any:
+        if place.scheme == "file":
+            return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
+        known = await fields_of(self.plan.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
+        timeout = self.call.timeout
+        store = objects.store_of(place, known, connect=timeout.connect, total=timeout.total)
+        return _ObjectWriter(store, place.key, content_type)
+
+
+def _options(format: str, key: str) -> dict[str, Any]:
+    return {"delimiter": "\t"} if format == "csv" and key.lower().endswith(".tsv") else {}
+
+
+def _whole(table: Any, format: str, options: dict[str, Any]) -> bytes:
+    encoder = tables.encoder(format, table.schema, **options)
+    return b"".join([encoder.write(batch) for batch in table.to_batches()]) + encoder.close()
+
+
+class _FileWriter:
+    """A file that appears under its name when it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._aside = path.with_name(path.name + ".unfinished")
+        self._file = self._aside.open("wb")
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.to_thread(self._file.write, data)
+
+    async def commit(self) -> None:
+        await asyncio.to_thread(self._file.close)
+        await asyncio.to_thread(self._aside.replace, self._path)
+
+    async def abort(self) -> None:
+        self._file.close()
+        self._aside.unlink(missing_ok=True)
+
+
+class _ObjectWriter:
+    """An object that is uploaded while it is being written."""
+
+    def __init__(self, store: Any, key: str, content_type: str) -> None:
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=4)
+        self._upload = asyncio.create_task(objects.upload(store, key, self._blocks(), content_type=content_type))
+
+    async def write(self, data: bytes) -> None:
+        async for block in blocks_of(data):
+            await self._put(block)
+
+    async def commit(self) -> None:
+        await self._put(None)
+        await self._upload
+
+    async def abort(self) -> None:
+        self._upload.cancel()
+        await asyncio.wait([self._upload])
+        if not self._upload.cancelled():
+            self._upload.exception()  # it failed already, and that is known
+
+    async def _put(self, block: bytes | None) -> None:
+        putting = asyncio.ensure_future(self._queue.put(block))
+        await asyncio.wait([putting, self._upload], return_when=asyncio.FIRST_COMPLETED)
+        if not putting.done():  # nobody takes blocks any more
+            putting.cancel()
+            await self._upload
+
+    async def _blocks(self) -> AsyncGenerator[bytes, None]:
+        while (block := await self._queue.get()) is not None:
+            yield block
+
+
+class HttpTarget(Target):
+    """A web hook: each chunk is sent as a JSON list of rows."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Chunks have nothing to do with each other."""
+        return True
+
+    async def write(self, table: Any, chunk: Chunk) -> None:
+        """Send a chunk; an answer other than 2xx is a failure."""
+        fields = dict(self.plan.fields)
+        if is_late(fields):
+            fields = self.templates.render(fields, chunk=chunk.names(data=reads(fields, "chunk.data")))
+        has_body = any(fields.get(name) is not None for name in ("body", "json", "form", "data", "payload"))
+        if not has_body:
+            fields["json"] = chunk.rows if self.plan.mapping is None else tables.rows_of(table)
+        fields.setdefault("method", "POST")
+        # A chunk that is sent again, by the next attempt, is known to be the same.
+        call = replace(self.call, idempotency_key=f"{self.call.idempotency_key}-{chunk.index}")
+        nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
+        outcome = await http_task.perform(call, fields, nulls)
+        if outcome.error is not None:
+            raise HttpError(outcome.error)
+
+    def explain(self, failure: Exception) -> Any:
+        """What the server said."""
+        return failure.info if isinstance(failure, HttpError) else None

@@ -1,0 +1,197 @@
+"""What a transfer asks for, read and checked before anything moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from noetl.drivers.sqltask import BadInput, flag
+from noetl.expr.late import Late
+from noetl.model.tool import ToolCall
+
+MODES = ("append", "insert", "replace", "upsert")
+HTTP_ROWS = 1000
+BULK_ROWS = 50_000
+_KINDS = {
+    "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
+    "http": "http", "https": "http", "api": "http", "webhook": "http",
+    "object": "object", "s3": "object", "gcs": "object", "gs": "object", "azure": "object", "file": "object",
+    "object_store": "object", "parquet": "object", "csv": "object", "json": "object",
+    "data": "data", "ref": "data", "reference": "data",
+}  # fmt: skip
+_PROVIDERS = {"s3": "s3", "gcs": "gcs", "gs": "gcs", "azure": "azure", "file": "file"}
+_FORMAT_KINDS = ("parquet", "csv", "json")
+
+
+class SourcePlan(NamedTuple):
+    """Where rows come from."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+class TargetPlan(NamedTuple):
+    """Where rows go, and how."""
+
+    number: int
+    kind: str
+    fields: dict[str, Any]
+    mode: str = "append"
+    key: tuple[str, ...] = ()
+    mapping: dict[str, Any] | None = None
+    warns: bool = False
+    creates: bool = True
+
+    @property
+    def place(self) -> str:
+        """The table, path or URL, as it was written."""
+        for name in ("table", "uri", "url"):
+            if self.fields.get(name):
+                return str(self.fields[name])
+        return ""
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"target {self.number} ({self.kind} {self.place})"
+
+
+class Plan(NamedTuple):
+    """A whole transfer."""
+
+    source: SourcePlan
+    targets: tuple[TargetPlan, ...]
+    size: int
+    path: str | None
+
+
+def plan_of(call: ToolCall) -> Plan:
+    """The transfer that a task's parameters describe; BadInput when they do not make sense."""
+    given = call.input
+    source = _source(given)
+    targets = given.get("targets")
+    if isinstance(targets, Mapping):
+        targets = [targets]
+    if not isinstance(targets, list | tuple) or not targets:
+        raise BadInput("there is nowhere to move rows to: give `targets` a list of {kind, table|path|url, ...}")
+    planned = tuple(_target(number, target) for number, target in enumerate(targets))
+    chunk = given.get("chunk") or source.fields.get("chunk") or {}
+    if not isinstance(chunk, Mapping):
+        chunk = {"size": chunk}
+    default = HTTP_ROWS if any(target.kind == "http" for target in planned) else BULK_ROWS
+    path = (
+        chunk.get("path")
+        or source.fields.get("rows_path")
+        or (source.fields.get("path") if source.kind == "http" else None)
+    )
+    return Plan(source, planned, _size(chunk.get("size"), default), str(path) if path else None)
+
+
+def _source(given: Mapping[str, Any]) -> SourcePlan:
+    source, data = given.get("source"), given.get("data")
+    if source is None and data is not None:
+        return SourcePlan("data", {"data": data})
+    if isinstance(source, list):
+        return SourcePlan("data", {"data": source})
+    if not isinstance(source, Mapping):
+        raise BadInput("there is nothing to move: give `source` {kind, ...}, or `data` a list of rows")
+    fields = dict(source)
+    if {"type", "locator"} <= set(fields):
+        return SourcePlan("data", {"data": fields})
+    kind = fields.pop("kind", None) or _guessed(fields)
+    return SourcePlan(_known(kind, "source", fields), fields)
+
+
+def _target(number: int, target: Any) -> TargetPlan:
+    what = f"target {number}"
+    if not isinstance(target, Mapping):
+        raise BadInput(f"{what} is a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
+    fields = dict(target)
+    kind = _known(fields.pop("kind", None) or _guessed(fields), what, fields)
+    if kind == "data":
+        raise BadInput(f"{what}: rows cannot be moved to {target.get('kind')!r}")
+    mode = str(fields.pop("mode", None) or ("replace" if kind == "object" else "append")).lower()
+    if mode not in MODES:
+        raise BadInput(f"{what}: mode {mode!r} is not one of {', '.join(MODES)}")
+    key = fields.pop("key", None) or fields.pop("keys", None) or ()
+    key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
+    if mode == "upsert" and kind not in ("postgres", "duckdb", "sqlite"):
+        raise BadInput(f"{what}: only databases have the mode upsert")
+    if mode == "upsert" and not key:
+        raise BadInput(f"{what}: mode upsert needs `key`, the column (or columns) that tell rows apart")
+    mapping = fields.pop("mapping", None)
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise BadInput(f"{what}: `mapping` is a map: target column -> source column, or a template over `row`")
+    on_error = str(fields.pop("on_error", None) or "fail").lower()
+    if on_error not in ("fail", "warn", "continue", "ignore"):
+        raise BadInput(f"{what}: on_error {on_error!r} is not one of fail, warn")
+    creates = flag(fields.pop("create", None), True)
+    plan = TargetPlan(number, kind, fields, mode, key, dict(mapping) if mapping else None, on_error != "fail", creates)
+    if not plan.place:
+        needed = {"object": "path", "http": "url"}.get(kind, "table")
+        raise BadInput(f"{what}: {kind} needs `{needed}`")
+    return plan
+
+
+def _known(kind: Any, what: str, fields: dict[str, Any]) -> str:
+    name = str(kind or "").lower()
+    known = _KINDS.get(name)
+    if known is None:
+        choices = "postgres, duckdb, sqlite, http, object (s3, gcs, azure, file)"
+        raise BadInput(f"{what}: kind {kind!r} is not one of {choices}")
+    if known == "object":
+        if name in _PROVIDERS:
+            fields.setdefault("provider", _PROVIDERS[name])
+        if name in _FORMAT_KINDS:
+            fields.setdefault("format", name)
+        for spelling in ("path", "file", "key"):
+            if "uri" not in fields and isinstance(fields.get(spelling), str):
+                fields["uri"] = fields.pop(spelling)
+    if known == "http":
+        for spelling in ("endpoint", "uri"):
+            if "url" not in fields and isinstance(fields.get(spelling), str):
+                fields["url"] = fields.pop(spelling)
+    if known in ("duckdb", "sqlite") and "file" not in fields:
+        for spelling in ("database", "db_path", "path"):
+            if isinstance(fields.get(spelling), str):
+                fields["file"] = fields.pop(spelling)
+                break
+    for spelling in ("credential",):
+        if spelling in fields:
+            fields.setdefault("auth", fields.pop(spelling))
+    for spelling in ("sql", "command", "statement"):
+        if spelling in fields:
+            fields.setdefault("query", fields.pop(spelling))
+    return known
+
+
+def _guessed(fields: Mapping[str, Any]) -> str | None:
+    """The kind that fields speak of, when none is named."""
+    if fields.get("url") or fields.get("endpoint"):
+        return "http"
+    if fields.get("ref") or fields.get("data"):
+        return "data"
+    if fields.get("uri") or (fields.get("path") and not fields.get("table")):
+        return "object"
+    return None
+
+
+def _size(value: Any, default: int) -> int:
+    if value in (None, ""):
+        return default
+    try:
+        size = int(value)
+    except (TypeError, ValueError):
+        size = 0
+    if size < 1:
+        raise BadInput(f"chunk.size is a number of rows from 1, not {value!r}")
+    return size
+
+
+def is_late(value: Any) -> bool:
+    """Whether a value has a template in it that is evaluated for each chunk or row."""
+    if isinstance(value, Late):
+        return True
+    if isinstance(value, Mapping):
+        return any(is_late(each) for each in value.values())
+    return isinstance(value, list | tuple) and any(is_late(each) for each in value)

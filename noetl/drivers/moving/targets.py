@@ -1,0 +1,88 @@
+"""Where rows go: what every target does, and which kinds there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.drivers.moving.chunks import Chunk, Templates
+from noetl.drivers.moving.mapping import Columns
+from noetl.drivers.moving.plan import TargetPlan, is_late
+from noetl.drivers.sqltask import BadInput
+from noetl.model.tool import ToolCall
+
+
+class Target:
+    """One place that rows are moved to.
+
+    `begin` comes with the first chunk, then `write` for every chunk, then `commit` (or `abort`). A target that
+    may fail without failing the transfer (`on_error: warn`) must be able to go on after a failed `write`."""
+
+    def __init__(self, call: ToolCall, plan: TargetPlan) -> None:
+        self.call = call
+        self.plan = plan
+        self.templates = Templates(call)
+        self.columns = Columns(plan.mapping, self.templates, plan.label)
+        self.rows = 0
+        self.chunks = 0
+        self._begun = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether more chunks can be written after one has failed."""
+        return self._begun
+
+    async def take(self, chunk: Chunk) -> None:
+        """Write a chunk (none of whose rows are there when this fails)."""
+        table = self.columns.of(chunk)
+        if not self._begun:
+            await self.begin(table.schema)
+            self._begun = True
+        if chunk.size:
+            await self.write(table, chunk)
+            self.rows += chunk.size
+            self.chunks += 1
+
+    async def begin(self, schema: Any) -> None:
+        """Make ready for rows of this schema."""
+
+    async def write(self, table: Any, chunk: Chunk) -> None:
+        """Write the rows of one chunk."""
+        raise TypeError("a concrete target says how it writes")
+
+    async def nothing_came(self) -> None:
+        """The source had neither rows nor columns; what is to be replaced is emptied all the same."""
+
+    async def commit(self) -> None:
+        """Make it last."""
+
+    async def abort(self) -> None:
+        """Undo what can be undone, and let go."""
+
+    def explain(self, failure: Exception) -> Any:
+        """An exception of `write` and its like as an error of the closed list; None if it is not one of theirs."""
+        return None
+
+
+def open_target(call: ToolCall, plan: TargetPlan) -> Target:
+    """The target that a plan describes; nothing is connected yet."""
+    if plan.kind in ("postgres", "duckdb", "sqlite") and is_late(plan.fields):
+        raise BadInput(f"{plan.label}: a table cannot depend on the chunk")
+    if plan.kind == "postgres":
+        from noetl.drivers.moving.pg_target import PostgresTarget
+
+        return PostgresTarget(call, plan)
+    if plan.kind == "duckdb":
+        from noetl.drivers.moving.embedded_targets import DuckdbTarget
+
+        return DuckdbTarget(call, plan)
+    if plan.kind == "sqlite":
+        from noetl.drivers.moving.embedded_targets import SqliteTarget
+
+        return SqliteTarget(call, plan)
+    if plan.kind == "http":
+        from noetl.drivers.moving.outward_targets import HttpTarget
+
+        return HttpTarget(call, plan)
+    from noetl.drivers.moving.outward_targets import ObjectTarget
+
+    return ObjectTarget(call, plan)
