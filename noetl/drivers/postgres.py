@@ -344,7 +344,7 @@ def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     else:
         kind = "unknown"
     said = ". ".join(filter(None, [message, pg["detail"], pg["hint"]]))
-    details = {key: value for key, value in pg.items() if value is not None and key not in ("code", "message")}
+    details = {key: value for key, value in pg.items() if value and key not in ("code", "message")}
     return error_info(kind, said, details=details), pg
 
 

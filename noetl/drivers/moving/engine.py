@@ -13,7 +13,7 @@ from typing import Any
 
 from noetl.drivers.moving import pipe
 from noetl.drivers.moving.chunks import Chunk, chunked, reads
-from noetl.drivers.moving.plan import Plan, is_late
+from noetl.drivers.moving.plan import DATABASES, Plan, is_late
 from noetl.drivers.moving.sources import open_source
 from noetl.drivers.moving.targets import Target, open_target
 from noetl.model.outcome import ErrorInfo
@@ -105,11 +105,10 @@ class Transfer:
         try:
             await self._all_chunks(source)
             for state in self.states:
-                if not state.alive:
-                    continue
-                if not self.chunks:
-                    await self._attempt(state, state.target.nothing_came())
-            for state in self.states:
+                if state.alive:
+                    await self._attempt(state, state.target.settle() if self.chunks else state.target.nothing_came())
+            # What can be undone to the last moment comes last.
+            for state in sorted(self.states, key=lambda state: state.target.plan.kind in DATABASES):
                 if state.alive:
                     await self._attempt(state, state.target.commit())
         except BaseException:

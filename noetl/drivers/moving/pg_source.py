@@ -6,7 +6,6 @@ decimals, those without as double precision, JSON as text that remembers what it
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -151,7 +150,8 @@ async def _through_adbc(info: str, query: Query) -> AsyncGenerator[Any, None]:
 
             def begin() -> Any:
                 cursor.execute(text)
-                return cursor.fetch_record_batch()
+                # The public reader says only that something failed; the one inside knows the server's own code.
+                return getattr(getattr(cursor, "_results", None), "reader", None) or cursor.fetch_record_batch()
 
             def following() -> Any:
                 try:
@@ -249,14 +249,3 @@ async def count(connection: Any, query: Query) -> int | None:
     cursor = await connection.execute(f"SELECT count(*) FROM ({query.text}\n) AS noetl_source")
     row = await cursor.fetchone()
     return int(row[0])
-
-
-def is_adbc_error(failure: Exception) -> bool:
-    """Whether an exception is the bulk driver's."""
-    return type(failure).__module__.partition(".")[0] in ("adbc_driver_manager", "adbc_driver_postgresql")
-
-
-def message_of(failure: Exception) -> str:
-    """The bulk driver's words without its own wrapping."""
-    text = re.sub(r"^[A-Z_]+: \[libpq\] ", "", str(failure))
-    return " ".join(text.split())

@@ -83,16 +83,18 @@ class PostgresTarget(Target):
             if await columns_of(connection, str(self.plan.fields["table"])):
                 await empty(connection, str(self.plan.fields["table"]))
 
-    async def commit(self) -> None:
-        """End the COPY and the transaction."""
-        if self._connection is None:
-            return
-        connection = self._connection
+    async def settle(self) -> None:
+        """End the COPY: now the server says whether it takes all rows."""
         if self._copy is not None:
-            copy, self._copy = self._copy, None
+            self._copy = None
             await self._stack.aclose()
-            del copy
-            await self._merge(connection)
+            await self._merge(await self._connect())
+
+    async def commit(self) -> None:
+        """End the transaction."""
+        connection = self._connection
+        if connection is None:
+            return
         await connection.commit()
         await connection.close()
         self._connection = None

@@ -24,6 +24,7 @@ from noetl.model.tool import ToolCall
 BLOCKS = 16  # on their way between the two servers
 _SIMPLE = {"host", "port", "user", "password", "dbname", "sslmode", "application_name", "connect_timeout"}
 _BUILT_IN = 16384  # types below this number are the same in every database
+_PSEUDO = frozenset({705, 2249, 2278})  # unknown, record, void
 _BY_TEXT = frozenset({1700})  # its binary form knows no modifier
 
 
@@ -150,8 +151,8 @@ class _Pipe:
         return {row[0]: row[3] for row in rows}
 
     async def _type(self, column: postgres.Column) -> str:
-        if column.oid >= _BUILT_IN:
-            return "text"  # a type of the source's own database
+        if column.oid >= _BUILT_IN or column.oid in _PSEUDO:
+            return "text"  # a type of the source's own database, or none that a table can have
         name: str = await self.reader.fetchval("SELECT format_type($1::oid, $2)", column.oid, column.modifier)
         return name
 

@@ -9,6 +9,7 @@ from noetl.drivers.sqltask import BadInput, flag
 from noetl.expr.late import Late
 from noetl.model.tool import ToolCall
 
+DATABASES = ("postgres", "duckdb", "sqlite")
 MODES = ("append", "insert", "replace", "upsert")
 HTTP_ROWS = 1000
 BULK_ROWS = 50_000
@@ -115,7 +116,7 @@ def _target(number: int, target: Any) -> TargetPlan:
         raise BadInput(f"{what}: mode {mode!r} is not one of {', '.join(MODES)}")
     key = fields.pop("key", None) or fields.pop("keys", None) or ()
     key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
-    if mode == "upsert" and kind not in ("postgres", "duckdb", "sqlite"):
+    if mode == "upsert" and kind not in DATABASES:
         raise BadInput(f"{what}: only databases have the mode upsert")
     if mode == "upsert" and not key:
         raise BadInput(f"{what}: mode upsert needs `key`, the column (or columns) that tell rows apart")

@@ -6,7 +6,7 @@ from typing import Any
 
 from noetl.drivers.moving.chunks import Chunk, Templates
 from noetl.drivers.moving.mapping import Columns
-from noetl.drivers.moving.plan import TargetPlan, is_late
+from noetl.drivers.moving.plan import DATABASES, TargetPlan, is_late
 from noetl.drivers.sqltask import BadInput
 from noetl.model.tool import ToolCall
 
@@ -14,8 +14,8 @@ from noetl.model.tool import ToolCall
 class Target:
     """One place that rows are moved to.
 
-    `begin` comes with the first chunk, then `write` for every chunk, then `commit` (or `abort`). A target that
-    may fail without failing the transfer (`on_error: warn`) must be able to go on after a failed `write`."""
+    `begin` comes with the first chunk, then `write` for every chunk, then `settle` and `commit` (or `abort`). A
+    target that may fail without failing the transfer (`on_error: warn`) says whether it can go on after that."""
 
     def __init__(self, call: ToolCall, plan: TargetPlan) -> None:
         self.call = call
@@ -52,6 +52,9 @@ class Target:
     async def nothing_came(self) -> None:
         """The source had neither rows nor columns; what is to be replaced is emptied all the same."""
 
+    async def settle(self) -> None:
+        """All chunks have been written: find out whether they are accepted, while all can still be undone."""
+
     async def commit(self) -> None:
         """Make it last."""
 
@@ -65,7 +68,7 @@ class Target:
 
 def open_target(call: ToolCall, plan: TargetPlan) -> Target:
     """The target that a plan describes; nothing is connected yet."""
-    if plan.kind in ("postgres", "duckdb", "sqlite") and is_late(plan.fields):
+    if plan.kind in DATABASES and is_late(plan.fields):
         raise BadInput(f"{plan.label}: a table cannot depend on the chunk")
     if plan.kind == "postgres":
         from noetl.drivers.moving.pg_target import PostgresTarget
