@@ -14,7 +14,7 @@ from noetl.drivers import objects
 from noetl.drivers import sqlite as lite
 from noetl.drivers.auth import BadAuth
 from noetl.drivers.moving.engine import Transfer, TransferFailed
-from noetl.drivers.moving.http_source import HttpError
+from noetl.drivers.moving.failures import HttpError
 from noetl.drivers.moving.plan import plan_of
 from noetl.drivers.sql import ParameterError
 from noetl.drivers.sqltask import BadInput

@@ -160,6 +160,10 @@ class Postgres(Server):
         """The URL of one of its databases."""
         return postgres_dsn(self.info, database)
 
+    def program(self, name: str) -> Path:
+        """One of the programs that come with the server (`psql`, `pgbench`, ...)."""
+        return _postgres_binaries(self.home, self._identity) / name
+
     def start(self) -> None:
         """Create the data folder at the first start, then run the server."""
         identity = self._identity

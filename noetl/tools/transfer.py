@@ -30,8 +30,8 @@ SPEC = ToolSpec(
             aliases=("target", "sink", "sinks"),
             late=("chunk", "row"),
         ),
-        "chunk": Field("any", "`{size, path}`: rows of a chunk (50000; with an http target 1000), and where in a JSON "
-                       "document the rows are."),
+        "chunk": Field("any", "`{size, path}`: rows of a chunk (1000 to 122880 by default, as suits the kinds), and "
+                       "where in a JSON document the rows are."),
     },
     spec_keys={"timeout": "`connect` and `total` seconds."},
     example="- name: replicate\n  kind: transfer\n  source: {kind: postgres, auth: shop_db, table: orders}\n"

@@ -53,35 +53,41 @@ class Chunk:
 
 
 async def chunked(
-    batches: AsyncGenerator[Any, None], size: int, *, total: int | None = None
+    batches: AsyncGenerator[Any, None], size: int, *, total: int | None = None, looks_ahead: bool = True
 ) -> AsyncGenerator[Chunk, None]:
-    """The rows in chunks of `size`; the last one is shorter, and known to be the last.
+    """The rows in chunks of `size`; the last one is shorter.
 
-    A source without rows gives one empty chunk, so that its columns reach the targets."""
+    Whether a chunk is the last is known when there is another one, which costs the memory of a chunk: without
+    `looks_ahead` no full chunk says that it is the last. A source without rows gives one empty chunk, so that
+    its columns reach the targets."""
     import pyarrow as pa
 
     held: list[Any] = []
     count = index = 0
-    ready: Any = None
+    waiting: Any = None  # a full chunk of which it is not known whether it is the last
     schema: Any = None
     async with aclosing(batches):
         async for batch in batches:
             schema = batch.schema if schema is None else schema
             while batch.num_rows:
+                if waiting is not None:
+                    yield Chunk(index, waiting, last=False, total=total)
+                    waiting, index = None, index + 1
                 cut = min(size - count, batch.num_rows)
                 held.append(batch.slice(0, cut))
                 batch = batch.slice(cut)
                 count += cut
                 if count == size:
-                    if ready is not None:
-                        yield Chunk(index, ready, last=False, total=total)
+                    full, held, count = pa.Table.from_batches(held), [], 0
+                    if looks_ahead:
+                        waiting = full
+                    else:
+                        yield Chunk(index, full, last=False, total=total)
                         index += 1
-                    ready = pa.Table.from_batches(held)
-                    held, count = [], 0
-    if ready is not None:
-        yield Chunk(index, ready, last=not held, total=total)
-        index += 1
-    if held or (ready is None and schema is not None):
+                    del full
+    if waiting is not None:
+        yield Chunk(index, waiting, last=True, total=total)
+    elif held or (index == 0 and schema is not None):
         yield Chunk(index, pa.Table.from_batches(held, schema=schema), last=True, total=total)
 
 

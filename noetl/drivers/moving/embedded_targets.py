@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -20,6 +21,7 @@ from noetl.drivers.tables import meaning_of, plain_column
 from noetl.drivers.threads import in_thread
 
 VIEW = "noetl_chunk"
+INCOMING = "noetl_incoming"
 
 
 def _names(names: Any) -> str:
@@ -135,30 +137,50 @@ class DuckdbTarget(Target):
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
-        names = table.schema.names
-        chosen = _names(names)
-        cursor.register(VIEW, table)
+        chosen = _names(table.schema.names)
+        cursor.register(VIEW, _passing(table))
         try:
-            if plan.mode != "upsert":
+            if plan.mode == "upsert":
+                self._merge(chosen, table.schema.names)
+            else:
                 cursor.execute(f"INSERT INTO {self._table} ({chosen}) SELECT {chosen} FROM {VIEW}")
-                return
-            keys = _names(plan.key)
-            latest = (
-                f"SELECT {chosen} FROM (SELECT *, row_number() OVER () AS noetl_order FROM {VIEW}) "
-                f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY noetl_order DESC) = 1"
-            )
-            if self._unique:
-                others = [quote_column(name) for name in names if name not in plan.key]
-                action = (
-                    "UPDATE SET " + ", ".join(f"{name} = EXCLUDED.{name}" for name in others) if others else "NOTHING"
-                )
-                cursor.execute(f"INSERT INTO {self._table} ({chosen}) {latest} ON CONFLICT ({keys}) DO {action}")
-                return
-            same = " AND ".join(f"t.{quote_column(key)} = i.{quote_column(key)}" for key in plan.key)
-            cursor.execute(f"DELETE FROM {self._table} AS t USING {VIEW} AS i WHERE {same}")
-            cursor.execute(f"INSERT INTO {self._table} ({chosen}) {latest}")
         finally:
             cursor.unregister(VIEW)
+
+    def _merge(self, chosen: str, names: list[str]) -> None:
+        cursor, keys = self._cursor, _names(self.plan.key)
+        # The last row of a key counts, also among rows of one chunk.
+        cursor.execute(
+            f"CREATE OR REPLACE TEMP TABLE {INCOMING} AS SELECT {chosen} FROM "
+            f"(SELECT *, row_number() OVER () AS noetl_order FROM {VIEW}) "
+            f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY noetl_order DESC) = 1"
+        )
+        insert = f"INSERT INTO {self._table} ({chosen}) SELECT {chosen} FROM {INCOMING}"
+        if self._unique:
+            others = [quote_column(name) for name in names if name not in self.plan.key]
+            update = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
+            cursor.execute(f"{insert} ON CONFLICT ({keys}) DO {f'UPDATE SET {update}' if others else 'NOTHING'}")
+        else:
+            same = " AND ".join(f"t.{quote_column(key)} = i.{quote_column(key)}" for key in self.plan.key)
+            cursor.execute(f"DELETE FROM {self._table} AS t USING {INCOMING} AS i WHERE {same}")
+            cursor.execute(insert)
+        cursor.execute(f"DROP TABLE {INCOMING}")
+
+
+def _passing(table: Any) -> Any:
+    """The table as a stream that lets go of what was read.
+
+    DuckDB holds on to what it is handed until the transaction ends; of a stream that is nothing, of tables it would
+    be all rows of the transfer."""
+    import pyarrow as pa
+
+    batches = table.to_batches()
+
+    def popped() -> Iterator[Any]:
+        while batches:
+            yield batches.pop(0)
+
+    return pa.RecordBatchReader.from_batches(table.schema, popped())
 
 
 def _duck_type(field: Any, kind: Any) -> str:

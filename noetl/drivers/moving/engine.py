@@ -13,7 +13,8 @@ from typing import Any
 
 from noetl.drivers.moving import pipe
 from noetl.drivers.moving.chunks import Chunk, chunked, reads
-from noetl.drivers.moving.plan import DATABASES, Plan, is_late
+from noetl.drivers.moving.memory import give_back
+from noetl.drivers.moving.plan import DATABASES, Plan
 from noetl.drivers.moving.sources import open_source
 from noetl.drivers.moving.targets import Target, open_target
 from noetl.model.outcome import ErrorInfo
@@ -121,7 +122,8 @@ class Transfer:
 
     async def _all_chunks(self, source: Any) -> None:
         total = await self._total(source)
-        chunks = ahead(chunked(source.batches(), self.plan.size, total=total))
+        looks_ahead = self._reads("chunk.last")
+        chunks = ahead(chunked(source.batches(), self.plan.size, total=total, looks_ahead=looks_ahead))
         async with aclosing(chunks):
             while True:
                 try:
@@ -134,15 +136,16 @@ class Transfer:
                 self.rows += chunk.size
                 self.chunks += 1
                 self.call.host.progress(rows=self.rows, chunks=self.chunks)
+                del chunk  # while the next one is waited for, this one needs no memory
+                await asyncio.to_thread(give_back)
+
+    def _reads(self, name: str) -> bool:
+        """Whether some template reads a name."""
+        return any(reads((state.target.plan.fields, state.target.plan.mapping), name) for state in self.states)
 
     async def _total(self, source: Any) -> int | None:
         """How many chunks there will be, if a template wants to know."""
-        wants = any(
-            is_late((state.target.plan.fields, state.target.plan.mapping))
-            and reads((state.target.plan.fields, state.target.plan.mapping), "chunk.total")
-            for state in self.states
-        )
-        if not wants:
+        if not self._reads("chunk.total"):
             return None
         try:
             rows = await source.count()
@@ -189,25 +192,31 @@ class Transfer:
 
 
 async def ahead(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
-    """The same chunks, of which the next is fetched while one is being used."""
-    queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue(maxsize=1)
+    """The same chunks, of which one is fetched while another is being used; no more than these two are there."""
+    queue: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
+    room = asyncio.Semaphore(1)
 
     async def fetch() -> None:
         try:
             async with aclosing(chunks):
-                async for chunk in chunks:
-                    await queue.put(chunk)
+                while True:
+                    await room.acquire()
+                    chunk = await anext(chunks, None)
+                    queue.put_nowait(chunk)
+                    if chunk is None:
+                        return
+                    del chunk
         except Exception as failure:  # noqa: BLE001 - it is handed to whoever waits for the chunk, whatever it is
-            await queue.put(failure)
-        else:
-            await queue.put(None)
+            queue.put_nowait(failure)
 
     fetching = asyncio.create_task(fetch())
     try:
         while (found := await queue.get()) is not None:
-            if isinstance(found, BaseException):
+            if isinstance(found, Exception):
                 raise found
+            room.release()
             yield found
+            del found
     finally:
         fetching.cancel()
         await asyncio.wait([fetching])

@@ -25,25 +25,18 @@ from msgspec.structs import replace
 
 from noetl.drivers import http_task
 from noetl.drivers.moving.chunks import Templates
+from noetl.drivers.moving.failures import HttpError
 from noetl.drivers.moving.plan import Plan
 from noetl.drivers.moving.rows import Shaper, rows_at
 from noetl.drivers.sqltask import BadInput
 from noetl.expr.late import Late
-from noetl.model.outcome import ErrorInfo, Outcome
+from noetl.model.outcome import Outcome
 from noetl.model.tool import ToolCall
 
 AHEAD = 2
 MOST_PAGES = 1_000_000
 _REQUEST = ("method", "headers", "json", "form", "body", "auth", "params", "verify", "ca", "cert", "key", "proxy")
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?', re.IGNORECASE)
-
-
-class HttpError(Exception):
-    """A page that could not be had."""
-
-    def __init__(self, info: ErrorInfo) -> None:
-        super().__init__(info.message)
-        self.info = info
 
 
 class Page(Struct, frozen=True):

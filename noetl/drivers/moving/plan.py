@@ -11,8 +11,10 @@ from noetl.model.tool import ToolCall
 
 DATABASES = ("postgres", "duckdb", "sqlite")
 MODES = ("append", "insert", "replace", "upsert")
-HTTP_ROWS = 1000
-BULK_ROWS = 50_000
+HTTP_ROWS = 1000  # to a web hook
+SMALL_ROWS = 10_000  # from sources that give Python objects
+BULK_ROWS = 40_960
+DUCKDB_ROWS = 122_880  # a row group, which it can write out at once
 _KINDS = {
     "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
     "http": "http", "https": "http", "api": "http", "webhook": "http",
@@ -79,7 +81,12 @@ def plan_of(call: ToolCall) -> Plan:
     chunk = given.get("chunk") or source.fields.get("chunk") or {}
     if not isinstance(chunk, Mapping):
         chunk = {"size": chunk}
-    default = HTTP_ROWS if any(target.kind == "http" for target in planned) else BULK_ROWS
+    if any(target.kind == "http" for target in planned):
+        default = HTTP_ROWS
+    elif any(target.kind == "duckdb" for target in planned):
+        default = DUCKDB_ROWS
+    else:
+        default = SMALL_ROWS if source.kind in ("http", "data", "sqlite") else BULK_ROWS
     path = (
         chunk.get("path")
         or source.fields.get("rows_path")

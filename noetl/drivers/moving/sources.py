@@ -12,7 +12,6 @@ from noetl.drivers.auth import fields_of
 from noetl.drivers.content import reference_in
 from noetl.drivers.moving import pg_source
 from noetl.drivers.moving.files import ObjectSource, ReferenceSource, writable
-from noetl.drivers.moving.http_source import HttpSource
 from noetl.drivers.moving.plan import Plan
 from noetl.drivers.moving.rows import RowsSource, Shaper, rows_at
 from noetl.drivers.sql import bind, quote_name, split
@@ -46,6 +45,8 @@ async def open_source(call: ToolCall, plan: Plan) -> Source:
     if kind == "sqlite":
         return SqliteSource(call, fields)
     if kind == "http":
+        from noetl.drivers.moving.http_source import HttpSource
+
         return HttpSource(call, fields, plan)
     if kind == "object":
         return ObjectSource(call, fields, plan.path)

@@ -83,9 +83,9 @@ def open_target(call: ToolCall, plan: TargetPlan) -> Target:
 
         return SqliteTarget(call, plan)
     if plan.kind == "http":
-        from noetl.drivers.moving.outward_targets import HttpTarget
+        from noetl.drivers.moving.http_target import HttpTarget
 
         return HttpTarget(call, plan)
-    from noetl.drivers.moving.outward_targets import ObjectTarget
+    from noetl.drivers.moving.object_target import ObjectTarget
 
     return ObjectTarget(call, plan)

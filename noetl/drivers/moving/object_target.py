@@ -1,4 +1,4 @@
-"""Files, objects and web hooks as targets.
+"""Files and objects as targets.
 
 A path without a chunk in it is one file (or object) for all rows, which appears when the transfer has
 succeeded. A path that names the chunk is a file for each, there as soon as it is written.
@@ -11,14 +11,11 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
-from noetl.drivers import http_task, objects, tables
+from noetl.drivers import objects, tables
 from noetl.drivers.auth import fields_of
 from noetl.drivers.content import blocks_of
 from noetl.drivers.moving.chunks import Chunk, reads
 from noetl.drivers.moving.files import place_of
-from noetl.drivers.moving.http_source import HttpError
 from noetl.drivers.moving.plan import is_late
 from noetl.drivers.moving.targets import Target
 from noetl.drivers.sqltask import BadInput
@@ -164,32 +161,3 @@ class _ObjectWriter:
     async def _blocks(self) -> AsyncGenerator[bytes, None]:
         while (block := await self._queue.get()) is not None:
             yield block
-
-
-class HttpTarget(Target):
-    """A web hook: each chunk is sent as a JSON list of rows."""
-
-    @property
-    def goes_on(self) -> bool:
-        """Chunks have nothing to do with each other."""
-        return True
-
-    async def write(self, table: Any, chunk: Chunk) -> None:
-        """Send a chunk; an answer other than 2xx is a failure."""
-        fields = dict(self.plan.fields)
-        if is_late(fields):
-            fields = self.templates.render(fields, chunk=chunk.names(data=reads(fields, "chunk.data")))
-        has_body = any(fields.get(name) is not None for name in ("body", "json", "form", "data", "payload"))
-        if not has_body:
-            fields["json"] = chunk.rows if self.plan.mapping is None else tables.rows_of(table)
-        fields.setdefault("method", "POST")
-        # A chunk that is sent again, by the next attempt, is known to be the same.
-        call = replace(self.call, idempotency_key=f"{self.call.idempotency_key}-{chunk.index}")
-        nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
-        outcome = await http_task.perform(call, fields, nulls)
-        if outcome.error is not None:
-            raise HttpError(outcome.error)
-
-    def explain(self, failure: Exception) -> Any:
-        """What the server said."""
-        return failure.info if isinstance(failure, HttpError) else None

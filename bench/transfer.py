@@ -1,0 +1,374 @@
+"""W5: 1,000,000 rows of 10 mixed columns from Postgres and from HTTP, beside the raw limit of the same shape.
+
+The raw limit is what the drivers give without anything around them, measured in the same run: ADBC batches
+straight into DuckDB or Parquet, a binary COPY piped by psql, a hand-written asyncio script for the pages of an
+API. Every figure is taken in a process of its own, so its memory is its own; ours and the raw one take turns.
+
+    python -m bench.transfer [ROWS] [REPEATS]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from noetl.testing import services
+
+ROWS = 1_000_000
+REPEATS = 3
+PAGE = 1000
+COLUMNS = (
+    "id bigint, grp int, name text, email text, created timestamp, updated timestamptz, price float8, score float8, "
+    "active boolean, attrs jsonb"
+)
+FILL = """
+INSERT INTO src SELECT g, g % 1000, 'user name ' || g, 'user' || g || '@example.org',
+  timestamp '2024-01-01' + g * interval '1 second', timestamptz '2024-01-01 00:00Z' + g * interval '2 second',
+  (g::bigint * 7919 % 100003) / 100.0, sqrt(g), g % 3 = 0,
+  jsonb_build_object('k', g % 97, 'tags', jsonb_build_array('a', 'b', g % 7), 'note', 'row ' || g)
+FROM generate_series(1, {rows}) g
+"""
+SERVER = """
+import asyncio, sys
+import msgspec
+from aiohttp import web
+rows, size = int(sys.argv[1]), int(sys.argv[2])
+
+def row(g):
+    return {"id": g, "grp": g % 1000, "name": f"user name {g}", "email": f"user{g}@example.org",
+            "created": "2024-01-01T00:00:00", "updated": "2024-01-01T00:00:00Z", "price": g * 7919 % 100003 / 100,
+            "score": g ** 0.5, "active": g % 3 == 0,
+            "attrs": {"k": g % 97, "tags": ["a", "b", g % 7], "note": f"row {g}"}}
+
+pages = [msgspec.json.encode([row(g) for g in range(k * size + 1, (k + 1) * size + 1)]) for k in range(20)]
+
+async def answer(request):
+    page = int(request.query["page"])
+    more = str(page + 1).encode() if (page + 1) * size < rows else b"null"
+    body = b'{"data":' + (pages[page % 20] if page * size < rows else b"[]") + b',"next":' + more + b"}"
+    return web.Response(body=body, content_type="application/json")
+
+async def main():
+    app = web.Application()
+    app.router.add_get("/rows", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+class Place:
+    """Where one measurement finds its servers."""
+
+    def __init__(self, source: str, target: str, api: str, rows: int, psql: str) -> None:
+        self.source, self.target, self.api, self.rows, self.psql = source, target, api, rows, psql
+
+    def fresh_table(self) -> None:
+        """An empty target table; what the last round left behind is on disk."""
+        import psycopg
+
+        with psycopg.connect(self.target, autocommit=True) as connection:
+            connection.execute("DROP TABLE IF EXISTS dst")
+            connection.execute(f"CREATE TABLE dst ({COLUMNS})")
+            connection.execute("CHECKPOINT")
+
+    def check(self) -> None:
+        """All rows have arrived."""
+        import psycopg
+
+        with psycopg.connect(self.target) as connection:
+            found = connection.execute("SELECT count(*) FROM dst").fetchone()
+        assert found == (self.rows,), found
+
+
+# ── raw ─────────────────────────────────────────────────────────────────────────────────
+
+
+def raw_duckdb(place: Place, folder: Path) -> float:
+    """ADBC batches straight into a new table of DuckDB."""
+    import adbc_driver_postgresql.dbapi as adbc
+    import duckdb
+
+    began = time.perf_counter()
+    with adbc.connect(place.source) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM src")
+        reader = cursor.fetch_record_batch()  # noqa: F841 - the query below reads it by its name
+        lake = duckdb.connect(str(folder / "raw.duckdb"))
+        lake.execute("CREATE TABLE dst AS SELECT * FROM reader")
+        lake.close()
+    return time.perf_counter() - began
+
+
+def raw_parquet(place: Place, folder: Path) -> float:
+    """ADBC batches straight into a Parquet file."""
+    import adbc_driver_postgresql.dbapi as adbc
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    began = time.perf_counter()
+    with adbc.connect(place.source) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM src")
+        reader = cursor.fetch_record_batch()
+        schema = pa.schema([(field.name, _storage(field.type)) for field in reader.schema])
+        with pq.ParquetWriter(folder / "raw.parquet", schema, compression="zstd") as writer:
+            for batch in reader:
+                arrays = [each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return time.perf_counter() - began
+
+
+def _storage(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def raw_postgres(place: Place, folder: Path) -> float:
+    """psql piped into psql, in Postgres's binary form."""
+    place.fresh_table()
+    command = (
+        f'{place.psql} -qX "{place.source}" -c "COPY src TO STDOUT (FORMAT binary)" | '
+        f'{place.psql} -qX "{place.target}" -c "COPY dst FROM STDIN (FORMAT binary)"'
+    )
+    began = time.perf_counter()
+    subprocess.run(command, shell=True, check=True)
+    elapsed = time.perf_counter() - began
+    place.check()
+    return elapsed
+
+
+def raw_http(place: Place, folder: Path) -> float:
+    """What one writes by hand: pages fetched a few ahead, rows as COPY text."""
+    import aiohttp
+    import msgspec
+    import psycopg
+
+    place.fresh_table()
+    escape = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+    def line(row: dict[str, Any]) -> str:
+        attrs = msgspec.json.encode(row["attrs"]).decode().translate(escape)
+        name, email = row["name"].translate(escape), row["email"].translate(escape)
+        return (
+            f"{row['id']}\t{row['grp']}\t{name}\t{email}\t{row['created']}\t{row['updated']}\t{row['price']}\t"
+            f"{row['score']}\t{row['active']}\t{attrs}\n"
+        )
+
+    async def move() -> float:
+        connection = await psycopg.AsyncConnection.connect(place.target)
+        count = place.rows // PAGE
+        numbers, queue = iter(range(count)), asyncio.Queue[Any](8)
+        async with aiohttp.ClientSession() as session:
+
+            async def read() -> None:
+                for number in numbers:
+                    async with session.get(f"{place.api}/rows?page={number}") as answer:
+                        await queue.put(msgspec.json.decode(await answer.read()))
+
+            began = time.perf_counter()
+            readers = [asyncio.create_task(read()) for _ in range(4)]
+            async with connection.cursor().copy("COPY dst FROM STDIN") as copy:
+                for _ in range(count):
+                    page = await queue.get()
+                    await copy.write("".join([line(row) for row in page["data"]]))
+            await connection.commit()
+            elapsed = time.perf_counter() - began
+            await asyncio.gather(*readers)
+        await connection.close()
+        return elapsed
+
+    elapsed = asyncio.run(move())
+    place.check()
+    return elapsed
+
+
+# ── ours ────────────────────────────────────────────────────────────────────────────────
+
+
+def _transfer(source: dict[str, Any], *targets: dict[str, Any], warm: dict[str, Any], chunk: Any = None) -> float:
+    """One call of the tool, in a process that has made a call before."""
+    from noetl.drivers.lifetime import close_shared
+    from noetl.testing.tools import ToolHost, tool_call
+    from noetl.tools import load
+
+    async def move() -> float:
+        run, host = load("transfer"), ToolHost()
+        host.progress = lambda **counts: None  # type: ignore[method-assign]
+        await run(tool_call("transfer", warm, host=host))
+        given = {"source": source, "targets": list(targets), "chunk": chunk}
+        began = time.perf_counter()
+        outcome = await run(tool_call("transfer", given, host=host))
+        elapsed = time.perf_counter() - began
+        assert outcome.status == "ok", outcome.error
+        await close_shared()
+        return elapsed
+
+    return asyncio.run(move())
+
+
+def _warm(place: Place, folder: Path) -> dict[str, Any]:
+    few = {"kind": "postgres", "auth": place.source, "query": "SELECT * FROM src LIMIT 10"}
+    targets = [{"kind": "duckdb", "file": str(folder / "warm.duckdb"), "table": "t"}]
+    targets.append({"kind": "file", "path": str(folder / "warm.parquet")})
+    return {"source": few, "targets": targets}
+
+
+def ours_duckdb(place: Place, folder: Path) -> float:
+    """Postgres to a new table of DuckDB."""
+    source = {"kind": "postgres", "auth": place.source, "table": "src"}
+    target = {"kind": "duckdb", "file": str(folder / "ours.duckdb"), "table": "dst"}
+    return _transfer(source, target, warm=_warm(place, folder))
+
+
+def ours_parquet(place: Place, folder: Path) -> float:
+    """Postgres to a Parquet file."""
+    source = {"kind": "postgres", "auth": place.source, "table": "src"}
+    return _transfer(source, {"kind": "file", "path": str(folder / "ours.parquet")}, warm=_warm(place, folder))
+
+
+def ours_postgres(place: Place, folder: Path) -> float:
+    """Postgres to Postgres."""
+    place.fresh_table()
+    source = {"kind": "postgres", "auth": place.source, "table": "src"}
+    target = {"kind": "postgres", "auth": place.target, "table": "dst"}
+    elapsed = _transfer(source, target, warm=_warm(place, folder))
+    place.check()
+    return elapsed
+
+
+def ours_http(place: Place, folder: Path) -> float:
+    """Pages of an API to Postgres."""
+    place.fresh_table()
+    pages = {"param": "page", "start": 0, "last": place.rows // PAGE - 1, "ahead": 4}
+    source = {"kind": "http", "url": f"{place.api}/rows", "pages": pages}
+    target = {"kind": "postgres", "auth": place.target, "table": "dst"}
+    elapsed = _transfer(source, target, warm=_warm(place, folder), chunk={"path": "data"})
+    place.check()
+    return elapsed
+
+
+def ours_three(place: Place, folder: Path) -> float:
+    """Postgres to three targets at once, chunk by chunk."""
+    place.fresh_table()
+    source = {"kind": "postgres", "auth": place.source, "table": "src"}
+    targets = (
+        {"kind": "postgres", "auth": place.target, "table": "dst"},
+        {"kind": "duckdb", "file": str(folder / "three.duckdb"), "table": "dst"},
+        {"kind": "file", "path": str(folder / "three.parquet")},
+    )
+    elapsed = _transfer(source, *targets, warm=_warm(place, folder), chunk={"size": 10_000})
+    place.check()
+    return elapsed
+
+
+METHODS: dict[str, Callable[[Place, Path], float]] = {
+    name: deed for name, deed in globals().items() if name.startswith(("raw_", "ours_"))
+}
+PAIRS = ("duckdb", "parquet", "postgres", "http")
+
+
+# ── measuring ───────────────────────────────────────────────────────────────────────────
+
+
+def _once(place: Place, method: str) -> tuple[float, float]:
+    """Seconds and megabytes of one run, in a process of its own."""
+    facts = [place.source, place.target, place.api, str(place.rows), place.psql]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.transfer", "one", method, *facts], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{method} failed:\n{done.stderr[-3000:]}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return answer["seconds"], answer["rss_mb"]
+
+
+def figures(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = PAIRS) -> Iterator[dict[str, Any]]:
+    """For each shape: our rows/s and the raw limit's (medians), their ratio, and our peak memory."""
+    import psycopg
+
+    with (
+        tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder,
+        services.Postgres(folder, durable=True) as server,
+    ):
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE src")
+            connection.execute("CREATE DATABASE dst")
+        with psycopg.connect(server.dsn("src"), autocommit=True) as connection:
+            connection.execute(f"CREATE TABLE src ({COLUMNS})")
+            connection.execute(FILL.format(rows=rows))
+            connection.execute("VACUUM ANALYZE src")
+        api = subprocess.Popen([sys.executable, "-c", SERVER, str(rows), str(PAGE)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert api.stdout is not None
+            url = f"http://127.0.0.1:{api.stdout.readline().strip()}"
+            place = Place(server.dsn("src"), server.dsn("dst"), url, rows, str(server.program("psql")))
+            for name in pairs:
+                yield _pair(place, name, repeats)
+            seconds, rss = _once(place, "ours_three")
+            yield {"workload": "W5", "name": "three targets", "rows_s": rows / seconds, "rss_mb": rss}
+        finally:
+            api.kill()
+            api.wait()
+
+
+def _pair(place: Place, name: str, repeats: int) -> dict[str, Any]:
+    raw, ours, rss = [], [], 0.0
+    for _ in range(repeats):
+        raw.append(place.rows / _once(place, f"raw_{name}")[0])
+        seconds, peak = _once(place, f"ours_{name}")
+        ours.append(place.rows / seconds)
+        rss = max(rss, peak)
+    return {
+        "workload": "W5",
+        "name": name,
+        "rows_s": statistics.median(ours),
+        "raw_rows_s": statistics.median(raw),
+        "ratio": statistics.median(ours) / statistics.median(raw),
+        "rss_mb": rss,
+        "n": repeats,
+    }
+
+
+def measure() -> Iterator[tuple[str, float, str]]:
+    """Figures as (name, value, unit)."""
+    for figure in figures():
+        yield f"transfer {figure['name']}", figure["rows_s"], "rows/s"
+        if "ratio" in figure:
+            yield f"transfer {figure['name']} raw limit", figure["raw_rows_s"], "rows/s"
+            yield f"transfer {figure['name']} of the raw limit", figure["ratio"] * 100, "%"
+        yield f"transfer {figure['name']} memory", figure["rss_mb"], "MB"
+
+
+def _run_one(method: str, source: str, target: str, api: str, rows: str, psql: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder:
+        seconds = METHODS[method](Place(source, target, api, int(rows), psql), Path(folder))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "rss_mb": round(peak, 1)}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["one"]:
+        _run_one(*sys.argv[2:])
+    else:
+        numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
+        chosen = tuple(text for text in sys.argv[1:] if not text.isdigit()) or PAIRS
+        for found in figures(*numbers, pairs=chosen):
+            print(
+                json.dumps(
+                    {key: round(value, 2) if isinstance(value, float) else value for key, value in found.items()}
+                )
+            )
+            sys.stdout.flush()

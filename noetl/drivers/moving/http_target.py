@@ -1,0 +1,42 @@
+"""Web hooks as targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from noetl.drivers import http_task, tables
+from noetl.drivers.moving.chunks import Chunk, reads
+from noetl.drivers.moving.failures import HttpError
+from noetl.drivers.moving.plan import is_late
+from noetl.drivers.moving.targets import Target
+
+
+class HttpTarget(Target):
+    """A web hook: each chunk is sent as a JSON list of rows."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Chunks have nothing to do with each other."""
+        return True
+
+    async def write(self, table: Any, chunk: Chunk) -> None:
+        """Send a chunk; an answer other than 2xx is a failure."""
+        fields = dict(self.plan.fields)
+        if is_late(fields):
+            fields = self.templates.render(fields, chunk=chunk.names(data=reads(fields, "chunk.data")))
+        has_body = any(fields.get(name) is not None for name in ("body", "json", "form", "data", "payload"))
+        if not has_body:
+            fields["json"] = chunk.rows if self.plan.mapping is None else tables.rows_of(table)
+        fields.setdefault("method", "POST")
+        # A chunk that is sent again, by the next attempt, is known to be the same.
+        call = replace(self.call, idempotency_key=f"{self.call.idempotency_key}-{chunk.index}")
+        nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
+        outcome = await http_task.perform(call, fields, nulls)
+        if outcome.error is not None:
+            raise HttpError(outcome.error)
+
+    def explain(self, failure: Exception) -> Any:
+        """What the server said."""
+        return failure.info if isinstance(failure, HttpError) else None
