@@ -55,6 +55,7 @@ _ALIASES = {
     "txt": "text",
 }
 FORMATS = tuple(CONTENT_TYPES)
+_encode = msgspec.json.Encoder().encode
 
 
 def format_of(
@@ -103,17 +104,24 @@ def schema_of(names: Sequence[str], types: Sequence[ColumnType]) -> Any:
     )
 
 
-def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any) -> Any:
-    """A batch of values as a driver gave them, column by column."""
+def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any, *, plain: bool = False) -> Any:
+    """A batch of values as a driver gave them, column by column; `plain` says that they are JSON data already."""
     import pyarrow as pa
 
     arrays = []
     for values, field in zip(columns, schema, strict=True):
         meaning = meaning_of(field)
         if meaning == "json":
-            values = [None if value is None else msgspec.json.encode(jsonable(value)).decode() for value in values]
-        elif meaning == "number" or pa.types.is_string(field.type):
+            said = values if plain else [jsonable(value) for value in values]
+            values = [None if value is None else _encode(value).decode() for value in said]
+        elif meaning == "number" or (pa.types.is_string(field.type) and not plain):
             values = [value if value is None or isinstance(value, str) else _text(value) for value in values]
+        elif pa.types.is_string(field.type):
+            try:
+                arrays.append(pa.array(values, type=field.type))
+                continue
+            except pa.ArrowTypeError:
+                values = [value if value is None or isinstance(value, str) else _text(value) for value in values]
         arrays.append(pa.array(values, type=field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -151,9 +159,9 @@ def inferred_schema(rows: Sequence[Mapping[str, Any]], known: Sequence[str] = ()
     return schema_of(names, types)
 
 
-def batch_of_mappings(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+def batch_of_mappings(rows: Sequence[Mapping[str, Any]], schema: Any, *, plain: bool = False) -> Any:
     """A batch of mappings; what the schema does not have is left out, what a row does not have is null."""
-    return batch_of_columns([[row.get(name) for row in rows] for name in schema.names], schema)
+    return batch_of_columns([[row.get(name) for row in rows] for name in schema.names], schema, plain=plain)
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:

@@ -92,16 +92,16 @@ class Columns:
 
 
 def conforming(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
-    """Rows as a batch of a schema that earlier rows have set."""
+    """Rows of plain data as a batch of a schema that earlier rows have set."""
     import pyarrow as pa
 
     try:
-        return tables.batch_of_mappings(rows, schema)
+        return tables.batch_of_mappings(rows, schema, plain=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
         for field in schema:
             for row in rows:
                 try:
-                    tables.batch_of_mappings([row], pa.schema([field]))
+                    tables.batch_of_mappings([row], pa.schema([field]), plain=True)
                 except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
                     raise BadInput(
                         f"{label}: the column {field.name!r} was {field.type} in the first rows, and now has "

@@ -52,7 +52,7 @@ def rows_at(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
         value = [value] if found is None else found
     if not isinstance(value, list):
         raise BadInput(f"{what} is no list of rows: say where it is with `chunk: {{path: ...}}`")
-    return [row if isinstance(row, Mapping) else {"value": row} for row in value]  # type: ignore[misc]
+    return [row if type(row) is dict or isinstance(row, Mapping) else {"value": row} for row in value]  # type: ignore[misc]
 
 
 _TYPES = {
@@ -84,14 +84,13 @@ class Shaper:
         """The rows as a batch."""
         if self.schema is None:
             self.schema = self._first(self._sample or rows)
-            self._names = set(self.schema.names)
-        for row in rows:
-            if not self._names.issuperset(row):
-                extra = ", ".join(sorted(map(str, set(row) - self._names)))
-                raise BadInput(
-                    f"{self._label}: a row has {extra}, which the first rows did not have; "
-                    "name all columns with `types` in the source ({column: type})"
-                )
+            self._names: set[Any] = set(self.schema.names)
+        extra = set().union(*rows) - self._names
+        if extra:
+            raise BadInput(
+                f"{self._label}: a row has {', '.join(sorted(map(str, extra)))}, which the first rows did not have; "
+                "name all columns with `types` in the source ({column: type})"
+            )
         return conforming(rows, self.schema, self._label)
 
     def _first(self, rows: list[dict[str, Any]]) -> Any:
