@@ -110,7 +110,7 @@ def _accepts(
     reader: Reader, task: TaskSyntax, spec: ToolSpec, key: str, key_node: Scalar, value: Node, beside: bool
 ) -> bool:
     """Whether a parameter that the kind does not declare is passed on all the same."""
-    if beside and reader.reject("task", key, key_node):
+    if beside and task.tool is not None and reader.reject("task", key, key_node):
         return False
     if spec.open_fields:
         near = closest(key, field_names(spec)) if beside and len(key) > 3 else None
@@ -125,6 +125,8 @@ def _accepts(
 
 
 def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fields) -> None:
+    if task.tool is None:
+        return
     if any(("task", key) in reader.rejected and key not in spec.fields for key in fields):
         return  # written in older words: those are told, and what they stand for is not missing
     held = fields["spec"][1] if "spec" in fields else None
