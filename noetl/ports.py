@@ -231,7 +231,7 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True):
     execution_id: str
     run_id: str
     pool: str = "default"
-    affinity: str | None = None  # worker that ran its neighbours, when they should stay together
+    affinity: str | None = None  # runs with the same word stay on one worker; the engine sees to it
 
 
 class RunQueue(Protocol):

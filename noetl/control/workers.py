@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from noetl.control.catalogue import Catalogue
@@ -43,6 +44,8 @@ log = logging.getLogger("noetl.control")
 QUEUE_SHARE = 8  # of the slots that a report frees, one in so many is for runs that wait in the queue
 
 Answer = asyncio.Future[Reply]
+
+KEPT_SECONDS = 0.5  # how long a run that is kept for another worker stays out of the queue
 
 
 class Workers:
@@ -199,7 +202,10 @@ class Workers:
         for run, future in zip(runs, claimed, strict=True):
             problem = future.exception()
             if problem is None:
-                orders.extend(future.result().orders)  # none: somebody else was first, or it has ended
+                reply = future.result()
+                orders.extend(reply.orders)  # none: somebody else was first, or it has ended
+                if reply.kept:
+                    self._deeds.insist(f"keeping {run.run_id}", partial(self._put_later, run))
             elif isinstance(problem, StoreUnavailable):
                 await self._queue.put([run])
             elif isinstance(problem, NoetlError):
@@ -207,6 +213,11 @@ class Workers:
             else:
                 raise problem
         return orders
+
+    async def _put_later(self, run: QueuedRun) -> None:
+        """Another worker has the loop this run belongs to; should it leave, the run is still there."""
+        await self._clock.sleep(KEPT_SECONDS)
+        await self._queue.put([run])
 
     def _return(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
         """The worker went away between its claim and the answer."""

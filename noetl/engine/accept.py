@@ -32,7 +32,7 @@ from noetl.engine.facts import (
     TimerDue,
 )
 from noetl.engine.identity import checksum, checksum_of, checksums_seen, key_of
-from noetl.engine.leases import claim, claim_refusal, end_run, lose_lease
+from noetl.engine.leases import claim, claim_refusal, end_run, kept_from, lose_lease
 from noetl.engine.loops import fail_step
 from noetl.engine.requests import evaluate_request
 from noetl.engine.sets import ctx_patch
@@ -151,6 +151,8 @@ def _claim(state: State, fact: ClaimMade, env: Env, record: Record) -> Reply:
     refusal = claim_refusal(state, fact.run_id)
     if refusal is not None:
         return Reply(False, refusal)
+    if kept_from(state, fact.run_id, fact.worker):
+        return Reply(False, "the loop is local, and another worker has it", kept=True)
     record(*claim(state, fact.worker, fact.run_id))
     return _YES  # advance adds the order, made when everything has settled
 

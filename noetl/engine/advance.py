@@ -195,7 +195,7 @@ class _Advance(Struct, eq=False):
         state = self.state
         taken: list[str] = []
         if not state.paused and state.ending is None and state.finished is None:
-            taken = list(islice(claimable(state, fact.pool), fact.slots))
+            taken = list(islice(claimable(state, fact.pool, fact.worker), fact.slots))
             for run_id in taken:
                 events, cause = claim(state, fact.worker, run_id)
                 self._record(events, cause)

@@ -31,7 +31,7 @@ class EnqueueRun(Command, frozen=True):
     step_run_id: str
     path: IterationPath = ()
     pool: str | None = None
-    together: str | None = None  # runs with the same word go to one worker (exec: local)
+    together: str | None = None  # runs with the same word stay on one worker (exec: local)
 
 
 class CancelRun(Command, frozen=True):

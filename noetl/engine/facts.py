@@ -120,3 +120,4 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     verdict: Verdict | None = None  # to a report
     orders: tuple[RunOrder, ...] = ()  # to a claim
+    kept: bool = False  # to a claim: the run waits for another worker; ask again later

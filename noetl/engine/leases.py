@@ -12,7 +12,7 @@ from typing import Any
 
 from noetl.engine.env import Env
 from noetl.engine.loops import fail_step
-from noetl.engine.state import PENDING, Loop, Run, State
+from noetl.engine.state import PENDING, Loop, Run, State, StepRun
 from noetl.model.events import Event, IterationFailed, IterationStarted, StepStarted, WorkerLost
 from noetl.model.ids import iteration_id
 from noetl.model.outcome import ErrorInfo, Outcome, error, error_info
@@ -20,6 +20,34 @@ from noetl.model.playbook import Block, Step
 from noetl.model.position import Position
 
 POISON = 3  # workers lost in a row without progress
+
+
+def is_local(state: State, step_run: StepRun) -> bool:
+    """Whether the iterations of this step run should stay on one worker (`exec: local`, `profile: local`)."""
+    loop = step_run.step.loop
+    return loop is not None and (loop.exec == "local" or state.playbook.executor.profile == "local")
+
+
+def keeper(state: State, step_run: StepRun) -> str | None:
+    """The worker that a local loop's iterations are kept for: whoever runs some of them now.
+
+    Nobody keeps them when none is in flight, so a worker that has left keeps nothing."""
+    for run_id in step_run.open if is_local(state, step_run) else ():
+        run = state.open[run_id]
+        if run.status == "leased":
+            return run.worker
+    return None
+
+
+def kept_from(state: State, run_id: str, worker: str) -> bool:
+    """Whether the run is kept for another worker than this one."""
+    run = state.open.get(run_id)
+    if run is not None:
+        step_run: StepRun | None = run.step_run
+    else:
+        found = state.loop_of(run_id)
+        step_run = found[0].step_run if found else None
+    return step_run is not None and keeper(state, step_run) not in (None, worker)
 
 
 def claim_refusal(state: State, run_id: str) -> str | None:
@@ -61,13 +89,14 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
-def claimable(state: State, pool: str | None) -> Iterator[str]:
-    """The runs of a pool that can be claimed, oldest first."""
+def claimable(state: State, pool: str | None, worker: str = "") -> Iterator[str]:
+    """The runs of a pool that this worker can claim, oldest first."""
     for run_id in state.queued:
-        if state.open[run_id].step_run.step.pool == pool:
+        step_run = state.open[run_id].step_run
+        if step_run.step.pool == pool and keeper(state, step_run) in (None, worker):
             yield run_id
     for loop in open_loops(state) if state.looping else ():
-        if loop.step_run.step.pool == pool:
+        if loop.step_run.step.pool == pool and keeper(state, loop.step_run) in (None, worker):
             for index in loop.unclaimed():
                 yield loop.id_of(index)
 

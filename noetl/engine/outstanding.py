@@ -17,7 +17,7 @@ from noetl.engine.commands import (
     SetTimer,
     StartChild,
 )
-from noetl.engine.leases import open_loops
+from noetl.engine.leases import is_local, open_loops
 from noetl.engine.state import Child, Loop, Run, State, StepRun
 from noetl.model.events import Parent
 from noetl.model.outcome import Outcome, error_info
@@ -103,7 +103,5 @@ def enqueue_iteration(state: State, loop: Loop, index: int) -> EnqueueRun:
 
 def _enqueue(state: State, step_run: StepRun, run_id: str, path: tuple[int, ...]) -> EnqueueRun:
     step = step_run.step
-    together = None
-    if path and step.loop is not None and (step.loop.exec == "local" or state.playbook.executor.profile == "local"):
-        together = step_run.id
+    together = step_run.id if path and is_local(state, step_run) else None
     return EnqueueRun(run_id, step.name, step_run.id, path, step.pool, together)
