@@ -9,7 +9,7 @@ DEV_ENV := $(VENV)/.dev-ready
 JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt bench docs simulate chaos load lock clean
+.PHONY: help run test check fmt bench docs simulate lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'

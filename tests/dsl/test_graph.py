@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from dsl_kinds import SPECS
 
+from noetl import tools
 from noetl.dsl.compile import compile_playbook
 from noetl.dsl.graph import as_dot, as_mermaid, as_svg, layout
 from noetl.dsl.net import net_document
@@ -46,9 +47,8 @@ def net_of(text: str):
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
 def test_every_step_and_arc_is_drawn_and_no_boxes_overlap(path):
-    compiled = compile_playbook(path.read_bytes(), file=path.name, specs=SPECS)
-    if compiled.playbook is None:
-        pytest.skip("needs kinds that these tests do not have")
+    compiled = compile_playbook(path.read_bytes(), file=path.name, specs=tools.specs(), legacy=True)
+    assert compiled.playbook is not None, compiled.diagnostics
     net = net_document(compiled.playbook)
     drawing = ElementTree.fromstring(as_svg(net))  # well-formed
     assert len(drawing.findall(".//*[@marker-end]")) == len(net["arcs"])

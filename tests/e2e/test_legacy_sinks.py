@@ -142,7 +142,6 @@ workflow:
 """
 
 
-@pytest.mark.skipif("transfer" not in tools.specs(), reason="kind transfer is not installed")
 @pytest.mark.parametrize("form", ["as it is", "migrated"])
 def test_sinks_store_what_they_say(form: str, database: str, s3: dict[str, Any], bucket: str, tmp_path: Path):
     text = PLAYBOOK.replace("value: S3", "value: " + json.dumps(s3))

@@ -6,6 +6,7 @@ decimals, those without as double precision, JSON as text that remembers what it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -142,7 +143,14 @@ async def _through_adbc(info: str, query: Query) -> AsyncGenerator[Any, None]:
 
     assert query.columns is not None
     columns, text = query.columns, projected(query)
-    connection = await in_thread(lambda: dbapi.connect(info, autocommit=True))
+    opened: list[Any] = []
+    try:
+        await in_thread(lambda: opened.append(dbapi.connect(info, autocommit=True)))
+    except asyncio.CancelledError:
+        for connection in opened:  # it came up after nobody wanted it any more
+            connection.close()
+        raise
+    (connection,) = opened
     try:
         cursor = connection.cursor()
         try:
