@@ -38,6 +38,14 @@ async def validate(request: Request, body: TextBody, _: Caller = needs("viewer")
     )
 
 
+@router.get("/schema/playbook.json", summary="The JSON Schema of playbooks, for editors")
+async def schema(request: Request, _: Caller = needs("viewer")) -> Response:
+    """With the tool kinds of this installation."""
+    from noetl.dsl.schema import json_schema
+
+    return answer(json_schema(parts_of(request).specs()))
+
+
 @router.post("/api/graph", summary="The net of a playbook's text")
 async def graph(request: Request, body: TextBody, _: Caller = needs("viewer")) -> Response:
     """For previews; diagnostics when it cannot be compiled."""

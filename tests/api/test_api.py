@@ -156,6 +156,13 @@ def test_validate_gives_the_diagnostics_of_the_command_line(cluster: Cluster):
     assert broken["diagnostics"][0]["code"] == "unknown-step"
 
 
+def test_the_schema_knows_every_kind(cluster: Cluster):
+    status, schema = cluster.ask("GET", "/schema/playbook.json")
+    assert status == 200
+    assert "json-schema.org" in schema["$schema"]
+    assert '"postgres"' in json.dumps(schema)
+
+
 def test_workers_are_listed(cluster: Cluster):
     _, page = cluster.ask("GET", "/api/workers")
     assert len(page["items"]) == 1
