@@ -38,7 +38,10 @@ run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 	@$(PY) examples/quickstart/run.py
 
 test: $(DEV_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers
-	@$(PY) -m pytest -n $(JOBS) --dist loadgroup
+	@$(PY) -m pytest -n $(JOBS) --dist loadgroup || { \
+	  code=$$?; [ $$code -eq 1 ] || exit $$code; \
+	  echo "== what failed beside others is tried once more, alone ==" >&2; \
+	  $(PY) -m pytest --last-failed --last-failed-no-failures none; }
 
 check: $(DEV_ENV) ## format, lint, types, import contracts
 	@$(VENV)/bin/ruff format --check .
