@@ -174,6 +174,8 @@ async def open_local(
             closing.append(_later(owners.close))
         kept = open_results(settings.results)
         closing.append(kept.close)
+        if work and "blob" in kept.by_type:  # on this machine's disk, so that looking costs next to nothing
+            closing.append(lambda: _tidy(kept))
         keychain = open_keychain(settings.home)
         closing.append(keychain.close)
         orchestrator = Orchestrator(
@@ -202,6 +204,13 @@ async def open_local(
 
 
 # ── joining the parts ───────────────────────────────────────────────────────────────────
+
+
+async def _tidy(results: ResultStore) -> None:
+    from noetl.control.housekeeping import collect
+    from noetl.drivers.clock import RealClock
+
+    await collect(results, RealClock())
 
 
 def _later(close: Callable[[], None]) -> Callable[[], Any]:

@@ -83,8 +83,10 @@ class Server:
         from noetl.backends.keychain import InstalledCredentials, open_keychain
         from noetl.backends.results import open_results
         from noetl.control import recovery
+        from noetl.control.housekeeping import collecting
         from noetl.control.membership import membership
         from noetl.control.orchestrator import Orchestrator
+        from noetl.drivers.clock import RealClock
         from noetl.tools import specs
 
         settings = self.settings
@@ -121,6 +123,7 @@ class Server:
             self._recovered = True
             if cluster is not None:
                 await closing.enter_async_context(membership(cluster, orchestrator))
+            await closing.enter_async_context(collecting(results, RealClock()))
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))
             yield
