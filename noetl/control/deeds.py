@@ -20,13 +20,13 @@ class Deeds:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order they began
 
     def insist(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
         """Do it, and do it again while the store cannot be reached; `what` names it in the log file."""
         task = asyncio.get_running_loop().create_task(self._try_until_done(what, deed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self) -> None:
         """Stop; what was not done is outstanding in the log."""

@@ -34,7 +34,7 @@ class Leases:
         self._clock = clock
         self._term = term
         self._leases: dict[str, Lease] = {}
-        self._revoked: dict[str, set[str]] = {}
+        self._revoked: dict[str, dict[str, None]] = {}
         self._bells: dict[str, asyncio.Event] = {}
 
     def grant(self, run_id: str, epoch: int, worker: str) -> None:
@@ -66,10 +66,10 @@ class Leases:
     def revoke(self, run_id: str, epoch: int, worker: str) -> None:
         """The run is taken away: the worker is told, and its tool is to be killed."""
         self.release(run_id, epoch)
-        told = self._revoked.setdefault(worker, set())
+        told = self._revoked.setdefault(worker, {})
         if len(told) >= MOST_UNTOLD:
             told.clear()  # nobody listens; a heartbeat would tell it all the same
-        told.add(run_id)
+        told[run_id] = None
         bell = self._bells.get(worker)
         if bell is not None:
             bell.set()

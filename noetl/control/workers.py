@@ -190,12 +190,20 @@ class Workers:
 
     async def _all(self, claim: Claim, told: Sequence[Answer], claims: Sequence[Answer]) -> None:
         """Wait for every answer; if the worker goes away meanwhile, what it would have got is given back."""
+        if not told and not claims:
+            return
         try:
             await asyncio.wait((*told, *claims))
         except asyncio.CancelledError:
-            for future in claims:
-                future.add_done_callback(lambda done: self._return_orders(claim, done))
+            for future in (*told, *claims):
+                future.add_done_callback(partial(self._nobody_waits, claim))
             raise
+        for future in (*told, *claims):
+            future.exception()  # looked at: the first one is raised, and the others are the same news
+
+    def _nobody_waits(self, claim: Claim, done: Answer) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._return(claim, done.result().orders)
 
     async def _orders_of(self, runs: Sequence[QueuedRun], claimed: Sequence[Answer]) -> list[RunOrder]:
         orders: list[RunOrder] = []
@@ -225,10 +233,6 @@ class Workers:
             return
         runs = [(order.run_id, order.epoch) for order in orders]
         self._deeds.insist(f"giving back {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
-
-    def _return_orders(self, claim: Claim, done: Answer) -> None:
-        if not done.cancelled() and done.exception() is None:
-            self._return(claim, done.result().orders)
 
     async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
         """A lease this process does not know of: the log says whether it stands."""

@@ -296,3 +296,12 @@ def test_a_failure_is_in_the_summary():
         await orchestrator.close()
 
     asyncio.run(scenario())
+
+
+def test_a_report_of_nothing_is_answered_with_nothing():
+    async def scenario():
+        orchestrator = make_orchestrator()
+        assert await orchestrator.work.report("w", [], free=3) == ([], [])
+        await orchestrator.close()
+
+    asyncio.run(scenario())

@@ -22,7 +22,7 @@ class MemoryEventStore:
         self._summaries: dict[str, ExecutionSummary] = {}
         self._keys: dict[str, str] = {}
         self._snapshots: dict[str, tuple[int, bytes]] = {}
-        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._bells: dict[str, dict[asyncio.Event, None]] = {}
         self._closed = False
 
     async def append(self, append: Append) -> None:
@@ -57,7 +57,7 @@ class MemoryEventStore:
         if execution_id not in self._logs:
             raise NotFound(f"there is no execution {execution_id}")
         bell = asyncio.Event()
-        self._bells.setdefault(execution_id, set()).add(bell)
+        self._bells.setdefault(execution_id, {})[bell] = None
         try:
             while True:
                 for recorded in await self.read(execution_id, after):
@@ -68,7 +68,7 @@ class MemoryEventStore:
                 await bell.wait()
                 bell.clear()
         finally:
-            self._bells[execution_id].discard(bell)
+            self._bells[execution_id].pop(bell, None)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
         """The projection of one execution."""

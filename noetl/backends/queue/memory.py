@@ -19,7 +19,7 @@ class MemoryRunQueue:
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, dict[str, QueuedRun]]] = {}  # pool -> execution -> run id -> run
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}  # in the order they came
         self._closed = False
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
@@ -38,13 +38,13 @@ class MemoryRunQueue:
         deadline = loop.time() + wait
         while not taken and not self._closed:
             bell = loop.create_future()
-            self._waiting.setdefault(claim.pool, set()).add(bell)
+            self._waiting.setdefault(claim.pool, {})[bell] = None
             timer = loop.call_at(deadline, _ring, bell)
             try:
                 await bell
             finally:
                 timer.cancel()
-                self._waiting[claim.pool].discard(bell)
+                self._waiting[claim.pool].pop(bell, None)
             taken = self._take_now(claim)
             if loop.time() >= deadline:
                 break

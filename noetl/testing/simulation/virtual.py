@@ -11,7 +11,7 @@ import selectors
 from collections.abc import Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 EPOCH = 1_750_000_000.0
 
@@ -59,7 +59,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.tasks: WeakValueDictionary[int, asyncio.Task[Any]] = WeakValueDictionary()  # by the order they began
+        self._begun = 0
         self.context = copy_context()
         self.context.run(_PROCESS.set, self)
 
@@ -70,8 +71,13 @@ class Process:
     def kill(self) -> None:
         """End it where it stands. What its tasks do in answer reaches nobody: see `alive`."""
         self.dead = True
-        for task in list(self.tasks):
+        for _, task in sorted(self.tasks.items()):
             task.cancel()
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """This task is the process's, and dies with it."""
+        self._begun += 1
+        self.tasks[self._begun] = task
 
 
 _PROCESS: ContextVar[Process | None] = ContextVar("noetl_simulated_process", default=None)
@@ -90,7 +96,7 @@ def _tagged(
     task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context, **more)
     process = context.get(_PROCESS) if context is not None else _PROCESS.get()
     if process is not None:
-        process.tasks.add(task)
+        process.own(task)
     return task
 
 
