@@ -279,7 +279,6 @@ class PostgresDatabase:
     """Tables of a Postgres database, made at first use."""
 
     _SCHEMA = (
-        "SELECT pg_advisory_xact_lock(7355608001)",  # two processes may come first
         "CREATE TABLE IF NOT EXISTS noetl_results (key text PRIMARY KEY, created_at double precision NOT NULL, "
         "expires_at double precision, finished boolean NOT NULL)",
         "CREATE INDEX IF NOT EXISTS noetl_results_expire ON noetl_results (expires_at)",
@@ -295,6 +294,7 @@ class PostgresDatabase:
         self._info = conninfo({"dsn": dsn})
         self._pool = own_pool(self._info, size=connections)
         self._ready = False
+        self._preparing = asyncio.Lock()
 
     async def keep(self, key: str, now: float, expires: float | None, block: bytes) -> None:
         """Keep a payload of one block, all at once."""
@@ -339,6 +339,19 @@ class PostgresDatabase:
         """Close the connections."""
         await self._pool.close()
 
+    async def _prepare(self, connection: Any) -> None:
+        """Make the tables, once: tables that are there are not touched, since others may be at work in them."""
+        async with self._preparing:
+            if self._ready:
+                return
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(7355608001)")  # two processes may come first
+                cursor = await connection.execute("SELECT to_regclass('noetl_result_parts') IS NULL")
+                if (await cursor.fetchone())[0]:
+                    for part in self._SCHEMA:
+                        await connection.execute(part)
+            self._ready = True
+
     async def _do(self, statement: str, values: tuple[Any, ...]) -> tuple[int, list[tuple[Any, ...]]]:
         import psycopg
 
@@ -348,10 +361,7 @@ class PostgresDatabase:
         try:
             async with self._pool.connection(wait=60) as connection:
                 if not self._ready:
-                    async with connection.transaction():
-                        for part in self._SCHEMA:
-                            await connection.execute(part)
-                    self._ready = True
+                    await self._prepare(connection)
                 cursor = connection.cursor(binary=True)
                 await cursor.execute(statement, values)
                 return cursor.rowcount, await cursor.fetchall() if cursor.description else []
