@@ -29,8 +29,9 @@ from noetl.model.events import (
     StepDone,
     StepFailed,
     StepStarted,
+    TaskDone,
 )
-from noetl.model.ids import iteration_id, split_run_id
+from noetl.model.ids import iteration_id, split_run_id, task_run_id
 from noetl.model.outcome import Outcome, error, ok
 from noetl.model.reference import Reference, ReferenceMeta
 from noetl.model.tool import Field, ToolCall, ToolSpec
@@ -204,10 +205,11 @@ class FaultyLink:
         """Hand over events; one whose lease has passed on must not be believed."""
 
         async def delivered(work: Any) -> tuple[list[Verdict], list[RunOrder]]:
-            stale = {report.run_id for report in reports if report.events and self._world.has_passed_on(report)}
+            stale = [(report, self._world.length_of(report)) for report in reports if self._world.has_passed_on(report)]
             verdicts, orders = await work.report(worker, reports, free=free)
-            believed = [verdict.run_id for verdict in verdicts if verdict.accepted and verdict.run_id in stale]
-            self._world.complaints += [f"{run_id}: a report of an old epoch was accepted" for run_id in believed]
+            for report, before in stale:
+                if self._world.was_believed(report, before):
+                    self._world.complaints.append(f"{report.run_id}: events of an old epoch were accepted")
             return verdicts, orders
 
         return await self._insist(delivered)
@@ -365,6 +367,10 @@ class SimDraws:
         return self._random.random()
 
 
+def _attempt(event: TaskDone) -> str:
+    return task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+
+
 class World:
     """Everything there is."""
 
@@ -416,6 +422,18 @@ class World:
             elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):
                 return False
         return newest > report.epoch
+
+    def length_of(self, report: Report) -> int:
+        """How long the log of a report's execution is."""
+        return len(self.store.log_of(split_run_id(report.run_id)[0]))
+
+    def was_believed(self, report: Report, before: int) -> bool:
+        """Whether a task of this report was written into the log after it had this length.
+
+        That the answer was yes does not say so: a run that somebody else has ended the same way is known."""
+        told = {_attempt(event) for event in report.events if isinstance(event, TaskDone)}
+        log = self.store.log_of(split_run_id(report.run_id)[0])
+        return any(_attempt(each.body) in told for each in log[before:] if isinstance(each.body, TaskDone))
 
     def crash_server(self) -> None:
         """The server process dies now; another one comes up a little later."""
