@@ -52,7 +52,7 @@ async def judge(world: World, asked: Mapping[str, str], expected: Mapping[str, A
         broken += [f"{name}: {each}" for each in [*_log(world, log), *await _projection(world, execution_id, log)]]
         if execution_id in asked and isinstance(log[-1].body, PlaybookProcessed):
             result = outcome_of(log)
-            if result != expected[name] and not _was_poison(log):
+            if result != expected[name] and not _was_poison(log, logs):
                 broken.append(f"{name}: ended as {result}, without faults it ends as {expected[name]}")
     children = Counter(
         log[0].body.parent.task_run_id
@@ -87,9 +87,10 @@ def _log(world: World, log: list[Recorded]) -> Iterator[str]:
     yield from _effects(world, log)
 
 
-def _was_poison(log: list[Recorded]) -> bool:
-    """Three workers were lost on one run, which may end it and the execution with `worker.lost`."""
-    lost = Counter(_run_of(each.body) for each in log if isinstance(each.body, WorkerLost) and not each.body.returned)
+def _was_poison(log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> bool:
+    """Three workers were lost on one run (of it or of a child), which may end it with `worker.lost`."""
+    every = [each.body for one in logs.values() for each in one]
+    lost = Counter(_run_of(body) for body in every if isinstance(body, WorkerLost) and not body.returned)
     finished = next(each.body for each in log if isinstance(each.body, WorkflowFinished))
     return finished.error is not None and finished.error.kind == "worker.lost" and max(lost.values(), default=0) >= 3
 
