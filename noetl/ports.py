@@ -140,6 +140,9 @@ class PlaybookStore(Protocol):
     ) -> list[StoredPlaybook]:
         """The newest version of each path."""
 
+    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
+        """The versions of a path, newest first; those older than `before`."""
+
 
 # ── results ─────────────────────────────────────────────────────────────────────────────
 

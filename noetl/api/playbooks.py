@@ -30,12 +30,13 @@ class TextBody(Body):
 
 @router.post("/api/validate", summary="All problems of a playbook")
 async def validate(request: Request, body: TextBody, _: Caller = needs("viewer")) -> Response:
-    """`valid` is false when any of them is an error."""
+    """`valid` is false when any of them is an error; `docs` with a code behind it is the code's page."""
+    from noetl.dsl.diagnostics import DOCS
+
     source = Source(body.content, body.file)
     found = parts_of(request).orchestrator.catalogue.check(source, strict=body.strict, legacy=body.legacy)
-    return answer(
-        {"valid": found.playbook is not None, "diagnostics": [diagnostic_document(each) for each in found.diagnostics]}
-    )
+    diagnostics = [diagnostic_document(each) for each in found.diagnostics]
+    return answer({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
 
 
 @router.get("/schema/playbook.json", summary="The JSON Schema of playbooks, for editors")
@@ -77,6 +78,22 @@ async def catalogue(
     """One page, by path."""
     found = await parts_of(request).orchestrator.catalogue.list(search=search, after=after, limit=limit + 1)
     following = found[limit - 1].path if len(found) > limit else None
+    return answer(page([playbook_document(each) for each in found[:limit]], following))
+
+
+@router.get("/api/versions/{path:path}", summary="The versions of a playbook, newest first")
+async def versions(
+    request: Request,
+    path: str,
+    before: Annotated[int | None, Query(ge=1, le=2**31, description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """One page, without the texts."""
+    found = await parts_of(request).orchestrator.catalogue.versions(path, before=before, limit=limit + 1)
+    if not found and before is None:
+        raise NotFound(f"there is no playbook {path!r}")
+    following = str(found[limit - 1].version) if len(found) > limit else None
     return answer(page([playbook_document(each) for each in found[:limit]], following))
 
 

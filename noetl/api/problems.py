@@ -81,9 +81,8 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 def diagnostic_document(diagnostic: Any) -> dict[str, Any]:
     """A diagnostic as the command line's json format has it."""
-    return {
-        name: getattr(diagnostic, name) for name in ("file", "line", "column", "code", "severity", "message", "hint")
-    }
+    document: dict[str, Any] = diagnostic.as_dict()
+    return document
 
 
 async def on_noetl_error(request: Request, error: Exception) -> Response:

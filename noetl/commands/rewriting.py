@@ -96,8 +96,7 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
 
     from noetl import tools
     from noetl.dsl.compile import compile_playbook
-    from noetl.dsl.migrate.v10_to_canonical import migrate as from_v10
-    from noetl.dsl.migrate.v2025_11_to_canonical import migrate as from_2025_11
+    from noetl.dsl.migrate.to_canonical import migrate as to_canonical
     from noetl.errors import RequestRefused
 
     if in_place and file == "-":
@@ -112,8 +111,7 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
     if errors:
         terminal.diagnostics(errors, content)
         return INVALID
-    older = from_2025_11(text, specs)
-    made = from_v10(older.text, specs)
+    made = to_canonical(text, specs)
     if diff:
         lines = unified_diff(text.splitlines(True), made.text.splitlines(True), name, name)
         sys.stdout.writelines(
@@ -124,7 +122,6 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
     if in_place and made.text != text:
         write(file, made.text)
         terminal.note(f"migrated {file}")
-    notes = [*older.notes, *made.notes]
-    for note in notes:
+    for note in made.notes:
         terminal.warn(f"{name}:{note.line}: {note.message}")
-    return FAILED if notes else 0
+    return FAILED if made.notes else 0

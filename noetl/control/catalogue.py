@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -137,6 +137,10 @@ class Catalogue:
     ) -> list[StoredPlaybook]:
         """The newest version of each path, one page."""
         return await self._playbooks.list(search=search, after=after, limit=limit)
+
+    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
+        """The versions of a path, newest first, one page."""
+        return await self._playbooks.versions(path, before=before, limit=limit)
 
     async def register(
         self, source: Source, at: float, *, strict: bool = False, legacy: bool = False

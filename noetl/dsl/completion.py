@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from noetl.dsl.grammar import KEYCHAIN_KINDS, SHAPES, Key
+from noetl.dsl.grammar import ITERATION_NAMES, KEYCHAIN_KINDS, SHAPES, Key
+from noetl.dsl.visibility import OLDER_SCOPES, SCOPES
 from noetl.model.tool import ToolSpec
 
 
@@ -20,6 +21,15 @@ class Completion(NamedTuple):
     word: str
     doc: str
     is_value: bool = False
+
+
+ENVELOPE = {
+    "status": "`ok` or `error`.",
+    "data": "The payload.",
+    "ref": "Where a large payload is kept.",
+    "error": "What went wrong: `kind`, `message`, `retryable`.",
+    "http": "Status, headers, url of an http task.",
+}
 
 
 class _Line(NamedTuple):
@@ -34,23 +44,66 @@ _LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- +)*)(?:(?P<key>[\w.<-]+):(?:\
 
 def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
     """The words that can stand at line and column (both from 1)."""
+    return offer(text, line, column, specs)[1]
+
+
+def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
+    """The words that can stand at line and column, and the column at which what is begun begins (all from 1)."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
-        return []
+        return column, []
     current = lines[line - 1][: column - 1]
-    before = [_read(each) for each in lines[: line - 1]]
     here = _read(current)
-    typed = current.strip().removeprefix("- ").strip()
-    if here.key is not None and ":" in current:
-        path = [*_parents(before, _column(here)), here.key]
+    if current.rfind("{{") > current.rfind("}}"):
+        *path, typed = _DOTTED.findall(current)[0].split(".")
+        offered = list(_names(path, lines, line - 1))
+    elif here.key is not None and ":" in current:
+        path = [*_parents([_read(each) for each in lines[: line - 1]], _column(here)), here.key]
         offered = list(_values(path, lines, specs))
         typed = here.value
     else:
         depth = here.dashes[-1] + 2 if here.dashes else len(current) - len(current.lstrip(" "))
-        path = _parents(before, depth)
+        path = _parents([_read(each) for each in lines[: line - 1]], depth)
         taken = _siblings(lines, line - 1, depth)
         offered = [word for word in _keys(path, lines, line - 1, depth, specs) if word.word not in taken]
-    return [word for word in offered if word.word.startswith(typed)]
+        typed = current.strip().removeprefix("- ").strip()
+        typed = "" if typed == "-" else typed
+    return column - len(typed), [word for word in offered if word.word.startswith(typed)]
+
+
+class Place(NamedTuple):
+    """Where a key stands: its column (from 0), the keys around it, and its line (from 0)."""
+
+    key: str
+    column: int
+    parents: tuple[str, ...]
+    row: int
+
+
+def place_at(lines: list[str], line: int) -> Place | None:
+    """The key that a line (from 1) begins with."""
+    here = _read(lines[line - 1])
+    if here.key is None:
+        return None
+    depth = _column(here)
+    before = [_read(each) for each in lines[: line - 1]]
+    return Place(here.key, depth, tuple(_parents(before, depth)), line - 1)
+
+
+def fields_at(
+    shape: str, place: Place, lines: list[str], specs: Mapping[str, ToolSpec]
+) -> tuple[ToolSpec | None, Mapping[str, Key]]:
+    """The fields that the `kind` beside a place (or above it, from inside `input`) adds to its shape."""
+    row, depth = place.row, place.column
+    if place.parents[-1:] == ("input",):
+        row = next(at for at in range(row, -1, -1) if _read(lines[at]).key == "input" and _depth(lines[at]) < depth)
+        depth = _depth(lines[row])
+    kind = _value_of(lines, row, depth, "kind")
+    return (specs.get(kind) if shape == "task" else None, KEYCHAIN_KINDS.get(kind, {}) if shape == "keychain" else {})
+
+
+def _depth(line: str) -> int:
+    return _column(_read(line))
 
 
 def _read(text: str) -> _Line:
@@ -139,25 +192,14 @@ def _below(shape: str | None, key: str) -> str | None:
 def _keys(path: list[str], lines: list[str], at: int, depth: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
     inside_input = path[-1:] == ["input"]
     shape = shape_at(path[:-1] if inside_input else path)
-    if inside_input and shape != "task":
+    if shape is None or shape not in SHAPES or (inside_input and shape != "task"):
         return []
-    if shape is None or shape not in SHAPES:
-        return []
-    keys = SHAPES[shape].keys
-    words = (
-        []
-        if inside_input
-        else [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
-    )
-    if shape == "task" and not inside_input:
-        spec = specs.get(_value_of(lines, at, depth, "kind"))
-        words += (
-            [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys] if spec else []
-        )
-    if shape == "keychain":
-        fields = KEYCHAIN_KINDS.get(_value_of(lines, at, depth, "kind"), {})
-        words += [Completion(key, known.doc) for key, known in fields.items() if known.state == "canonical"]
-    return words
+    keys = {} if inside_input else SHAPES[shape].keys
+    words = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
+    spec, entry = fields_at(shape, Place("", depth, tuple(path), at), lines, specs)
+    if spec is not None:
+        words += [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys]
+    return words + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
 
 
 def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) -> Iterator[Completion]:
@@ -173,11 +215,60 @@ def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) ->
     elif shape == "keychain" and key == "kind":
         yield from (Completion(kind, "", True) for kind in KEYCHAIN_KINDS)
     elif shape == "arc" and key == "step":
-        for line in lines:
-            step = re.match(r" *- step: *([\w-]+)", line)
-            if step and not re.match(r" {8,}", line):
-                yield Completion(step.group(1), "", True)
+        yield from (Completion(step, "", True) for step in _steps(lines))
     elif known is not None:
         yield from (Completion(choice, known.doc, True) for choice in known.choices)
         if known.type == "boolean":
             yield from (Completion(word, known.doc, True) for word in ("true", "false"))
+
+
+# --- names inside a template ---------------------------------------------------------------------
+
+_DOTTED = re.compile(r"[\w.]*$")
+
+
+def _names(path: list[str], lines: list[str], at: int) -> Iterator[Completion]:
+    """What can follow `{{`, or a dot inside it."""
+    if not path:
+        yield from (Completion(scope, doc, True) for scope, doc in SCOPES.items() if scope not in OLDER_SCOPES)
+        yield from (Completion(step, "The output of this step.", True) for step in _steps(lines))
+    elif path == ["iter"]:
+        yield from (Completion(name, "The current item.", True) for name in _told(lines, r"iterator: *([\w-]+)"))
+        yield from (Completion(name, "", True) for name in ITERATION_NAMES)
+    elif path == ["ctx"] or path == ["step"]:
+        yield from (Completion(name, "", True) for name in _told(lines, rf"\b{path[0]}\.(\w+) *:"))
+    elif path == ["output"]:
+        yield from (Completion(name, doc, True) for name, doc in ENVELOPE.items())
+    elif path == ["steps"]:
+        yield from (Completion(step, "", True) for step in _steps(lines))
+    elif path == ["keychain"]:
+        inside = [line for line, parents in _walk(lines) if parents == ["keychain"] and line.key == "name"]
+        yield from (Completion(line.value, "", True) for line in inside)
+    elif path[0] == "workload":
+        for line, parents in _walk(lines):
+            if parents == path and line.key:
+                yield Completion(line.key, f"default: {line.value}" if line.value else "", True)
+
+
+def _walk(lines: list[str]) -> Iterator[tuple[_Line, list[str]]]:
+    """The lines that begin with a key, each with the keys around it."""
+    above: list[tuple[int, str]] = []
+    for text in lines:
+        line = _read(text)
+        if line.key is None:
+            continue
+        depth = line.dashes[0] + 1 if line.dashes else line.indent
+        while above and above[-1][0] >= depth:
+            above.pop()
+        yield line, [key for _, key in above]
+        above.append((_column(line), line.key))
+
+
+def _steps(lines: list[str]) -> Iterator[str]:
+    for line, parents in _walk(lines):
+        if line.key == "step" and parents == ["workflow"]:
+            yield line.value
+
+
+def _told(lines: list[str], pattern: str) -> list[str]:
+    return list(dict.fromkeys(name for line in lines for name in re.findall(pattern, line)))

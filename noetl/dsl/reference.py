@@ -41,7 +41,7 @@ def _section(shape: Shape) -> list[str]:
     lines = [f"## {shape.title}", "", shape.doc, "", "| key | takes | |", "|---|---|---|"]
     for key, known in shape.keys.items():
         if known.state == "canonical":
-            lines.append(f"| `{key}`{' (required)' if known.required else ''} | {_takes(known)} | {known.doc} |")
+            lines.append(f"| `{key}`{' (required)' if known.required else ''} | {takes(known)} | {known.doc} |")
     older = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
     reserved = [f"`{key}`" for key, known in shape.keys.items() if known.state == "reserved"]
     if shape.open:
@@ -53,7 +53,8 @@ def _section(shape: Shape) -> list[str]:
     return [*lines, ""]
 
 
-def _takes(known: Key) -> str:
+def takes(known: Key) -> str:
+    """What stands behind a key, in words."""
     if known.type == "shape":
         return _link(known.shape)
     if known.type == "shapes" or (known.type == "list" and known.shape):

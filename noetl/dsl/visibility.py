@@ -18,6 +18,30 @@ STATUS_HELPERS = frozenset({"done", "ok", "fail", "running", "loop_done", "all_d
 SCOPE_NAMES = EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
 
 
+# What a scope is, in a line: for editors.
+SCOPES = {
+    "workload": "The playbook's input: its defaults with the request's payload merged over them.",
+    "ctx": "Values of this execution; written by `set: {ctx.name: ...}`, read by every later step.",
+    "step": "Values of one step run; written by `set: {step.name: ...}` inside it.",
+    "iter": "The loop's current item (`iter.<iterator>`), `index`, `count`, `first`, `last`, `parent`.",
+    "input": "What the step or task was given.",
+    "args": "Older word for `input`.",
+    "output": "What the task or step gave back: `status`, `data`, `ref`, `error`, and the kind's own parts.",
+    "outcome": "Older word for `output`.",
+    "event": "The boundary event an arc or gate looks at: `event.name`.",
+    "keychain": "Secrets by name; they exist on the worker only and never in `set`.",
+    "steps": "Finished steps by name: `steps.fetch.status`, `steps.fetch.output`.",
+    "execution_id": "The id of this execution.",
+    "job": "`job.uuid` and `job.execution_id` are the execution's id.",
+    "_prev": "The output of the task before.",
+    "_task": "The name of this task.",
+    "_attempt": "Which execution of this visit it is, from 1.",
+    "_visit": "How often the task was entered, from 1.",
+    "loop_index": "The same as `iter.index`.",
+}
+OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # read, and not what one writes today
+
+
 class Spot(Struct, frozen=True):
     """A kind of place: who evaluates it, and which scopes exist there."""
 

@@ -68,3 +68,16 @@ def test_the_newest_version_of_each_path_is_listed_by_page(in_store):
         assert await store.list(search="p%3") == []
 
     in_store(scenario)
+
+
+def test_versions_are_listed_newest_first_by_page(in_store):
+    async def scenario(store):
+        for n in range(1, 6):
+            await store.register("shop/a", f"d{n}", f"text {n}", float(n))
+        await store.register("shop/b", "d1", "other", 9.0)
+        assert [row.version for row in await store.versions("shop/a", limit=2)] == [5, 4]
+        assert [row.version for row in await store.versions("shop/a", before=4, limit=2)] == [3, 2]
+        assert [row.text for row in await store.versions("shop/a", before=2)] == ["text 1"]
+        assert list(await store.versions("shop/c")) == []
+
+    in_store(scenario)

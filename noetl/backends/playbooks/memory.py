@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from noetl.ports import StoredPlaybook
 
 
@@ -36,6 +38,11 @@ class MemoryPlaybookStore:
         if version is None:
             return versions[-1] if versions else None
         return versions[version - 1] if 0 < version <= len(versions) else None
+
+    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
+        """The versions of a path, newest first; those older than `before`."""
+        known = self._versions.get(path, [])
+        return known[: None if before is None else before - 1][::-1][:limit]
 
     async def list(
         self, *, search: str | None = None, after: str | None = None, limit: int = 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from noetl.drivers.postgres_database import PostgresDatabase
@@ -74,6 +75,16 @@ class PostgresPlaybookStore:
         else:
             row = await self._database.row(f"{_SELECT} WHERE c.path = $1 AND c.version = $2", path, version)
         return _stored(row) if row else None
+
+    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
+        """The versions of a path, newest first; those older than `before`."""
+        rows = await self._database.fetch(
+            f"{_SELECT} WHERE c.path = $1 AND c.version < $2 ORDER BY c.version DESC LIMIT $3",
+            path,
+            before or 2**62,
+            limit,
+        )
+        return [_stored(row) for row in rows]
 
     async def list(
         self, *, search: str | None = None, after: str | None = None, limit: int = 100

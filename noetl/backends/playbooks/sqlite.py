@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from noetl.drivers.sqlite_file import SqliteFile
 from noetl.ports import StoredPlaybook
@@ -78,6 +79,18 @@ class SqlitePlaybookStore:
             else:
                 row = db.execute(f"{_SELECT} WHERE c.path = ? AND c.version = ?", (path, version)).fetchone()
             return StoredPlaybook(*row) if row else None
+
+        return await self._file.read(query)
+
+    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
+        """The versions of a path, newest first; those older than `before`."""
+
+        def query(db: sqlite3.Connection) -> Sequence[StoredPlaybook]:
+            rows = db.execute(
+                f"{_SELECT} WHERE c.path = ? AND c.version < ? ORDER BY c.version DESC LIMIT ?",
+                (path, before or 2**62, limit),
+            )
+            return [StoredPlaybook(*row) for row in rows]
 
         return await self._file.read(query)
 

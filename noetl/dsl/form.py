@@ -1,0 +1,95 @@
+"""What a person is asked before a playbook runs: one field for each `workload` key.
+
+A field's type is its default's. The comment beside or above a key is its help. What templates read
+of `workload` without a default must come with the request, and is a field too. Keys that are called
+like secrets are marked and their defaults stay out of the form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, data_of
+from noetl.dsl.source import read_source
+from noetl.dsl.templates import glance
+from noetl.model.playbook import Playbook
+
+_SECRET = re.compile(r"passw(or)?d|secret|token|api_?key|private_?key|credential", re.IGNORECASE)
+
+
+def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
+    """The fields of a playbook's run form, in the author's order, and the secrets it will use."""
+    root = read_source(text).root
+    workload = root.get("workload") if isinstance(root, Mapping) else None
+    entries = workload.entries if isinstance(workload, Mapping) else {}
+    lines = text.splitlines()
+    fields = [_field(key, value, _help(lines, name.line)) for key, (name, value) in entries.items()]
+    asked = dict.fromkeys(key for key in _asked(root) if key not in playbook.workload)
+    fields += [{"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in asked]
+    return {
+        "path": playbook.path,
+        "name": playbook.name,
+        "description": playbook.description,
+        "fields": fields,
+        "keychain": [{"name": entry.name, "kind": entry.kind} for entry in playbook.keychain],
+    }
+
+
+def _field(name: str, node: Node, words: str) -> dict[str, Any]:
+    value = data_of(node)
+    secret = _is_secret(name) and isinstance(value, str) and "{{" not in value
+    field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": words}
+    return field if secret else {**field, "default": value}
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "template" if "{{" in value or "{%" in value else "lines" if "\n" in value else "text"
+    names = {int: "integer", float: "number", list: "list", dict: "mapping"}
+    return names.get(type(value), "any")
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None
+
+
+def _help(lines: list[str], line: int) -> str:
+    """The comment behind a key, else the ones right above it."""
+    behind = re.search(r"(?:^|\s)#\s?(.*)$", _without_quotes(lines[line - 1])) if line <= len(lines) else None
+    if behind:
+        return behind[1].strip()
+    above: list[str] = []
+    for text in reversed(lines[: line - 1]):
+        if not text.lstrip().startswith("#"):
+            break
+        above.insert(0, text.strip().lstrip("#").strip())
+    return " ".join(above)
+
+
+def _without_quotes(line: str) -> str:
+    return re.sub(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'", "", line)
+
+
+def _asked(root: Node | None) -> Iterator[str]:
+    """What templates read of `workload`, unless they have a default of their own."""
+    for text in _texts(root):
+        for read in glance(text).reads:
+            if read.path[0] == "workload" and len(read.path) > 1 and not read.guarded:
+                yield read.path[1]
+
+
+def _texts(node: Node | None) -> Iterator[str]:
+    if isinstance(node, Scalar):
+        if isinstance(node.value, str):
+            yield node.value
+    elif isinstance(node, Mapping):
+        for key, (_, value) in node.entries.items():
+            if key != "code":  # never rendered
+                yield from _texts(value)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from _texts(item)
