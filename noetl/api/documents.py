@@ -82,10 +82,13 @@ def execution_document(summary: ExecutionSummary, progress: Progress) -> dict[st
 
 def playbook_document(stored: StoredPlaybook, *, text: bool = False) -> dict[str, Any]:
     """One version of the catalogue."""
+    from noetl.dsl.summary import summarise
+
     document = {
         "path": stored.path,
         "version": stored.version,
         "digest": stored.digest,
         "registered_at": when(stored.registered_at),
+        **summarise(stored.text)._asdict(),
     }
     return {**document, "content": stored.text} if text else document

@@ -43,6 +43,12 @@ class FormBody(Body):
     legacy: bool = False
 
 
+class ValuesBody(Body):
+    """Texts by name."""
+
+    texts: dict[str, Content]
+
+
 @router.post("/api/format", summary="A text in its canonical layout")
 async def format(request: Request, body: WrittenBody, _: Caller = needs("viewer")) -> Response:
     """Comments, order and meaning stay; what is no YAML comes back as it is."""
@@ -83,6 +89,14 @@ async def hover(request: Request, body: PlaceBody, _: Caller = needs("viewer")) 
 
     found = hover(body.content, body.line, body.column, parts_of(request).specs())
     return answer({"hover": found._asdict() if found else None})
+
+
+@router.post("/api/values", summary="Texts of a form as the values they stand for")
+async def values(body: ValuesBody, _: Caller = needs("viewer")) -> Response:
+    """Each text is read as YAML, as a playbook's own; `problems` names those that cannot be read."""
+    from noetl.dsl.form import values_document
+
+    return answer(values_document(body.texts))
 
 
 @router.post("/api/form", summary="What a playbook asks before it runs")

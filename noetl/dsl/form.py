@@ -1,6 +1,7 @@
 """What a person is asked before a playbook runs: one field for each `workload` key.
 
-A field's type is its default's. The comment beside or above a key is its help. What templates read
+A field's type is its default's; of lists and mappings the form has the author's own lines too (`text`). The
+comment beside or above a key is its help. What templates read
 of `workload` without a default must come with the request, and is a field too. Keys that are called
 like secrets are marked and their defaults stay out of the form.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Mapping as Table
+from textwrap import dedent
 from typing import Any
 
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, data_of
@@ -25,7 +28,7 @@ def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
     workload = root.get("workload") if isinstance(root, Mapping) else None
     entries = workload.entries if isinstance(workload, Mapping) else {}
     lines = text.splitlines()
-    fields = [_field(key, value, _help(lines, name.line)) for key, (name, value) in entries.items()]
+    fields = [_field(key, value, text, _help(lines, name.line)) for key, (name, value) in entries.items()]
     asked = dict.fromkeys(key for key in _asked(root) if key not in playbook.workload)
     fields += [{"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in asked]
     return {
@@ -37,11 +40,34 @@ def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
     }
 
 
-def _field(name: str, node: Node, words: str) -> dict[str, Any]:
+def values_document(texts: Table[str, str]) -> dict[str, Any]:
+    """What a form's texts stand for, each read as YAML; `problems` names those that cannot be read."""
+    values: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for name, text in texts.items():
+        source = read_source(text)
+        if source.problems and not (source.problems[0].code == "yaml-empty" and len(source.problems) == 1):
+            first = source.problems[0]
+            problems[name] = f"line {first.node.line}, column {first.node.column}: {first.message}"
+        else:
+            values[name] = data_of(source.root)
+    return {"values": values, "problems": problems}
+
+
+def _field(name: str, node: Node, text: str, words: str) -> dict[str, Any]:
     value = data_of(node)
     secret = _is_secret(name) and isinstance(value, str) and "{{" not in value
     field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": words}
+    if isinstance(value, list | dict):
+        field["text"] = _written(text, node)
     return field if secret else {**field, "default": value}
+
+
+def _written(text: str, node: Node) -> str:
+    """A node's own lines, moved to the left edge."""
+    first = text.rfind("\n", 0, node.start) + 1
+    lines = " " * (node.start - first) + text[node.start : node.end]
+    return dedent(lines).rstrip()
 
 
 def _type(value: Any) -> str:

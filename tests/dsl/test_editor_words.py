@@ -5,8 +5,9 @@ import pytest
 from noetl import tools
 from noetl.dsl.compile import compile_playbook
 from noetl.dsl.completion import offer
-from noetl.dsl.form import form_document
+from noetl.dsl.form import form_document, values_document
 from noetl.dsl.hover import hover
+from noetl.dsl.summary import summarise
 
 SPECS = tools.specs()
 
@@ -139,6 +140,26 @@ def test_the_form_has_a_field_for_each_key_with_its_type():
         "region": "any",
     }
     assert fields["names"]["default"] == ["a", "b"]
+
+
+def test_lists_and_mappings_come_with_the_authors_own_lines():
+    text = TEXT.replace("  names: [a, b]\n", "  names:  # whom to greet\n    - a\n\n    # the other\n    - {b: 1}\n")
+    fields = {field["name"]: field for field in form(text)["fields"]}
+    assert fields["names"]["text"] == "- a\n\n# the other\n- {b: 1}"
+    assert fields["names"]["help"] == "whom to greet"
+    assert fields["where"]["text"] == "{city: Oslo}"
+
+
+def test_texts_of_a_form_are_read_as_the_language_reads_them():
+    found = values_document({"n": "3", "on": "on", "yes": "true", "list": "- a\n- {b: 1}", "none": "", "bad": "[1"})
+    assert found["values"] == {"n": 3, "on": "on", "yes": True, "list": ["a", {"b": 1}], "none": None}
+    assert list(found["problems"]) == ["bad"]
+    assert "not closed" in found["problems"]["bad"]
+
+
+def test_a_catalogue_says_a_few_words_about_a_text():
+    assert summarise("metadata: {name: a, desc: b}\nworkflow: [{step: x}, {step: y}]") == ("a", "b", 2)
+    assert summarise("[") == summarise("- a") == ("", "", 0)
 
 
 def test_comments_are_the_forms_help():
