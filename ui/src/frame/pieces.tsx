@@ -1,0 +1,185 @@
+/** Small pieces every page uses: buttons, statuses, empty and error states, dialogs, notes. */
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Problem } from "./api";
+
+type ButtonProps = Omit<JSX.IntrinsicElements["button"], "kind"> & { kind?: "primary" | "danger" | "plain" };
+
+export function Button({ kind = "plain", class: more, ...rest }: ButtonProps) {
+  return <button type="button" class={`button ${kind} ${more ?? ""}`} {...rest} />;
+}
+
+export function Logo() {
+  return (
+    <svg class="logo" viewBox="0 0 32 32" width="26" height="26" aria-hidden="true">
+      <rect width="32" height="32" rx="8" fill="var(--accent)" />
+      <path d="M9 16L23 9.5M9 16l14 6.5" stroke="var(--on-accent)" stroke-width="2" />
+      <circle cx="9" cy="16" r="3.5" fill="var(--on-accent)" />
+      <circle cx="23" cy="9.5" r="3.5" fill="var(--on-accent)" />
+      <circle cx="23" cy="22.5" r="3.5" fill="var(--on-accent)" />
+    </svg>
+  );
+}
+
+export const STATUS_WORDS: Record<string, string> = {
+  pending: "pending",
+  running: "running",
+  paused: "paused",
+  parked: "waiting",
+  success: "success",
+  done: "done",
+  failed: "failed",
+  cancelled: "cancelled",
+  skipped: "skipped",
+};
+
+/** A status as a dot and its word; the colour never stands alone. */
+export function Status({ status }: { status: string }) {
+  return (
+    <span class={`status ${status}`}>
+      <i aria-hidden="true" />
+      {STATUS_WORDS[status] ?? status}
+    </span>
+  );
+}
+
+/** What stands where there is nothing yet: a title, words that teach, a way on. */
+export function EmptyState({ title, children, action }: { title: string; children?: ComponentChildren; action?: ComponentChildren }) {
+  return (
+    <div class="state">
+      <h2>{title}</h2>
+      {children}
+      {action && <p>{action}</p>}
+    </div>
+  );
+}
+
+/** What went wrong and what to do. */
+export function ErrorState({ problem, retry }: { problem: unknown; retry?: () => void }) {
+  const said = problem instanceof Problem ? problem : new Problem(-1, "Something went wrong", String(problem));
+  return (
+    <div class="state error" role="alert">
+      <h2>{said.title}</h2>
+      <p>{said.detail}</p>
+      {said.status === 403 && <p class="quiet">Sign in with a token of a larger role to do this.</p>}
+      {retry && <Button onClick={retry}>Try again</Button>}
+    </div>
+  );
+}
+
+export function Loading({ what = "Loading" }: { what?: string }) {
+  const [slow, setSlow] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setSlow(true), 250);
+    return () => clearTimeout(timer);
+  }, []);
+  return (
+    <p class="loading quiet" role="status">
+      {slow ? `${what} …` : ""}
+    </p>
+  );
+}
+
+interface DialogProps {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+  actions?: ComponentChildren;
+}
+
+/** A modal dialog; Escape and the backdrop close it, focus goes back where it was. */
+export function Dialog({ title, onClose, children, actions }: DialogProps) {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    element.current?.showModal();
+  }, []);
+  return (
+    <dialog
+      ref={element}
+      aria-label={title}
+      onClose={onClose}
+      onClick={(event) => event.target === element.current && element.current?.close()}
+    >
+      <div class="dialog">
+        <h2>{title}</h2>
+        {children}
+        <div class="row end">
+          {actions}
+          <Button onClick={() => element.current?.close()}>Close</Button>
+        </div>
+      </div>
+    </dialog>
+  );
+}
+
+/** Tabs with arrow keys; the selected one is the caller's. */
+export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs: [T, ComponentChildren][]; value: T; onChange: (tab: T) => void; label: string }) {
+  const step = (event: KeyboardEvent, by: number) => {
+    const at = tabs.findIndex(([key]) => key === value);
+    onChange(tabs[(at + by + tabs.length) % tabs.length][0]);
+    const buttons = (event.currentTarget as HTMLElement).querySelectorAll<HTMLElement>("[role=tab]");
+    buttons[(at + by + tabs.length) % tabs.length]?.focus();
+    event.preventDefault();
+  };
+  return (
+    <div
+      role="tablist"
+      aria-label={label}
+      class="tabs"
+      onKeyDown={(event) => {
+        if (event.key === "ArrowRight") step(event, 1);
+        if (event.key === "ArrowLeft") step(event, -1);
+      }}
+    >
+      {tabs.map(([key, words]) => (
+        <button
+          key={key}
+          id={`tab-${key}`}
+          role="tab"
+          type="button"
+          aria-selected={key === value}
+          aria-controls={key === value ? `panel-${key}` : undefined}
+          tabIndex={key === value ? 0 : -1}
+          onClick={() => onChange(key)}
+        >
+          {words}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+interface Note {
+  id: number;
+  words: string;
+  bad: boolean;
+}
+let told: (note: Note) => void = () => {};
+let counter = 0;
+
+/** Say something for a few seconds at the foot of the page. */
+export function note(words: string, { bad = false } = {}) {
+  told({ id: ++counter, words, bad });
+}
+
+/** Say what a failed action's problem was. */
+export const noteProblem = (error: unknown) => note(error instanceof Error ? error.message : String(error), { bad: true });
+
+export function Notes() {
+  const [notes, setNotes] = useState<Note[]>([]);
+  useEffect(() => {
+    told = (one) => {
+      setNotes((all) => [...all.slice(-3), one]);
+      setTimeout(() => setNotes((all) => all.filter((each) => each.id !== one.id)), one.bad ? 9000 : 4500);
+    };
+  }, []);
+  return (
+    <div class="notes" role="status" aria-live="polite">
+      {notes.map((each) => (
+        <p key={each.id} class={each.bad ? "bad" : ""}>
+          {each.words}
+        </p>
+      ))}
+    </div>
+  );
+}

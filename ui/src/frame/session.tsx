@@ -1,0 +1,113 @@
+/** Who is signed in, and what their role lets them do. */
+import { createContext, type ComponentChildren } from "preact";
+import { useContext, useEffect, useState } from "preact/hooks";
+import { api, Problem, whenSignedOut } from "./api";
+import { Button, ErrorState, Logo } from "./pieces";
+
+export type Role = "viewer" | "operator" | "author" | "admin" | "worker";
+
+export interface Session {
+  name: string;
+  role: Role;
+  signOut: () => void;
+}
+
+const INCLUDES: Record<Role, Role[]> = {
+  viewer: ["viewer"],
+  operator: ["viewer", "operator"],
+  author: ["viewer", "operator", "author"],
+  admin: ["viewer", "operator", "author", "admin", "worker"],
+  worker: ["worker"],
+};
+
+const SessionContext = createContext<Session | null>(null);
+
+export const useSession = () => useContext(SessionContext)!;
+
+/** Whether who is signed in may do what this role may. The server decides; this only hides what it would refuse. */
+export const useMay = (role: Role) => INCLUDES[useSession().role].includes(role);
+
+/** The token an address like `…/#token=…` carries; it leaves the address at once. */
+function tokenInAddress(): string | null {
+  const found = /^#token=([\w-]+)$/.exec(window.location.hash);
+  if (!found) return null;
+  window.history.replaceState(null, "", window.location.pathname + window.location.search);
+  return found[1];
+}
+
+export function SignedIn({ children }: { children: ComponentChildren }) {
+  const [who, setWho] = useState<{ name: string; role: Role } | null>(null);
+  const [asked, setAsked] = useState(false);
+  const [problem, setProblem] = useState<Problem | null>(null);
+
+  const look = async () => {
+    setProblem(null);
+    try {
+      const token = tokenInAddress();
+      setWho(token ? await api.post("/api/session", { token }) : await api.get("/api/session"));
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      if (error.status !== 401 && error.status !== 403) setProblem(error);
+    }
+    setAsked(true);
+  };
+  useEffect(() => {
+    whenSignedOut(() => setWho(null));
+    void look();
+  }, []);
+
+  if (problem) return <ErrorState problem={problem} retry={look} />;
+  if (!asked) return null;
+  if (!who) return <SignIn done={setWho} />;
+  const signOut = async () => {
+    await api.delete("/api/session").catch(() => {});
+    setWho(null);
+  };
+  return <SessionContext.Provider value={{ ...who, signOut }}>{children}</SessionContext.Provider>;
+}
+
+function SignIn({ done }: { done: (who: { name: string; role: Role }) => void }) {
+  const [token, setToken] = useState("");
+  const [wrong, setWrong] = useState("");
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    setWrong("");
+    try {
+      done(await api.post("/api/session", { token: token.trim() }));
+    } catch (error) {
+      setWrong(error instanceof Problem ? error.message : String(error));
+    }
+  };
+  return (
+    <main class="sign-in">
+      <form class="card" onSubmit={submit}>
+        <Logo />
+        <h1>Sign in</h1>
+        <label for="token">Token</label>
+        <input
+          id="token"
+          type="password"
+          autocomplete="current-password"
+          spellcheck={false}
+          value={token}
+          onInput={(event) => setToken(event.currentTarget.value)}
+          aria-invalid={wrong ? "true" : undefined}
+          aria-describedby="token-help"
+          autofocus
+        />
+        {wrong && (
+          <p class="wrong" role="alert">
+            {wrong}
+          </p>
+        )}
+        <Button kind="primary" type="submit" disabled={!token.trim()}>
+          Sign in
+        </Button>
+        <p id="token-help" class="quiet">
+          The first start of a server writes an admin token to <code>admin.token</code> in its home folder. More of them, with
+          smaller roles: <code>noetl token add NAME --role viewer</code>.
+        </p>
+      </form>
+    </main>
+  );
+}
