@@ -88,10 +88,11 @@ class Claims:
     async def _wait_once(self, waiter: _Waiter, seconds: float) -> list[RunOrder]:
         from_queue = asyncio.ensure_future(self._queue.take(waiter.claim, wait=seconds))
         taken: list[QueuedRun] = []
+        counted = False  # whether what came from the queue is in `taken` (or was)
         try:
             await asyncio.wait((from_queue, waiter.orders), return_when=asyncio.FIRST_COMPLETED)
             if from_queue.done():
-                taken = from_queue.result()
+                taken, counted = from_queue.result(), True
             if waiter.lent:
                 await waiter.settled.wait()
             if waiter.orders.done():
@@ -102,7 +103,7 @@ class Claims:
                 return await self._lease(waiter.claim, runs)
             return []
         finally:
-            if not from_queue.done():
+            if not counted:  # also when it came in the moment in which we were called off
                 from_queue.cancel()
                 taken = [*taken, *_result_of(*(await asyncio.gather(from_queue, return_exceptions=True)))]
             if taken:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from noetl.control.registry import Executions
 from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, Reply, ReportMade, RunReturned
 from noetl.engine.outstanding import leases
 from noetl.engine.state import State
-from noetl.errors import NoetlError, NotFound, SecretUnavailable, StoreUnavailable
+from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
 from noetl.model.events import (
     ChildRequested,
     Event,
@@ -109,12 +109,16 @@ class Workers:
         told = [self.executions.tell(execution_of(report.run_id), ReportMade(report, worker)) for report in reports]
         asked = self._ask_for_more(claim, reports, free - len(waiting))
         claimed = self._claim_runs(claim, waiting)
-        await self._all(claim, told, (*asked, *claimed))
-        orders = await self._orders_of(waiting, claimed)
+        await self._all(claim, told, asked, list(zip(waiting, claimed, strict=True)))
+        orders = self._orders_of(zip(waiting, claimed, strict=True))
         for future in asked:
             if future.exception() is None:
                 orders.extend(future.result().orders)
-        return [_verdict(report, future) for report, future in zip(reports, told, strict=True)], orders
+        try:
+            return [_verdict(report, future) for report, future in zip(reports, told, strict=True)], orders
+        except BaseException:
+            self._return(claim, orders)  # the worker hears of the problem and not of these
+            raise
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
@@ -182,48 +186,63 @@ class Workers:
 
     async def _lease(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
         claimed = self._claim_runs(claim, runs)
-        await self._all(claim, (), claimed)
-        return await self._orders_of(runs, claimed)
+        await self._all(claim, (), (), list(zip(runs, claimed, strict=True)))
+        return self._orders_of(zip(runs, claimed, strict=True))
 
     def _claim_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[Answer]:
         return [self.executions.tell(run.execution_id, ClaimMade(claim.worker, run.run_id)) for run in runs]
 
-    async def _all(self, claim: Claim, told: Sequence[Answer], claims: Sequence[Answer]) -> None:
+    async def _all(
+        self,
+        claim: Claim,
+        told: Sequence[Answer],
+        asked: Sequence[Answer],
+        claimed: Sequence[tuple[QueuedRun, Answer]],
+    ) -> None:
         """Wait for every answer; if the worker goes away meanwhile, what it would have got is given back."""
-        if not told and not claims:
+        answers = (*told, *asked, *(answer for _, answer in claimed))
+        if not answers:
             return
         try:
-            await asyncio.wait((*told, *claims))
+            await asyncio.wait(answers)
         except asyncio.CancelledError:
-            for future in (*told, *claims):
-                future.add_done_callback(partial(self._nobody_waits, claim))
+            for future in (*told, *asked):
+                future.add_done_callback(partial(self._nobody_waits, claim, None))
+            for run, future in claimed:
+                future.add_done_callback(partial(self._nobody_waits, claim, run))
             raise
-        for future in (*told, *claims):
+        for future in answers:
             future.exception()  # looked at: the first one is raised, and the others are the same news
 
-    def _nobody_waits(self, claim: Claim, done: Answer) -> None:
-        if not done.cancelled() and done.exception() is None:
+    def _nobody_waits(self, claim: Claim, run: QueuedRun | None, done: Answer) -> None:
+        """The answer to a worker that has gone; a run that was taken out of the queue for it must not be lost."""
+        if done.cancelled():
+            return
+        if run is not None:
+            self._return(claim, self._orders_of([(run, done)]))
+        elif done.exception() is None:
             self._return(claim, done.result().orders)
 
-    async def _orders_of(self, runs: Sequence[QueuedRun], claimed: Sequence[Answer]) -> list[RunOrder]:
+    def _orders_of(self, claimed: Iterable[tuple[QueuedRun, Answer]]) -> list[RunOrder]:
+        """What a worker got of the runs that were taken out of the queue; what it could not get waits there again."""
         orders: list[RunOrder] = []
-        for run, future in zip(runs, claimed, strict=True):
+        for run, future in claimed:
             problem = future.exception()
             if problem is None:
                 reply = future.result()
                 orders.extend(reply.orders)  # none: somebody else was first, or it has ended
                 if reply.kept:
                     self._deeds.insist(f"keeping {run.run_id}", partial(self._put_later, run))
-            elif isinstance(problem, StoreUnavailable):
-                await self._queue.put([run])
-            elif isinstance(problem, NoetlError):
+            elif isinstance(problem, NotFound | CorruptLog):
                 log.error("run %s cannot be leased: %s", run.run_id, problem)
             else:
-                raise problem
+                if not isinstance(problem, StoreUnavailable):
+                    log.error("run %s could not be leased and waits again: %s", run.run_id, problem, exc_info=problem)
+                self._deeds.insist(f"queueing {run.run_id} again", partial(self._put_later, run))
         return orders
 
     async def _put_later(self, run: QueuedRun) -> None:
-        """Another worker has the loop this run belongs to; should it leave, the run is still there."""
+        """It was kept for the worker that has its loop, or the store was away: soon it waits like any other."""
         await self._clock.sleep(KEPT_SECONDS)
         await self._queue.put([run])
 
