@@ -53,6 +53,7 @@ CALLS_EACH = 2_000
 IDLE_S = 60.0
 PATIENCE_S = 0.03
 LINE_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024  # at a time; much more would be fresh memory from the kernel for each read
 MOST_ANSWER = 1 << 30
 
 OnLine = Callable[[str, str], None]  # line, stream
@@ -116,7 +117,7 @@ class _Lines:
         """Take what is there; False at the end."""
         while True:
             try:
-                data = os.read(self.fd, 65536)
+                data = os.read(self.fd, READ_BYTES)
             except BlockingIOError:
                 return True
             except OSError:
@@ -138,9 +139,8 @@ class _Lines:
         if on_line is not None and not self.skipping:
             on_line(line[:LINE_BYTES].decode("utf-8", "replace").rstrip("\r"), self.stream)
 
-    def finish(self, on_line: OnLine | None) -> None:
-        """What stands in the pipe, and a last line without an end."""
-        self.read(on_line)
+    def end_line(self, on_line: OnLine | None) -> None:
+        """A last line without an end."""
         if self.rest:
             self.give(self.rest, on_line)
         self.rest, self.skipping = b"", False
@@ -208,17 +208,19 @@ class _Process:
             with contextlib.suppress(ConnectionError, OSError):
                 await loop.sock_sendall(self.line, memoryview(frame)[sent:])
         try:
+            # Whatever was printed before the answer was readable no later than it: the loop saw both at once and
+            # has taken the lines by the time it comes back to us.
             answer = await self.future
         finally:
             self.future = None
         for output in self.outputs:
-            output.finish(on_line)
+            output.end_line(on_line)
         self.on_line = None
         return answer
 
     def _readable(self) -> None:
         try:
-            data = self.line.recv(262144)
+            data = self.line.recv(READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:
@@ -253,6 +255,12 @@ class _Process:
         self.kill()
         if self.future is not None and not self.future.done():
             self.future.set_exception(ProcessEnded(0))
+
+    def last_words(self, on_line: OnLine | None) -> None:
+        """What the process printed before it went away."""
+        for output in self.outputs:
+            output.read(on_line)
+            output.end_line(on_line)
 
     def kill(self) -> None:
         """End the process and everything it started; safe to call twice."""
@@ -331,12 +339,14 @@ class PythonPool:
 
     async def _serve(self, process: _Process, frame: bytes, on_line: OnLine | None, timeout: float | None) -> Answer:
         try:
-            async with asyncio.timeout(timeout):
+            if timeout is None:
                 answer = await process.serve(frame, on_line)
+            else:
+                async with asyncio.timeout(timeout):
+                    answer = await process.serve(frame, on_line)
         except ProcessEnded:
+            process.last_words(on_line)
             status = await self._bury(process)
-            for output in process.outputs:
-                output.finish(on_line)
             raise ProcessEnded(status) from None
         except BaseException:  # timed out or cancelled: the work must really stop
             process.kill()

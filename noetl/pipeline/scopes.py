@@ -183,6 +183,13 @@ class Scopes(Mapping[str, Any]):
         names = dict.fromkeys((*level.names, *level.results))
         return (name for name in names if name not in _NOT_FOR_CODE and not isinstance(self._look_up(name), Missing))
 
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or name in _NOT_FOR_CODE:
+            return False
+        level = self._level
+        known = name in level.names or name in level.results
+        return known and not isinstance(self._look_up(name), Missing)
+
     def __len__(self) -> int:
         return sum(1 for _ in self)
 

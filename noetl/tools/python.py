@@ -7,8 +7,10 @@ top-level `return`. The process side is `drivers/python_child.py`.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from noetl.model.outcome import Outcome, error, ok
@@ -156,10 +158,20 @@ def _frame(request: dict[str, Any]) -> bytes | Outcome:
 def _scopes(call: ToolCall, code: str | None) -> dict[str, Any]:
     """The scopes that the code can come to look at; few do, and they may be large."""
     if code is None or "context" in code or "results" in code:
-        scopes = dict(call.scopes)
-        scopes.setdefault("results", {name: value for name, value in scopes.items() if name not in SCOPES})
-        return scopes
-    return {name: call.scopes[name] for name in call.scopes if name in code}
+        everything = dict(call.scopes)
+        everything.setdefault("results", {name: value for name, value in everything.items() if name not in SCOPES})
+        return everything
+    scopes = call.scopes
+    return {name: scopes[name] for name in _words_of(code) if name in scopes}
+
+
+@lru_cache(maxsize=1000)
+def _words_of(code: str) -> tuple[str, ...]:
+    """Every name that stands in the code, and more words than that."""
+    return tuple(dict.fromkeys(_WORD.findall(code)))
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
 
 
 # Where a playbook lives does not change, and working it out costs as much as a tenth of a call.
@@ -183,9 +195,11 @@ def _folder(call: ToolCall) -> str | None:
 
 
 def _limits(given: Any) -> dict[str, int]:
-    if given is not None and not isinstance(given, Mapping):
+    if given is None:
+        return _USUAL_LIMITS
+    if not isinstance(given, Mapping):
         raise TypeError("`limits` is a mapping: {memory_mb, cpu_s, open_files, file_size_mb, processes}")
-    wanted = {"memory_mb": MEMORY_MB, **(given or {})}
+    wanted = {"memory_mb": MEMORY_MB, **given}
     scales = {"memory_mb": ("memory", 1 << 20), "cpu_s": ("cpu", 1), "open_files": ("files", 1)}
     scales |= {"file_size_mb": ("file_size", 1 << 20), "processes": ("processes", 1)}
     limits = {}
@@ -199,6 +213,9 @@ def _limits(given: Any) -> dict[str, int]:
         key, scale = scales[name]
         limits[key] = max(1, int(float(value) * scale))
     return limits
+
+
+_USUAL_LIMITS = _limits({})
 
 
 class _Log:

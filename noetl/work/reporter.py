@@ -1,9 +1,10 @@
 """Events on their way to the server: many runs' reports in one call, each run's in order.
 
 While one call is under way others collect, so the busier a worker is the larger its batches: the
-group commit of the data plane. What somebody waits for, and what ends a run, is sent at once;
-the rest travels with it, or after a short while alone. A call that fails is repeated as it was
-until the server answers; the server knows a repeated report by its number.
+group commit of the data plane. What somebody waits for, and what ends a run, is sent at once. The
+rest lingers a while: most runs end before that is over, and then they have one report and not two.
+A call that fails is repeated as it was until the server answers; the server knows a repeated report
+by its number.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class Reporter:
         self._on_end = on_end
         self._on_orders = on_orders
         self._lanes = lanes
-        self._dirty: dict[Outlet, None] = {}
-        self._urgent = False
+        self._dirty: dict[Outlet, None] = {}  # to be sent now
+        self._lingering: dict[Outlet, None] = {}  # to be sent when the timer rings
         self._bell = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._senders: list[asyncio.Task[None]] = []
@@ -135,8 +136,7 @@ class Reporter:
     async def stop(self) -> None:
         """Send what is pending (as long as the caller waits), then no more."""
         self._stopping = asyncio.get_running_loop().create_future()
-        self._urgent = True
-        self._bell.set()
+        self._hurry()
         if self._dirty or self._under_way:
             await self._stopping
         await self.abandon()
@@ -153,23 +153,28 @@ class Reporter:
 
     def note(self, outlet: Outlet, *, urgent: bool) -> None:
         """An outlet has something to send."""
-        self._dirty[outlet] = None
         if urgent:
-            self._urgent = True
+            self._lingering.pop(outlet, None)
+            self._dirty[outlet] = None
             self._bell.set()
-        elif self._timer is None and not self._urgent:
-            self._timer = asyncio.get_running_loop().call_later(LINGER, self._hurry)
+        elif outlet not in self._dirty:
+            self._lingering[outlet] = None
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(LINGER, self._hurry)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────
 
     def _hurry(self) -> None:
-        self._timer = None
-        self._urgent = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._dirty.update(self._lingering)
+        self._lingering.clear()
         self._bell.set()
 
     async def _send_forever(self) -> None:
         while True:
-            batch = self._take() if self._urgent else []
+            batch = self._take()
             if batch:
                 self._under_way += 1
                 try:
@@ -180,7 +185,7 @@ class Reporter:
             if self._stopping is not None and not self._stopping.done() and not self._dirty and not self._under_way:
                 self._stopping.set_result(None)
             self._bell.clear()
-            if not self._urgent or not self._dirty or all(outlet.in_flight for outlet in self._dirty):
+            if all(outlet.in_flight for outlet in self._dirty):
                 await self._bell.wait()
 
     def _take(self) -> list[Outlet]:
@@ -188,8 +193,6 @@ class Reporter:
         batch = [outlet for outlet in self._dirty if not outlet.in_flight][:MOST_REPORTS]
         for outlet in batch:
             del self._dirty[outlet]
-        if not self._dirty:
-            self._urgent = False
         return [outlet for outlet in batch if outlet.pending and not outlet.over]
 
     async def _send(self, outlets: Sequence[Outlet]) -> None:
@@ -212,7 +215,7 @@ class Reporter:
                 self._on_end(outlet, verdict)
         if orders:
             self._on_orders(orders)
-        if self._dirty and self._urgent:
+        if self._dirty:
             self._bell.set()
 
     async def _deliver(self, reports: Sequence[Report], finished: int) -> tuple[list[Verdict], list[RunOrder]]:

@@ -140,6 +140,39 @@ def test_a_dead_process_tells_its_status():
     run(check())
 
 
+def test_what_a_process_printed_is_told_before_its_answer():
+    async def check():
+        pool = PythonPool(cores=2)
+        code = "import sys\nfor n in range(3): print('out', n)\nprint('err', file=sys.stderr)\nprint('open', end='')"
+
+        async def one():
+            lines = []
+            await pool.call(request(code), on_line=lambda line, stream: lines.append((stream, line)))
+            return lines
+
+        for lines in await asyncio.gather(*(one() for _ in range(200))):
+            outs = [line for stream, line in lines if stream == "stdout"]
+            assert outs == ["out 0", "out 1", "out 2", "open"] and ("stderr", "err") in lines and len(lines) == 5
+        await pool.close()
+
+    run(check())
+
+
+def test_the_last_words_of_a_process_are_heard():
+    async def check():
+        pool = PythonPool()
+        lines = []
+        with pytest.raises(ProcessEnded):
+            await pool.call(
+                request("import os\nprint('about to go')\nprint('now', end='', flush=True)\nos._exit(5)"),
+                on_line=lambda line, stream: lines.append(line),
+            )
+        assert lines == ["about to go", "now"]
+        await pool.close()
+
+    run(check())
+
+
 def test_a_forgotten_pool_leaves_no_process():
     pids = []
 

@@ -9,6 +9,7 @@ from work_link import Bench, until
 from noetl.errors import RequestRefused, StoreUnavailable
 from noetl.model.events import StepDone, StepFailed, TaskDone
 from noetl.model.outcome import error_info, ok
+from noetl.work import reporter
 from noetl.work.runner import Runner
 
 ONE = "workflow: [{step: s, tool: [{name: a, kind: act}]}]"
@@ -104,6 +105,43 @@ def test_an_answer_to_a_report_may_bring_the_next_run():
             bench.link.offer(bench.order(run="1:s:1"))
             await bench.link.until_ended("1:s:1", "1:s:2", "1:s:3")
             assert bench.link.free_seen == [1, 1, 1]
+
+    asyncio.run(check())
+
+
+def test_what_nobody_waits_for_does_not_travel_with_the_reports_of_others(monkeypatch):
+    monkeypatch.setattr(reporter, "LINGER", 30.0)
+
+    async def check():
+        gates = {"1:s:1": asyncio.Event(), "1:s:2": asyncio.Event()}
+
+        async def act(call):
+            await gates[call.task_run_id[:5]].wait()
+            return ok()
+
+        bench = Bench(ONE, slots=2, act=act)
+        async with bench.running():
+            bench.link.offer(*runs(bench, 2))
+            gates["1:s:1"].set()
+            await bench.link.until_ended("1:s:1")
+            gates["1:s:2"].set()
+            await bench.link.until_ended("1:s:2")
+        assert bench.link.story == ["report task.started,task.done,step.done"] * 2
+
+    asyncio.run(check())
+
+
+def test_what_nobody_waits_for_is_told_before_long(monkeypatch):
+    monkeypatch.setattr(reporter, "LINGER", 0.01)
+
+    async def check():
+        gate = Gate()
+        bench = Bench(ONE, act=gate)
+        async with bench.running():
+            bench.link.offer(bench.order())
+            await until(lambda: bench.link.story == ["report task.started"])
+            gate.open.set()
+            await bench.link.until_ended("1:s:1")
 
     asyncio.run(check())
 
