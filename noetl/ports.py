@@ -96,6 +96,12 @@ class EventStore(Protocol):
     async def unfinished(self) -> list[str]:
         """Ids of executions that have not reached playbook.processed."""
 
+    async def counts(self) -> dict[str, int]:
+        """How many executions there are, by status."""
+
+    async def check(self) -> None:
+        """Write something and flush it; the error says why nothing can be written now."""
+
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
         """Keep a folded state; losing it costs only time."""
 
@@ -235,6 +241,7 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True):
     run_id: str
     pool: str = "default"
     affinity: str | None = None  # runs with the same word stay on one worker; the engine sees to it
+    since: float = 0.0  # when it began to wait, in seconds since the epoch; 0: not known
 
 
 class RunQueue(Protocol):
@@ -252,6 +259,22 @@ class RunQueue(Protocol):
 
     async def close(self) -> None:
         """Let go; who waits gets nothing."""
+
+
+class PoolDepth(Struct, frozen=True):
+    """How much waits for workers of one pool, and since when the first of it waits."""
+
+    pool: str
+    runs: int
+    since: float | None = None
+
+
+@runtime_checkable
+class MeasuredQueue(Protocol):
+    """A queue that knows how much waits in it."""
+
+    async def depths(self) -> list[PoolDepth]:
+        """Every pool in which something waits."""
 
 
 class SignsOfLife(Protocol):

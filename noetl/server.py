@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from noetl import __version__
@@ -20,11 +22,14 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from noetl.api.parts import Parts
+    from noetl.control.membership import Beats
 
 log = logging.getLogger("noetl.server")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 STORE_SECONDS = 5.0  # how long the store may take to answer before the server counts as not ready
+PROBE_SECONDS = 1.0  # how long the answer to "can it be written?" holds
+SILENT_SECONDS = 10.0  # without a beat the others have noticed, and so should whoever asks
 
 
 class Server:
@@ -37,6 +42,10 @@ class Server:
         self.tokens = Tokens.prepare(settings.home)
         self._opened: Parts | None = None
         self._recovered = False
+        self.draining = False  # told to stop, and still answering
+        self._beats: Beats | None = None
+        self._probing = asyncio.Lock()
+        self._probed: tuple[float, list[str]] = (float("-inf"), [])
 
     def app(self) -> FastAPI:
         """The ASGI application; its lifespan opens and closes everything."""
@@ -62,9 +71,24 @@ class Server:
         """Why no progress is possible right now; empty when it is."""
         if self._opened is None or not self._recovered:
             return ["unfinished executions are being taken over"]
+        if self.draining or self._opened.stopping.is_set():
+            return ["the server is about to stop"]
+        if not self._opened.orchestrator.watching:
+            return ["nobody watches over the leases: the task that does has ended; start the server again"]
+        if self._beats is not None and self._beats.silent > SILENT_SECONDS:
+            return [f"for {self._beats.silent:.0f} s this server could not say that it lives; others do its work"]
+        async with self._probing:
+            at, known = self._probed
+            if time.monotonic() - at > PROBE_SECONDS:
+                known = await self._probe(self._opened)
+                self._probed = (time.monotonic(), known)
+            return known
+
+    async def _probe(self, parts: Parts) -> list[str]:
+        """Whether the store takes writes: it is written to."""
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                await self._opened.orchestrator.store.by_key("readiness")
+                await parts.orchestrator.store.check()
         except TimeoutError:
             return [f"the event store did not answer within {STORE_SECONDS:g} s"]
         except NoetlError as problem:
@@ -78,6 +102,7 @@ class Server:
 
     @asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
+        from noetl.api.operations import Operations
         from noetl.api.parts import Parts
         from noetl.backends import open_owners, open_server_stores
         from noetl.backends.keychain import InstalledCredentials, open_keychain
@@ -118,11 +143,13 @@ class Server:
             closing.push_async_callback(orchestrator.close)
             self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__)
             app.state.parts = self._opened
+            app.state.operations = operations = Operations(self._opened, app.state.roster)
+            await closing.enter_async_context(operations.sampling())
             orchestrator.start()
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
             if cluster is not None:
-                await closing.enter_async_context(membership(cluster, orchestrator))
+                self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
             await closing.enter_async_context(collecting(results, RealClock()))
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))
@@ -162,6 +189,15 @@ def serve(settings: Settings) -> None:
 
     class Listening(uvicorn.Server):
         """Lets go of who waits (claims, streams) before it waits for requests to end."""
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            """Send new requests elsewhere for a while before the door is closed; a second signal closes it at once."""
+            if settings.server_drain_seconds and not server.draining:
+                server.draining = True
+                leave = partial(super().handle_exit, sig, None)
+                asyncio.get_running_loop().call_later(settings.server_drain_seconds, leave)
+            else:
+                super().handle_exit(sig, frame)
 
         async def shutdown(self, sockets: Any = None) -> None:
             server.stop_waiting()

@@ -46,9 +46,12 @@ class Settings(Struct, frozen=True):
     server_hosts: tuple[str, ...]
     server_prefix: str
     server_lease_seconds: float
+    server_drain_seconds: float
     worker_pool: str
     worker_drain_seconds: float
     private_networks: tuple[str, ...]
+    log_format: str
+    traces: str
 
 
 class BadSetting(RequestRefused):
@@ -130,6 +133,19 @@ def _seconds(value: Any) -> float:
     return number
 
 
+def _pause(value: Any) -> float:
+    return 0.0 if value in (0, "0") and not isinstance(value, bool) else _seconds(value)
+
+
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"it must be {' or '.join(words)}")
+        return str(value)
+
+    return read
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     items = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item for item in items):
@@ -202,6 +218,12 @@ TABLE: tuple[Setting, ...] = (
         lambda known, environ: 30.0,
         "time without a sign of life after which a run is taken from its worker",
     ),
+    Setting(
+        "server.drain_seconds",
+        _pause,
+        lambda known, environ: 0.0,
+        "time that a server which was told to stop still answers, while /readyz sends new requests elsewhere",
+    ),
     Setting("worker.pool", _text, lambda known, environ: "default", "pool a worker leases from"),
     Setting(
         "worker.drain_seconds",
@@ -211,6 +233,18 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting(
         "private_networks", _networks, lambda known, environ: (), "private networks that tools of a worker may reach"
+    ),
+    Setting(
+        "log.format",
+        _one_of("text", "json"),
+        lambda known, environ: "text",
+        "form of the log of servers and workers: `text` for people, `json` for machines",
+    ),
+    Setting(
+        "traces",
+        _one_of("off", "otlp", "console"),
+        lambda known, environ: "off",
+        "OpenTelemetry traces of servers and workers: `otlp` (where `OTEL_EXPORTER_OTLP_ENDPOINT` says), `console`",
     ),
 )
 

@@ -9,10 +9,23 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from noetl.api import credentials, editing, executions, health, pages, playbooks, problems, results, session, work
+from noetl.api import (
+    credentials,
+    editing,
+    executions,
+    health,
+    operations,
+    pages,
+    playbooks,
+    problems,
+    results,
+    session,
+    work,
+)  # fmt: skip
 from noetl.api.access import Tokens
 from noetl.api.guard import Guard
 from noetl.api.parts import Parts
+from noetl.api.telling import Telling
 from noetl.errors import NoetlError
 
 Readiness = Callable[[], Awaitable[list[str]]]
@@ -36,7 +49,7 @@ def create_app(
         lifespan=lifespan,
         root_path=root_path,
     )
-    for module in (executions, playbooks, editing, credentials, results, session, health, pages):
+    for module in (executions, playbooks, editing, credentials, results, session, health, operations, pages):
         app.include_router(module.router)
     app.state.roster = work.Roster()
     app.state.readiness = readiness
@@ -46,4 +59,5 @@ def create_app(
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
     app.add_exception_handler(Exception, problems.on_mistake)
     app.add_middleware(Guard, tokens=tokens, hosts=hosts)
+    app.add_middleware(Telling)
     return app

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.api.access import Caller
 from noetl.api.documents import answer, execution_document, page, summary_document
+from noetl.api.operations import Operations, operations_of
 from noetl.api.parts import needs, parts_of
 from noetl.control.requests import Submission
 from noetl.errors import NotFound, RequestRefused
@@ -156,13 +157,16 @@ async def stream(
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))
     return StreamingResponse(
-        _stream(parts.orchestrator.subscribe(execution_id, after), parts.stopping),
+        _stream(parts.orchestrator.subscribe(execution_id, after), parts.stopping, operations_of(request)),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _stream(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+async def _stream(
+    events: AsyncIterator[Recorded], stopping: asyncio.Event, operations: Operations
+) -> AsyncIterator[bytes]:
+    operations.streams += 1
     told = asyncio.ensure_future(stopping.wait())
     following = asyncio.ensure_future(anext(events, None))
     try:
@@ -181,6 +185,7 @@ async def _stream(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> A
             yield b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
             following = asyncio.ensure_future(anext(events, None))
     finally:
+        operations.streams -= 1
         told.cancel()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

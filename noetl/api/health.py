@@ -24,9 +24,13 @@ async def healthz() -> Response:
 
 @router.get("/readyz", summary="Progress is possible", responses={503: {"description": "and why not"}})
 async def readyz(request: Request) -> Response:
-    """Ready when the store takes appends and recovery is over. Needs no token."""
+    """Not ready, with the reasons, when the store cannot be written, its tables are another version's, leases are not
+    watched over, unfinished executions are still being taken over, or the server is about to stop. `warnings`
+    are what somebody else has to do: runs that wait in a pool without workers. Needs no token."""
     problems: list[str] = await request.app.state.readiness()
-    return answer({"ready": not problems, "problems": problems}, 503 if problems else 200)
+    warnings = [] if problems else await request.app.state.operations.stuck()
+    document = {"ready": not problems, "problems": problems, "warnings": warnings}
+    return answer(document, 503 if problems else 200)
 
 
 @router.get("/api/workers", summary="Workers that asked for work lately")

@@ -25,6 +25,7 @@ DETACHED = "NOETL_DETACHED"  # tells a server that the process which started it 
 store_option = click.option("--store", metavar="URL", help="Event store of the server.")
 host_option = click.option("--host", metavar="ADDRESS", help="Address to listen on.")
 port_option = click.option("--port", metavar="PORT", help="Port to listen on.")
+log_option = click.option("--log-format", type=click.Choice(["text", "json"]), help="Form of the log.")
 
 
 @click.group()
@@ -36,11 +37,14 @@ def server() -> None:
 @host_option
 @port_option
 @store_option
+@log_option
 @click.option("--background", is_flag=True, help="Return once it is ready; its words go to a log file.")
 @talk
-def server_start(host: str | None, port: str | None, store: str | None, background: bool) -> None:
+def server_start(
+    host: str | None, port: str | None, store: str | None, log_format: str | None, background: bool
+) -> None:
     """Serve the API and the web page; with --background, without this terminal."""
-    settings = _settings(server_host=host, server_port=port, store=store)
+    settings = _settings(server_host=host, server_port=port, store=store, log_format=log_format)
     fleet = _fleet(settings)
     running = fleet.find("server")
     if running is not None and not os.environ.get(DETACHED):
@@ -50,7 +54,7 @@ def server_start(host: str | None, port: str | None, store: str | None, backgrou
         return
     flags = [
         word
-        for name, value in (("--host", host), ("--port", port), ("--store", store))
+        for name, value in (("--host", host), ("--port", port), ("--store", store), ("--log-format", log_format))
         if value
         for word in (name, value)
     ]
@@ -116,11 +120,12 @@ slots_option = click.option("--slots", metavar="N", help="Runs a worker works on
 @count_option
 @pool_option
 @slots_option
+@log_option
 @click.option("--background", is_flag=True, help="Return at once; their words go to log files.")
 @talk
-def worker_start(count: int, pool: str | None, slots: str | None, background: bool) -> None:
+def worker_start(count: int, pool: str | None, slots: str | None, log_format: str | None, background: bool) -> None:
     """Lease runs from the server; more than one, or with --background, without this terminal."""
-    settings = _joined(_settings(worker_pool=pool, slots=slots))
+    settings = _joined(_settings(worker_pool=pool, slots=slots, log_format=log_format))
     if count == 1 and not background:
         _work(settings)
         return
@@ -267,7 +272,7 @@ def _admin_token(settings: Settings) -> str:
 def _serve(settings: Settings, fleet: Fleet) -> None:
     from noetl.server import serve
 
-    _log_to_stderr()
+    _log_to_stderr(settings)
     if not os.environ.get(DETACHED):
         fleet.enlist("server", os.getpid(), url=_url(settings))
         terminal.note(f"the server listens at {_url(settings)}; Ctrl-C stops it")
@@ -279,17 +284,17 @@ def _work(settings: Settings) -> None:
 
     from noetl.worker import work
 
-    _log_to_stderr()
+    _log_to_stderr(settings)
     asyncio.run(work(settings))
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr(settings: Settings) -> None:
     import logging
 
+    from noetl.drivers import logs
+
     level = logging.WARNING if terminal.quiet else logging.DEBUG if terminal.verbose > 1 else logging.INFO
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    for noisy in ("asyncio", "uvicorn.error", "aiohttp"):
-        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+    logs.configure(settings.log_format, level)
 
 
 def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | None, slots: str | None) -> list[Member]:
@@ -298,7 +303,11 @@ def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | Non
     flags = _flags(pool=pool, slots=slots)
     assert settings.server_url is not None
     assert settings.token is not None
-    environ = {"NOETL_SERVER_URL": settings.server_url, "NOETL_TOKEN": settings.token}
+    environ = {
+        "NOETL_SERVER_URL": settings.server_url,
+        "NOETL_TOKEN": settings.token,
+        "NOETL_LOG_FORMAT": settings.log_format,
+    }
     return [fleet.start(name, ["worker", "start", *flags], environ) for name in names]
 
 

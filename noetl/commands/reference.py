@@ -2,7 +2,7 @@
 
     python -m noetl.commands.reference docs/reference
 
-writes cli.md, settings.md, grammar.md and tools/*.md; tests compare them with what lies there.
+writes cli.md, settings.md, metrics.md, grammar.md and tools/*.md; tests compare them with what lies there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import click
 
 from noetl.commands.program import VERBS, noetl
 from noetl.commands.tool_reference import write_tool_pages
+from noetl.drivers import metrics
 from noetl.dsl.reference import grammar_page
 from noetl.settings import TABLE
 
@@ -100,6 +101,32 @@ def settings_page() -> str:
     )
 
 
+def metrics_page() -> str:
+    """metrics.md."""
+    rows = [
+        f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help} |"
+        for metric in metrics.TABLE.values()
+    ]
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "`GET /metrics` answers in Prometheus' text format to any token with the role viewer. Counters count what",
+            "this server process did since it began; add the servers of a cluster up. Labels have few values: never an",
+            "execution, a playbook or a worker. How to watch a server with them:",
+            "[Observe a server](../howto/observe.md).",
+            "",
+            "| metric | kind | labels | what it says |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "`GET /api/operations` has the same as JSON for the web page: executions by status, pools with what waits",
+            "and who works, and a sample every ten seconds of the last hour.",
+            "",
+        ]
+    )
+
+
 def _default(name: str) -> str:
     """A default in words that hold on every machine."""
     known = {"home": "HOME"}
@@ -116,6 +143,7 @@ def main(folder: Path) -> None:
     """Write the pages."""
     (folder / "cli.md").write_text(command_page(), encoding="utf-8")
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
+    (folder / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
     write_tool_pages(folder / "tools")
 

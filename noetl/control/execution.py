@@ -12,6 +12,7 @@ cache of the log: on any doubt it is dropped and folded again.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from msgspec import Struct
 from noetl.control.catalogue import Catalogue
 from noetl.control.recorder import Recorder
 from noetl.control.views import project
+from noetl.drivers import metrics
 from noetl.engine.advance import advance, fold
 from noetl.engine.commands import GoOn
 from noetl.engine.decision import Decision
@@ -145,6 +147,7 @@ class Execution:
             try:
                 return await self._decide(facts)
             except VersionConflict:
+                metrics.CONFLICTS.add()
                 self.forget()  # somebody else was first: read what they wrote, decide again
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} other writers were first in a row")
 
@@ -155,7 +158,9 @@ class Execution:
         try:
             asked = [*facts, *(offer.fact for offer in offers)] if offers else facts
             before = state.seq
+            began = time.perf_counter()
             decision = advance(state, asked, at=self._parts.clock.now(), draws=self._parts.draws)
+            metrics.DECISION.observe(time.perf_counter() - began)
             while decision.needs:
                 answers = await self._parts.recorder.answers(decision.needs, self.id, state.playbook)
                 decision = decision.resume(answers)
@@ -167,6 +172,8 @@ class Execution:
                 await self._parts.store.append(
                     Append(execution_id=self.id, expected_seq=before, events=decision.events, summary=summary)
                 )
+                metrics.EVENTS.add(len(decision.events))
+                metrics.PROGRESS.value = self._parts.clock.now()
                 self.summary = summary
                 if state.seq >= self._snapshot_at:
                     await self._snapshot(state)

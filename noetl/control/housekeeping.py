@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from noetl.drivers import metrics
 from noetl.errors import NoetlError
 from noetl.ports import Clock, ResultStore
 
@@ -33,6 +34,7 @@ async def collect(results: ResultStore, clock: Clock) -> int:
     except NoetlError as problem:
         _log.warning("expired results could not be deleted: %s", problem)
         return 0
+    metrics.COLLECTED.add(count)
     if count:
         _log.info("deleted %d results whose ttl has passed", count)
     return count

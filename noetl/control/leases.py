@@ -92,6 +92,9 @@ class Leases:
         now = self._clock.monotonic()
         return [lease for lease in self._leases.values() if lease.expires_at <= now]
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def held_by(self, worker: str) -> list[Lease]:
         """What a worker holds."""
         return [lease for lease in self._leases.values() if lease.worker == worker]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -48,17 +49,30 @@ class Membership(Protocol):
         """Go; another one takes over."""
 
 
+class Beats:
+    """When this server last said that it lives, and was heard."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+
+    @property
+    def silent(self) -> float:
+        """Seconds since then."""
+        return time.monotonic() - self.at
+
+
 @asynccontextmanager
-async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIterator[None]:
+async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIterator[Beats]:
     """Beat while the block runs; leave at its end."""
+    beats = Beats()
     loop = asyncio.get_running_loop()
     owed = asyncio.Event()
     tasks = [
-        loop.create_task(_beat(members, owed)),
+        loop.create_task(_beat(members, owed, beats)),
         loop.create_task(_take_over(orchestrator, owed)),
     ]
     try:
-        yield
+        yield beats
     finally:
         for task in tasks:
             task.cancel()
@@ -69,7 +83,7 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
             log.warning("the other servers will notice by themselves that this one left: %s", problem)
 
 
-async def _beat(members: Membership, owed: asyncio.Event) -> None:
+async def _beat(members: Membership, owed: asyncio.Event, beats: Beats) -> None:
     away = False
     while True:
         await asyncio.sleep(BEAT_SECONDS)
@@ -80,6 +94,7 @@ async def _beat(members: Membership, owed: asyncio.Event) -> None:
                 log.warning("the store does not answer: %s", problem)
             away = True
             continue
+        beats.at = time.monotonic()
         if beat.died:
             log.warning("%d other servers are gone; taking over what they owed", len(beat.died))
         if away or beat.forgotten or beat.died or beat.sweep:

@@ -12,6 +12,7 @@ is needed to go on: after a restart `recovery.resume` folds the logs and asks wh
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from noetl.control.rerun import kept_before
 from noetl.control.timers import Timers
 from noetl.control.views import Progress
 from noetl.control.workers import Workers
+from noetl.drivers import metrics
 from noetl.drivers.clock import RealClock
 from noetl.engine.commands import CancelRun, Command, EnqueueRun, GoOn, SetTimer
 from noetl.engine.decision import Decision
@@ -52,12 +54,16 @@ from noetl.ports import (
     ExecutionFilter,
     ExecutionSummary,
     Keychain,
+    MeasuredQueue,
     PlaybookStore,
+    PoolDepth,
     QueuedRun,
     ResultStore,
     RunQueue,
     SignsOfLife,
 )
+
+log = logging.getLogger("noetl.control")
 
 CACHE = 1_000  # executions kept in memory although nothing happens in them
 LEASE_SECONDS = 30.0
@@ -244,6 +250,25 @@ class Orchestrator:
                 progress.apply(recorded)
         return progress
 
+    async def depths(self) -> list[PoolDepth]:
+        """What waits for a worker, by pool; nothing where the queue does not know."""
+        return await self._queue.depths() if isinstance(self._queue, MeasuredQueue) else []
+
+    @property
+    def watching(self) -> bool:
+        """Whether somebody watches over leases, so that runs of lost workers are taken back."""
+        return self.work.watching
+
+    @property
+    def timers_waiting(self) -> int:
+        """Executions that wait for an instant."""
+        return len(self._timers)
+
+    @property
+    def executions_loaded(self) -> int:
+        """Executions this process has in memory."""
+        return len(self._executions)
+
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
@@ -277,6 +302,7 @@ class Orchestrator:
             execution = self._executions.of(self._ids.mint())
             try:
                 await execution.begin(playbook, fact, submission.key)
+                metrics.STARTED.add()
                 return execution.id
             except VersionConflict:
                 self._executions.forget(execution.id)  # another process minted the same id: mint again
@@ -315,14 +341,20 @@ class Orchestrator:
         """A decision is on disk: leases follow its events, its commands are carried out."""
         self.work.follow(decision.events)
         self._carry_out(execution.id, decision.commands)
-        if decision.events and isinstance(decision.events[-1].body, PlaybookProcessed):
+        if decision.events and isinstance(last := decision.events[-1].body, PlaybookProcessed):
+            metrics.ENDED.add(1, last.outcome)
+            level = logging.DEBUG if last.outcome == "success" else logging.INFO
+            summary = execution.summary
+            what = (execution.id, summary.path if summary else "", last.outcome, (summary and summary.error) or "")
+            log.log(level, "execution %s of %s ended: %s %s", *what, extra={"execution_id": execution.id})
             self._has_ended(execution.id)
 
     def _carry_out(self, execution_id: str, commands: Iterable[Command]) -> None:
         queued: list[QueuedRun] = []
         for command in commands:
             if isinstance(command, EnqueueRun):
-                queued.append(QueuedRun(execution_id, command.run_id, command.pool or "default", command.together))
+                pool = command.pool or "default"
+                queued.append(QueuedRun(execution_id, command.run_id, pool, command.together, self._parts.clock.now()))
             elif isinstance(command, SetTimer):
                 self._timers.set(execution_id, command.at)
             elif isinstance(command, CancelRun):

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from noetl.control.orchestrator import Orchestrator
+from noetl.drivers import metrics
 from noetl.engine.outstanding import outstanding
 from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
 
@@ -41,9 +42,11 @@ async def resume(
             try:
                 state = await orchestrator.state(execution_id)
             except (CorruptLog, InvalidPlaybook, NotFound) as problem:
-                log.error("execution %s cannot be resumed: %s", execution_id, problem)
+                ids = {"execution_id": execution_id}
+                log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=ids)
                 return None
             orchestrator.take_over(state, outstanding(state), orphaned=workers_gone)
+            metrics.RECOVERED.add()
             return execution_id
 
     return [found for found in await asyncio.gather(*map(one, ids)) if found]

@@ -47,6 +47,9 @@ class Executions:
         """Drop an execution from memory."""
         self._known.pop(execution_id, None)
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def __contains__(self, execution_id: str) -> bool:
         return execution_id in self._known
 

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 from collections.abc import Callable
 
+from noetl.drivers import metrics
 from noetl.ports import Clock
 
 
@@ -38,6 +39,9 @@ class Timers:
         """When this execution's alarm rings."""
         return self._at.get(execution_id)
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     async def close(self) -> None:
         """Ring no more."""
         if self._task is not None:
@@ -66,6 +70,8 @@ class Timers:
             at, execution_id = heapq.heappop(self._heap)
             if not self._is_stale(at, execution_id):
                 del self._at[execution_id]
+                metrics.RINGS.add()
+                metrics.LATENESS.observe(max(0.0, now - at))
                 self._due(execution_id)
 
     def _is_stale(self, at: float, execution_id: str) -> bool:

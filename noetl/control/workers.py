@@ -19,6 +19,7 @@ from noetl.control.deeds import Deeds
 from noetl.control.execution import Offer
 from noetl.control.leases import Lease, Leases
 from noetl.control.registry import Executions
+from noetl.drivers import metrics
 from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, Reply, ReportMade, RunReturned
 from noetl.engine.outstanding import leases
 from noetl.engine.state import State
@@ -115,10 +116,14 @@ class Workers:
             if future.exception() is None:
                 orders.extend(future.result().orders)
         try:
-            return [_verdict(report, future) for report, future in zip(reports, told, strict=True)], orders
+            verdicts = [_verdict(report, future) for report, future in zip(reports, told, strict=True)]
         except BaseException:
             self._return(claim, orders)  # the worker hears of the problem and not of these
             raise
+        accepted = sum(verdict.accepted for verdict in verdicts)
+        metrics.REPORTS.add(accepted, "accepted")
+        metrics.REPORTS.add(len(verdicts) - accepted, "refused")
+        return verdicts, orders
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
@@ -145,6 +150,11 @@ class Workers:
         """Watch over leases, where they can expire."""
         if self._lease_seconds is not None and self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._watch_leases(self._lease_seconds))
+
+    @property
+    def watching(self) -> bool:
+        """Whether leases that expire are noticed."""
+        return self._lease_seconds is None or (self._watch is not None and not self._watch.done())
 
     def offers(self) -> list[Offer]:
         """Free slots of workers that wait, for a decision that is about to be made."""
@@ -234,7 +244,8 @@ class Workers:
                 if reply.kept:
                     self._deeds.insist(f"keeping {run.run_id}", partial(self._put_later, run))
             elif isinstance(problem, NotFound | CorruptLog):
-                log.error("run %s cannot be leased: %s", run.run_id, problem)
+                ids = {"execution_id": run.execution_id, "run_id": run.run_id}
+                log.error("run %s cannot be leased: %s", run.run_id, problem, extra=ids)
             else:
                 if not isinstance(problem, StoreUnavailable):
                     log.error("run %s could not be leased and waits again: %s", run.run_id, problem, exc_info=problem)
@@ -273,6 +284,11 @@ class Workers:
             for lease in self.leases.expired():
                 if self._signs is not None and await self._lives_elsewhere(self._signs, lease, term):
                     continue
+                metrics.EXPIRED.add()
+                log.warning(
+                    "worker %s fell silent: its run %s is taken back", lease.worker, lease.run_id,
+                    extra={"execution_id": execution_of(lease.run_id), "run_id": lease.run_id, "worker": lease.worker},
+                )  # fmt: skip
                 self.leases.release(lease.run_id, lease.epoch)
                 self._expire(lease.run_id, lease.epoch)
 
@@ -310,6 +326,7 @@ def _verdict(report: Report, answer: Answer) -> Verdict:
 
 
 def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:
+    metrics.CLAIMED.add()
     leases.grant(_run_of(body), body.epoch, body.worker)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 
+from noetl.drivers import metrics
 from noetl.drivers.event_rows import Encoded
 from noetl.drivers.postgres_database import AWAY, PostgresDatabase, unavailable
 from noetl.errors import Conflict, StoreUnavailable, VersionConflict
@@ -138,7 +139,11 @@ class EventWriter:
             try:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await self._database.connect()
-                return await attempt.commit(self._connection, batch)
+                began = loop.time()
+                refused = await attempt.commit(self._connection, batch)
+                metrics.FLUSH.observe(loop.time() - began)
+                metrics.BATCH.observe(len(batch))
+                return refused
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                 pass
             except (*AWAY, StoreUnavailable) as problem:
@@ -146,6 +151,7 @@ class EventWriter:
                     problem, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError
                 )
                 self._drop()
+                metrics.STORE_FAILURES.add()
                 if not broken:
                     raise unavailable(problem) from None
                 if attempt.group is not None and await self._landed(attempt, deadline):

@@ -106,6 +106,22 @@ class PostgresDatabase:
         except AWAY as problem:
             self._raise(problem)
 
+    async def check(self) -> None:
+        """Write one row and flush it; the error says why nothing can be written, or nothing should be."""
+        rows = await self.fetch("SELECT part, version FROM noetl_migrations")
+        found = {row[0]: row[1] for row in rows}
+        for part, schema in self._schemas.items():
+            if found.get(part, 0) != len(schema):
+                raise StoreUnavailable(
+                    f"the database's {part} tables have schema {found.get(part, 0)} now, this process knows "
+                    f"{len(schema)}; start it again with the NoETL that changed them",
+                    kind="storage.access",
+                )
+        await self.execute(
+            "INSERT INTO noetl_migrations AS m (part, version) VALUES ('probe', 1) "
+            "ON CONFLICT (part) DO UPDATE SET version = m.version % 1000000 + 1"
+        )
+
     # ── wake-ups ────────────────────────────────────────────────────────────────────────
 
     def listen(self, channel: str, heard: Callable[[str], None]) -> None:

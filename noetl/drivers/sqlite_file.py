@@ -26,10 +26,12 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
+from noetl.drivers import metrics
 from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 
 T = TypeVar("T")
@@ -67,6 +69,7 @@ class SqliteFile:
         self._jobs: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lock = _FileLock(self.path + ".lock", self.path)
         self._closed = False
+        self._versions: dict[str, int] = {}  # of the tables, as this version of NoETL knows them
         self._wal_pages = 0  # an estimate of what a checkpoint would have to move
         self._local = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
@@ -82,6 +85,7 @@ class SqliteFile:
         """Bring the tables of one back end to the newest of its `scripts` (version n is script n-1).
 
         Called while joining the parts, before the first `write`."""
+        self._versions[name] = len(scripts)
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -132,6 +136,23 @@ class SqliteFile:
         if self._closed:
             raise StoreUnavailable(f"{self.path} has been closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_now, query)
+
+    async def check(self) -> None:
+        """Write one row and flush it; the error says why nothing can be written, or nothing should be."""
+        await self.write(self._probe)
+
+    def _probe(self, db: sqlite3.Connection) -> None:
+        found = dict(db.execute("SELECT name, version FROM noetl_schema").fetchall())
+        for name, version in self._versions.items():
+            if found.get(name, 0) != version:
+                raise StoreUnavailable(
+                    f"{self.path}: its {name} tables have schema {found.get(name, 0)} now, this process knows "
+                    f"{version}; start it again with the NoETL that changed them"
+                )
+        db.execute(
+            "INSERT INTO noetl_schema(name, version) VALUES ('probe', 1) "
+            "ON CONFLICT(name) DO UPDATE SET version = version % 1000000 + 1"
+        )
 
     async def close(self) -> None:
         """Write what waits, then let go of the file."""
@@ -273,6 +294,7 @@ class SqliteFile:
 
     def _try_together(self, group: list[_Waiting]) -> bool:
         connection = self._connection
+        began = time.perf_counter()
         try:
             connection.execute("BEGIN IMMEDIATE")
             for waiting in group:
@@ -281,8 +303,11 @@ class SqliteFile:
                 except NoetlError as refusal:
                     waiting.failure = refusal
             connection.execute("COMMIT")
+            metrics.FLUSH.observe(time.perf_counter() - began)
+            metrics.BATCH.observe(len(group))
             return True
         except Exception as problem:  # noqa: BLE001 - handed to the callers
+            metrics.STORE_FAILURES.add()
             for waiting in group:
                 waiting.result, waiting.failure = None, problem
             if connection.in_transaction:

@@ -175,6 +175,25 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
+    def test_executions_are_counted_by_status(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            assert await store.counts() == {}
+            for number, status in enumerate(("running", "running", "paused", "success")):
+                await store.append(make_append(str(1001 + number), 0, BODIES[0], status=status))
+            await store.append(make_append("1001", 1, BODIES[1], status="failed"))
+            assert await store.counts() == {"running": 1, "paused": 1, "success": 1, "failed": 1}
+
+        self._run(tmp_path, scenario)
+
+    def test_a_check_writes_and_changes_nothing_else(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            await store.append(make_append("1001", 0, BODIES[0]))
+            for _ in range(3):
+                await store.check()
+            assert await store.counts() == {"running": 1}
+
+        self._run(tmp_path, scenario)
+
     def test_the_summary_follows_the_log(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, *BODIES[:2], parent="900", key="k"))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from noetl.model.work import Claim
-from noetl.ports import QueuedRun, RunQueue
+from noetl.ports import MeasuredQueue, QueuedRun, RunQueue
 
 
 def runs(execution: str, count: int, pool: str = "default") -> list[QueuedRun]:
@@ -44,6 +47,22 @@ class RunQueueSuite:
             await queue.put(runs("1", 2))
             assert len(await queue.take(Claim("w", 10), wait=0)) == 2
             assert await queue.take(Claim("w", 10), wait=0) == []
+
+        asyncio.run(self.closing(scenario))
+
+    def test_depths_say_how_much_waits_in_which_pool_and_since_when(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            if not isinstance(queue, MeasuredQueue):
+                return
+            assert await queue.depths() == []
+            began = time.time()
+            waiting = [msgspec.structs.replace(run, since=time.time()) for run in runs("1", 3)]
+            await queue.put([*waiting, QueuedRun("2", "2:s:1/0", "gpu", since=time.time())])
+            await queue.take(Claim("w", 1), wait=0)
+            depths = {each.pool: each for each in await queue.depths()}
+            assert {pool: each.runs for pool, each in depths.items()} == {"default": 2, "gpu": 1}
+            assert all(each.since and began - 60 < each.since < began + 60 for each in depths.values())
 
         asyncio.run(self.closing(scenario))
 

@@ -56,7 +56,8 @@ class Watcher:
 
     def line(self, line: TaskLine) -> None:
         """A line of a tool's own output, masked."""
-        _log.info("%s %s: %s", line.task_run_id, line.stream, line.line)
+        ids = {"execution_id": line.execution_id, "step": line.step, "task": line.task, "stream": line.stream}
+        _log.info("%s %s: %s", line.task_run_id, line.stream, line.line, extra=ids)
 
     def counts(self, counts: TaskCounts) -> None:
         """How far a task is."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from noetl.drivers import logs
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.expr.template import compile_value
 from noetl.expr.views import NeedsPayload
@@ -131,6 +132,11 @@ class Runner:
     async def run(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None] = lambda resting: None) -> None:
         """Carry out one order; its last events are handed to the outlet before this returns."""
         job: Job | None = None
+        context = order.context
+        logs.begin(
+            self.library.secrets(context.execution_id).masker,
+            {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id},
+        )
         try:
             job = await self._open(order, outlet, rest)
             if order.timeout_s is None:

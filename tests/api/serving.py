@@ -13,7 +13,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+SERVE = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
 
 
 def free_port() -> int:
@@ -41,11 +43,9 @@ class Cluster:
         self.server: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
 
-    def start_server(self) -> None:
-        """Start it and wait until it is ready."""
-        self.server = self._python(
-            "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
-        )
+    def start_server(self, code: str = SERVE, log: IO[bytes] | None = None) -> None:
+        """Start it and wait until it is ready; its words go to `log`."""
+        self.server = self._python(code, log)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if self.server.poll() is not None:
@@ -121,5 +121,5 @@ class Cluster:
                     process.kill()
                     process.wait()
 
-    def _python(self, code: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", code], env=self.environ)
+    def _python(self, code: str, log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", code], env=self.environ, stderr=log)

@@ -90,7 +90,9 @@ def test_every_link_to_a_file_leads_to_one(page):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(("name", "page"), [("cli.md", "command_page"), ("settings.md", "settings_page")])
+@pytest.mark.parametrize(
+    ("name", "page"), [("cli.md", "command_page"), ("settings.md", "settings_page"), ("metrics.md", "metrics_page")]
+)
 def test_the_generated_pages_are_up_to_date(name, page):
     from noetl.commands import reference
 

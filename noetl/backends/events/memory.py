@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -86,6 +87,14 @@ class MemoryEventStore:
     async def unfinished(self) -> list[str]:
         """Ids of executions that have not reached playbook.processed, oldest first."""
         return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
+
+    async def counts(self) -> dict[str, int]:
+        """How many executions there are, by status."""
+        return dict(Counter(summary.status for summary in self._summaries.values()))
+
+    async def check(self) -> None:
+        """Memory can be written as long as the store is open."""
+        self._check_open()
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
         """Keep a folded state; an older one never replaces a newer one."""

@@ -154,6 +154,15 @@ class PostgresEventStore:
         rows = await self.database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
         return [str(row[0]) for row in rows]
 
+    async def counts(self) -> dict[str, int]:
+        """How many executions there are, by status."""
+        rows = await self.database.fetch("SELECT status, count(*) FROM noetl_executions GROUP BY status")
+        return {row[0]: row[1] for row in rows}
+
+    async def check(self) -> None:
+        """Write something and flush it."""
+        await self.database.check()
+
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
         """Keep a folded state; an older one never replaces a newer one."""
         number = int(execution_id)

@@ -121,6 +121,16 @@ class SqliteEventStore:
             lambda db: [str(row[0]) for row in db.execute("SELECT id FROM executions WHERE ended = 0 ORDER BY id")]
         )
 
+    async def counts(self) -> dict[str, int]:
+        """How many executions there are, by status."""
+        return await self._file.read(
+            lambda db: dict(db.execute("SELECT status, count(*) FROM executions GROUP BY status").fetchall())
+        )
+
+    async def check(self) -> None:
+        """Write something and flush it."""
+        await self._file.check()
+
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
         """Keep a folded state; an older one never replaces a newer one."""
         number = int(execution_id)

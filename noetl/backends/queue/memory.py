@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from noetl.model.work import Claim
-from noetl.ports import QueuedRun
+from noetl.ports import PoolDepth, QueuedRun
 
 
 class MemoryRunQueue:
@@ -66,6 +66,15 @@ class MemoryRunQueue:
         self._closed = True
         for pool in self._waiting:
             self._wake(pool)
+
+    async def depths(self) -> list[PoolDepth]:
+        """Every pool in which something waits."""
+        found = []
+        for pool, executions in self._pools.items():
+            since = [run.since for runs in executions.values() for run in runs.values()]
+            if since:
+                found.append(PoolDepth(pool, len(since), min((each for each in since if each), default=None)))
+        return found
 
     def waiting(self, pool: str = "default") -> int:
         """How many runs wait in a pool."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.model.work import Claim
-from noetl.ports import QueuedRun
+from noetl.ports import PoolDepth, QueuedRun
 
 SCHEMA = (
     """
@@ -27,6 +27,8 @@ SCHEMA = (
     CREATE INDEX noetl_queue_turn ON noetl_queue(pool, turn, run_id);
     CREATE INDEX noetl_queue_execution ON noetl_queue(execution, turn)
     """,
+    # When it began to wait; what waits already is counted from now on.
+    "ALTER TABLE noetl_queue ADD COLUMN since timestamptz NOT NULL DEFAULT now()",
 )
 
 CHANNEL = "noetl_queue"
@@ -105,6 +107,13 @@ class PostgresRunQueue:
             await self._database.execute("DELETE FROM noetl_queue WHERE execution = $1", int(execution_id))
         else:
             await self._database.execute("DELETE FROM noetl_queue WHERE run_id = ANY($1::text[])", list(runs))
+
+    async def depths(self) -> list[PoolDepth]:
+        """Every pool in which something waits."""
+        rows = await self._database.fetch(
+            "SELECT pool, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue GROUP BY pool ORDER BY pool"
+        )
+        return [PoolDepth(*row) for row in rows]
 
     async def close(self) -> None:
         """Let go; who waits gets nothing."""

@@ -1,0 +1,91 @@
+"""What is written down about every request: an id, who asked, what was answered, how long it took.
+
+The id comes from `X-Request-ID` where the caller sent a sensible one and goes back in the answer; every line that is
+logged on the way carries it. What changes something is logged at INFO, what only looks at DEBUG.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from noetl.api.access import Caller
+from noetl.drivers import logs, metrics
+
+log = logging.getLogger("noetl.access")
+
+HEADER = b"x-request-id"
+_SENSIBLE = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_POLLED = frozenset({"/api/work/claim", "/api/work/revoked"})
+_WORK = "/api/work/"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Telling:
+    """ASGI middleware around everything else, so that refusals are told too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count it, name it, log it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        request_id = _request_id(scope)
+        status = 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+                if scope["path"] not in _POLLED:
+                    metrics.REQUEST.observe(time.perf_counter() - began)
+            await send(message)
+
+        with logs.about(request_id=request_id):
+            try:
+                await self._app(scope, receive, watched)
+            finally:
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                metrics.REQUESTS.add(1, method, _route(scope), str(status))
+                self._tell(scope, method, status, time.perf_counter() - began)
+
+    def _tell(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        changes = method not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(_WORK)
+        level = logging.INFO if changes else logging.DEBUG
+        if not log.isEnabledFor(level):
+            return
+        caller: Caller | None = scope.get("state", {}).get("caller")
+        facts = {"method": method, "path": scope["path"], "status": status, "duration_ms": round(1000 * seconds, 3)}
+        if caller is not None:
+            facts["caller"] = caller.name
+        execution_id = scope.get("path_params", {}).get("execution_id")
+        if execution_id is not None:
+            facts["execution_id"] = execution_id
+        log.log(level, "%s %s answered %d", method, scope["path"], status, extra=facts)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == HEADER:
+            text: str = value.decode("latin-1")
+            if _SENSIBLE.fullmatch(text):
+                return text
+    return secrets.token_hex(8)
+
+
+def _route(scope: Scope) -> str:
+    """The route's pattern, never the path itself: a label must not grow with the requests."""
+    path = getattr(scope.get("route"), "path", None)
+    if path is not None:
+        return str(path)
+    if "endpoint" in scope and scope["path"].startswith(_WORK):
+        return _WORK + str(scope["path"]).removeprefix(_WORK).partition("/")[0]
+    return "none"
