@@ -5,6 +5,8 @@ export interface Diagnostic {
   file: string;
   line: number;
   column: number;
+  end_line: number;
+  end_column: number;
   code: string;
   severity: "error" | "warning";
   message: string;

@@ -1,6 +1,11 @@
-/** The catalogue of playbooks: `params.rest` is what follows /playbooks/ in the address. */
-import { EmptyState } from "../frame/pieces";
+/** The catalogue of playbooks, and one of them with its editor: `params.rest` is its path. */
+import "./playbooks.css";
+import { usePlace } from "../frame/router";
+import { Catalogue } from "./catalogue";
+import { NewPlaybook, RegisteredPlaybook } from "./page";
 
 export function Playbooks({ params }: { params: Record<string, string> }) {
-  return <EmptyState title={params.rest || "Playbooks"} />;
+  const { query } = usePlace();
+  if (params.rest) return <RegisteredPlaybook key={params.rest} path={params.rest} />;
+  return query.has("new") ? <NewPlaybook /> : <Catalogue />;
 }

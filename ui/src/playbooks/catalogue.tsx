@@ -1,0 +1,154 @@
+/** Every playbook of the catalogue in its newest version. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { api, type Page } from "../frame/api";
+import { useFetched } from "../frame/fetched";
+import { Button, EmptyState, ErrorState, Loading, noteProblem } from "../frame/pieces";
+import { go, Link, useQueryValue } from "../frame/router";
+import { useMay } from "../frame/session";
+import { Time } from "../frame/times";
+import { placeOf, type Stored } from "./playbook";
+import { RunDialog } from "./run";
+import { STARTER } from "./starter";
+
+export function Catalogue() {
+  const [search, setSearch] = useQueryValue("search");
+  const [typed, setTyped] = useState(search);
+  const [more, setMore] = useState<Stored[]>([]);
+  const [next, setNext] = useState<string | null>(null);
+  const [running, setRunning] = useState<Stored | null>(null);
+  const mayRun = useMay("operator");
+  const mayWrite = useMay("author");
+  const { value, problem, again } = useFetched<Page<Stored>>("/api/catalog", { search });
+  const box = useRef<HTMLInputElement>(null);
+
+  useEffect(() => {
+    setMore([]);
+    setNext(value?.next ?? null);
+  }, [value]);
+  useEffect(() => {
+    const timer = setTimeout(() => typed !== search && setSearch(typed), 200);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key !== "/" || event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement) return;
+      event.preventDefault();
+      box.current?.focus();
+    };
+    window.addEventListener("keydown", onKey);
+    return () => window.removeEventListener("keydown", onKey);
+  }, []);
+
+  const readMore = async () => {
+    try {
+      const page = await api.get<Page<Stored>>("/api/catalog", { search, after: next });
+      setMore((all) => [...all, ...page.items]);
+      setNext(page.next);
+    } catch (error) {
+      noteProblem(error);
+    }
+  };
+
+  if (problem) return <ErrorState problem={problem} retry={again} />;
+  if (value && !value.items.length && !search) return <FirstRun mayWrite={mayWrite} />;
+  const rows = [...(value?.items ?? []), ...more];
+  return (
+    <>
+      <div class="page-head">
+        <h1 class="grow">Playbooks</h1>
+        <input
+          ref={box}
+          type="search"
+          placeholder="Search paths  ( / )"
+          aria-label="Search playbooks by path"
+          value={typed}
+          onInput={(event) => setTyped(event.currentTarget.value)}
+        />
+        {mayWrite && (
+          <Button kind="primary" onClick={() => go("/playbooks?new=1")}>
+            New playbook
+          </Button>
+        )}
+      </div>
+      {!value && <Loading what="Reading the catalogue" />}
+      {value && !rows.length && (
+        <EmptyState title="No playbook has such a path" action={<Button onClick={() => setTyped("")}>Show all</Button>}>
+          <p>Nothing in the catalogue contains “{search}”.</p>
+        </EmptyState>
+      )}
+      {rows.length > 0 && (
+        <div class="card scrolled">
+          <table class="list catalogue">
+            <thead>
+              <tr>
+                <th>Playbook</th>
+                <th class="right">Steps</th>
+                <th class="right">Version</th>
+                <th>Registered</th>
+                <th>
+                  <span class="unseen">Actions</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {rows.map((each) => (
+                <tr key={each.path}>
+                  <td>
+                    <Link to={placeOf(each.path)} class="title">
+                      {each.path}
+                    </Link>
+                    {each.description && <div class="quiet">{each.description}</div>}
+                  </td>
+                  <td class="right number">{each.steps}</td>
+                  <td class="right number">
+                    <Link to={`${placeOf(each.path)}?tab=versions`} aria-label={`Versions of ${each.path}`}>
+                      v{each.version}
+                    </Link>
+                  </td>
+                  <td>
+                    <Time at={each.registered_at} />
+                  </td>
+                  <td class="right">
+                    {mayRun && (
+                      <Button class="small" onClick={() => setRunning(each)} aria-label={`Run ${each.path}`}>
+                        Run
+                      </Button>
+                    )}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {next && (
+        <p class="more">
+          <Button onClick={readMore}>Show more</Button>
+        </p>
+      )}
+      {running && <RunDialog path={running.path} title={running.path} onClose={() => setRunning(null)} />}
+    </>
+  );
+}
+
+function FirstRun({ mayWrite }: { mayWrite: boolean }) {
+  return (
+    <EmptyState
+      title="No playbooks yet"
+      action={
+        mayWrite && (
+          <Button kind="primary" onClick={() => go("/playbooks?new=1")}>
+            Write the first one here
+          </Button>
+        )
+      }
+    >
+      <p>A playbook is a YAML file that says which steps run, in which order, with which tools. From a terminal:</p>
+      <pre tabIndex={0}>noetl register playbook.yaml</pre>
+      <p>{mayWrite ? "Or open the editor with this one in it; it runs as it is:" : "This one runs as it is:"}</p>
+      <pre class="starter" tabIndex={0} aria-label="A first playbook">
+        {STARTER}
+      </pre>
+    </EmptyState>
+  );
+}

@@ -1,0 +1,71 @@
+/** The latest executions of one playbook. */
+import type { Page } from "../frame/api";
+import { useFetched } from "../frame/fetched";
+import { EmptyState, ErrorState, Loading, Status } from "../frame/pieces";
+import { Link } from "../frame/router";
+import { Duration, Time } from "../frame/times";
+
+interface Run {
+  execution_id: string;
+  status: string;
+  version: string | null;
+  started_at: string;
+  ended_at: string | null;
+  error: string | null;
+}
+
+export function Runs({ path }: { path: string }) {
+  const { value, problem, again } = useFetched<Page<Run>>("/api/executions", { path, limit: 50 }, 3000);
+  if (problem && !value) return <ErrorState problem={problem} retry={again} />;
+  if (!value) return <Loading what="Reading executions" />;
+  if (!value.items.length) {
+    return (
+      <EmptyState title="It has not run yet">
+        <p>Run it from the Text tab, or from a terminal:</p>
+        <pre tabIndex={0}>noetl execute {path}</pre>
+      </EmptyState>
+    );
+  }
+  return (
+    <div class="card scrolled">
+      <table class="list">
+        <thead>
+          <tr>
+            <th>Execution</th>
+            <th>Status</th>
+            <th>Version</th>
+            <th>Started</th>
+            <th class="right">Duration</th>
+          </tr>
+        </thead>
+        <tbody>
+          {value.items.map((each) => (
+            <tr key={each.execution_id}>
+              <td>
+                <Link to={`/executions/${each.execution_id}`} class="mono">
+                  {each.execution_id}
+                </Link>
+                {each.error && <div class="wrong clip">{each.error}</div>}
+              </td>
+              <td>
+                <Status status={each.status} />
+              </td>
+              <td class="number">{each.version ? `v${each.version}` : "–"}</td>
+              <td>
+                <Time at={each.started_at} />
+              </td>
+              <td class="right">
+                <Duration from={each.started_at} to={each.ended_at} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {value.next && (
+        <p class="foot">
+          <Link to={`/executions?path=${encodeURIComponent(path)}`}>All executions of this playbook</Link>
+        </p>
+      )}
+    </div>
+  );
+}
