@@ -1,6 +1,43 @@
 /** Workers, queue, schedules, credentials: `params.rest` is what follows /operations/ in the address. */
-import { EmptyState } from "../frame/pieces";
+import "./operations.css";
+import { EmptyState, Tabs } from "../frame/pieces";
+import { go, Link } from "../frame/router";
+import { useMay } from "../frame/session";
+import { Credentials } from "./credentials";
+import { Overview } from "./overview";
+import { Schedules } from "./schedules";
+import { Workers } from "./workers";
+
+type Room = "overview" | "workers" | "schedules" | "credentials";
+
+const ROOMS: Record<Room, () => any> = { overview: Overview, workers: Workers, schedules: Schedules, credentials: Credentials };
 
 export function Operations({ params }: { params: Record<string, string> }) {
-  return <EmptyState title={params.rest || "Operations"} />;
+  const mayKeepSecrets = useMay("admin");
+  const room = (params.rest || "overview") as Room;
+  const Shown = ROOMS[room];
+  const tabs: [Room, string][] = [
+    ["overview", "Overview"],
+    ["workers", "Workers"],
+    ["schedules", "Schedules"],
+  ];
+  if (mayKeepSecrets) tabs.push(["credentials", "Credentials"]);
+  if (!Shown) {
+    return (
+      <EmptyState title="There is no such page" action={<Link to="/operations">To the overview</Link>}>
+        <p>The address may be old, or a letter is missing.</p>
+      </EmptyState>
+    );
+  }
+  return (
+    <>
+      <div class="page-head">
+        <h1>Operations</h1>
+      </div>
+      <Tabs label="Parts of operations" tabs={tabs} value={room} onChange={(to) => go(to === "overview" ? "/operations" : `/operations/${to}`)} />
+      <div role="tabpanel" id={`panel-${room}`} aria-labelledby={`tab-${room}`} class="panel">
+        <Shown />
+      </div>
+    </>
+  );
 }
