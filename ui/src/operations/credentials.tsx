@@ -191,7 +191,7 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
           {rows.map((row, index) => (
             <div key={index} class="pair field">
               <input type="text" aria-label={`Name of field ${index + 1}`} value={row.key} spellcheck={false} onInput={(event) => change(index, { key: event.currentTarget.value })} />
-              <input type={PLAIN.test(row.key) ? "text" : "password"} aria-label={`Value of ${row.key || `field ${index + 1}`}`} autocomplete="new-password" value={row.value} onInput={(event) => change(index, { value: event.currentTarget.value })} />
+              <Value row={row} label={`Value of ${row.key || `field ${index + 1}`}`} onInput={(value) => change(index, { value })} />
               <button type="button" class="icon" aria-label={`Remove ${row.key || `field ${index + 1}`}`} onClick={() => setRows((all) => all.filter((_, at) => at !== index))}>
                 ×
               </button>
@@ -210,4 +210,9 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
       </form>
     </Dialog>
   );
+}
+
+function Value({ row, label, onInput }: { row: Row; label: string; onInput: (value: string) => void }) {
+  const common = { "aria-label": label, value: row.value, onInput: (event: { currentTarget: HTMLInputElement }) => onInput(event.currentTarget.value) };
+  return PLAIN.test(row.key) ? <input type="text" autocomplete="off" spellcheck={false} {...common} /> : <input type="password" autocomplete="new-password" {...common} />;
 }
