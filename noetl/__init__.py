@@ -18,6 +18,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Client": "noetl.client",
     "InvalidPlaybook": "noetl.errors",
     "NoetlError": "noetl.errors",
     "RunResult": "noetl.control.views",

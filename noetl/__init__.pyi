@@ -1,3 +1,4 @@
+from noetl.client import Client as Client
 from noetl.control.views import RunResult as RunResult
 from noetl.errors import InvalidPlaybook as InvalidPlaybook
 from noetl.errors import NoetlError as NoetlError

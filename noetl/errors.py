@@ -4,6 +4,7 @@
     ├── InvalidPlaybook        the author's mistake, already collected as diagnostics
     ├── RequestRefused         a request that cannot be served: what, and what to do instead
     │   ├── NotFound           no such execution, playbook, credential, result
+    │   ├── AccessRefused      a server does not know the token, or its role is too low
     │   ├── SecretUnavailable  keychain entries that cannot be had, each with its reason
     │   └── Conflict           it exists already, or is in a state that forbids the request
     ├── VersionConflict        somebody appended first; reload and decide again
@@ -42,6 +43,10 @@ class RequestRefused(NoetlError):
 
 class NotFound(RequestRefused):
     """What was named does not exist."""
+
+
+class AccessRefused(RequestRefused):
+    """A server that does not let this caller do that: no token, an unknown one, or a role too low."""
 
 
 class SecretUnavailable(RequestRefused):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,13 @@ from noetl.control.requests import Submission
 from noetl.control.views import RunResult, run_result
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.model.events import Recorded
+from noetl.model.ids import process_of
 from noetl.model.playbook import Limits
 from noetl.model.reference import Reference
 from noetl.ports import ResultStore
 
 if TYPE_CHECKING:
+    from noetl.drivers.owners import Owners
     from noetl.dsl.diagnostics import Diagnostic
     from noetl.settings import Settings
     from noetl.work.host import Watcher
@@ -150,13 +152,14 @@ async def open_local(
     home: str | os.PathLike[str] | None = None,
     slots: int | None = None,
     work: bool = True,
-    resume: bool = False,
+    resume: bool | str = False,
     watcher: Watcher | None = None,
 ) -> LocalEngine:
     """Join an embedded engine.
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
-    `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions.
+    `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions,
+    or with the one that is named (and what ran beside it); Conflict when its process is alive.
     `watcher` hears what tools print."""
     from noetl.backends import open_owners, open_stores
     from noetl.backends.keychain import open_keychain
@@ -188,6 +191,7 @@ async def open_local(
             files=find_file,
             lease_seconds=None,
             process=owners.claim() if owners is not None and work else None,
+            acts=work,
         )
         closing.append(orchestrator.close)
         if work:
@@ -195,12 +199,30 @@ async def open_local(
         if resume:
             from noetl.control import recovery
 
-            await recovery.resume(orchestrator, only=owners.orphans if owners else None, workers_gone=True)
+            orphans = owners.orphans if owners else None
+            only = _left_behind(resume, owners) if isinstance(resume, str) else orphans
+            await recovery.resume(orchestrator, only=only, workers_gone=True)
     except BaseException:
         while closing:
             await closing.pop()()
         raise
     return LocalEngine(orchestrator, closing)
+
+
+def _left_behind(execution_id: str, owners: Owners | None) -> Callable[[Sequence[str]], list[str]]:
+    """Picks what the process of an execution left behind, once it is sure that the process is gone."""
+    if owners is None:
+        raise RequestRefused(
+            "only executions in an SQLite store are resumed by hand; a server resumes those of Postgres"
+        )
+    process = process_of(execution_id)
+
+    def pick(ids: Sequence[str]) -> list[str]:
+        if not owners.take(process):
+            raise Conflict(f"execution {execution_id} is being run by another process")
+        return [each for each in ids if process_of(each) == process]
+
+    return pick
 
 
 # ── joining the parts ───────────────────────────────────────────────────────────────────

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from noetl.api.access import Caller
-from noetl.api.documents import answer, execution_document, page, summary_document
+from noetl.api.documents import answer, page
 from noetl.api.operations import Operations, operations_of
 from noetl.api.parts import needs, parts_of
+from noetl.control.documents import execution_document, summary_document
 from noetl.control.requests import Submission
 from noetl.errors import NotFound, RequestRefused
 from noetl.model.events import Recorded, envelope
@@ -217,7 +218,9 @@ async def graph(request: Request, execution_id: ExecutionId, _: Caller = needs("
 @router.get("/api/executions/{execution_id}/why", summary="What everything waits for, in words")
 async def why(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
     """Findings: which token, gate, lease, timer, guard or child; and what ended it, if it ended."""
-    return answer({"findings": await parts_of(request).orchestrator.why(execution_id)})
+    orchestrator = parts_of(request).orchestrator
+    explanation = await orchestrator.explain(execution_id)
+    return answer({**msgspec.structs.asdict(explanation), "findings": await orchestrator.why(execution_id)})
 
 
 @router.get("/api/executions/{execution_id}/playbook", summary="The text this execution runs")

@@ -21,9 +21,10 @@ from msgspec import Struct, to_builtins
 from starlette.responses import Response
 
 from noetl.api.access import Caller
-from noetl.api.documents import answer, when
+from noetl.api.documents import answer
 from noetl.api.parts import Parts, needs, parts_of
 from noetl.api.work import Roster, Seen
+from noetl.control.documents import when
 from noetl.drivers import metrics
 from noetl.drivers.metrics import Sample
 from noetl.errors import StoreUnavailable

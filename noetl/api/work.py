@@ -150,7 +150,7 @@ def _playbook(parts: Callable[[], Parts]) -> Callable[[Request], Awaitable[Respo
 
 def workers_document(seen: Sequence[Seen], orchestrator: Orchestrator) -> list[dict[str, Any]]:
     """The workers with what they hold."""
-    from noetl.api.documents import when
+    from noetl.control.documents import when
 
     return [
         {

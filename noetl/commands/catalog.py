@@ -1,31 +1,29 @@
-"""The catalogue of this installation: playbooks under their paths, in versions."""
+"""The catalogue, here or on a server: playbooks under their paths, in versions."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from noetl.commands.place import Place, placed
 from noetl.commands.playbooks import legacy, strict
-from noetl.commands.run import MAX_READ, store_option
+from noetl.commands.run import MAX_READ
 from noetl.commands.terminal import as_json, talk, terminal
 
 if TYPE_CHECKING:
     from noetl.ports import StoredPlaybook
-
-PAGE = 500
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @strict
 @legacy
-@store_option
+@placed
 @as_json
 @talk
-def register(files: tuple[str, ...], strict: bool, legacy: bool, store: str | None, as_json: bool) -> int:
+def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Place, as_json: bool) -> int:
     """Put playbooks into the catalogue.
 
     Each goes under its own metadata.path. A text that differs from the newest version becomes a new
@@ -33,31 +31,26 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, store: str | No
     """
     from noetl.commands.files import read_bounded
     from noetl.commands.program import INVALID
-    from noetl.dsl.compile import compile_playbook
-    from noetl.tools import specs
 
-    texts: list[str] = []
-    invalid = False
-    for name in files:
-        content = read_bounded(name, MAX_READ)
-        compilation = compile_playbook(content, file=name, specs=specs(), strict=strict, legacy=legacy)
-        if compilation.playbook is None:
-            terminal.diagnostics((one for one in compilation.diagnostics if one.severity == "error"), content)
-            invalid = True
-        else:
-            texts.append(content.decode("utf-8-sig"))
-    if invalid:
-        return INVALID
+    contents = {name: read_bounded(name, MAX_READ) for name in files}
 
-    async def put() -> list[StoredPlaybook]:
-        from noetl.commands.engines import opened
-        from noetl.control.catalogue import Source
-
-        async with opened(store) as engine:
-            catalogue = engine.orchestrator.catalogue
-            return [await catalogue.register(Source(text), time.time(), strict=strict, legacy=legacy) for text in texts]
+    async def put() -> list[StoredPlaybook] | None:
+        async with place.opened() as desk:
+            invalid = False
+            for name, content in contents.items():
+                found = await desk.check(content, name, strict=strict, legacy=legacy)
+                errors = [one for one in found if one.severity == "error"]
+                if errors:
+                    terminal.diagnostics(errors, content)
+                    invalid = True
+            if invalid:
+                return None
+            texts = [content.decode("utf-8-sig") for content in contents.values()]
+            return [await desk.register(text, strict=strict, legacy=legacy) for text in texts]
 
     stored = asyncio.run(put())
+    if stored is None:
+        return INVALID
     if as_json:
         terminal.json([_document(one) for one in stored])
     else:
@@ -73,22 +66,15 @@ def catalog() -> None:
 
 @catalog.command("list")
 @click.option("--search", metavar="WORDS", help="Only paths that contain this.")
-@store_option
+@placed
 @as_json
 @talk
-def list_(search: str | None, store: str | None, as_json: bool) -> None:
+def list_(search: str | None, place: Place, as_json: bool) -> None:
     """List the newest version of every path."""
 
     async def listed() -> list[StoredPlaybook]:
-        from noetl.commands.engines import opened
-
-        found: list[StoredPlaybook] = []
-        async with opened(store) as engine:
-            while page := await engine.orchestrator.catalogue.list(
-                search=search, after=found[-1].path if found else None, limit=PAGE
-            ):
-                found += page
-        return found
+        async with place.opened() as desk:
+            return await desk.playbooks(search)
 
     found = asyncio.run(listed())
     if as_json:
@@ -102,24 +88,17 @@ def list_(search: str | None, store: str | None, as_json: bool) -> None:
 @catalog.command()
 @click.argument("path")
 @click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version instead of the newest.")
-@store_option
+@placed
 @as_json
 @talk
-def show(path: str, version: int | None, store: str | None, as_json: bool) -> None:
+def show(path: str, version: int | None, place: Place, as_json: bool) -> None:
     """Print a registered playbook's text."""
 
-    async def found() -> StoredPlaybook | None:
-        from noetl.commands.engines import opened
-
-        async with opened(store) as engine:
-            return await engine.orchestrator.catalogue.registered(path, version)
+    async def found() -> StoredPlaybook:
+        async with place.opened() as desk:
+            return await desk.playbook(path, version)
 
     stored = asyncio.run(found())
-    if stored is None:
-        from noetl.errors import NotFound
-
-        which = f" version {version}" if version is not None else ""
-        raise NotFound(f"there is no playbook {path}{which} in the catalogue; `noetl catalog list` shows what there is")
     if as_json:
         terminal.json({**_document(stored), "text": stored.text})
     else:

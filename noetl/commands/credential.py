@@ -1,18 +1,20 @@
-"""The credentials of this installation: kept encrypted, never shown again."""
+"""Credentials of this installation or of a server: kept encrypted, never shown again."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from noetl.commands.place import Place, server_option, token_option
 from noetl.commands.terminal import as_json, talk, terminal
 
 if TYPE_CHECKING:
+    from noetl.client import Client
     from noetl.ports import CredentialStore
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
@@ -28,8 +30,10 @@ def credential() -> None:
 @click.argument("name")
 @click.option("--type", "type_", default="generic", show_default=True, help="What it is for: postgres, http, s3, ...")
 @click.option("--data", required=True, metavar="JSON|@FILE|-", help="Its fields; - reads them from stdin.")
+@server_option
+@token_option
 @talk
-def set_(name: str, type_: str, data: str) -> None:
+def set_(name: str, type_: str, data: str, server: str | None, token: str | None) -> None:
     """Keep a credential under NAME, in place of one of the same name.
 
     Shells remember what was typed: give secrets by @FILE or through a pipe.
@@ -41,7 +45,7 @@ def set_(name: str, type_: str, data: str) -> None:
     fields = _fields(data)
 
     async def keep() -> None:
-        async with _store() as store:
+        async with _store(Place(server=server, token=token)) as store:
             await store.set(name, type_, fields)
 
     asyncio.run(keep())
@@ -49,13 +53,15 @@ def set_(name: str, type_: str, data: str) -> None:
 
 
 @credential.command("list")
+@server_option
+@token_option
 @as_json
 @talk
-def list_(as_json: bool) -> None:
+def list_(server: str | None, token: str | None, as_json: bool) -> None:
     """List names and types; values are never shown."""
 
     async def listed() -> list[tuple[str, str]]:
-        async with _store() as store:
+        async with _store(Place(server=server, token=token)) as store:
             return await store.list()
 
     found = asyncio.run(listed())
@@ -69,13 +75,15 @@ def list_(as_json: bool) -> None:
 
 @credential.command()
 @click.argument("name")
+@server_option
+@token_option
 @talk
-def delete(name: str) -> None:
+def delete(name: str, server: str | None, token: str | None) -> None:
     """Forget a credential."""
     from noetl.errors import NotFound
 
     async def forget() -> bool:
-        async with _store() as store:
+        async with _store(Place(server=server, token=token)) as store:
             return await store.delete(name)
 
     if not asyncio.run(forget()):
@@ -98,12 +106,41 @@ def _fields(data: str) -> dict[str, Any]:
         raise click.BadParameter('it must be a JSON mapping such as {"password": "..."}', param_hint="--data") from None
 
 
-@asynccontextmanager
-async def _store() -> AsyncIterator[CredentialStore]:
-    from noetl.backends.keychain import open_keychain
-    from noetl.settings import load
+class _ServerCredentials:
+    """A server's credentials, as a store that can be written and listed."""
 
-    keychain = open_keychain(load().settings.home)
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
+        """Keep."""
+        await asyncio.to_thread(self._client.set_credential, name, type, data)
+
+    async def list(self) -> list[tuple[str, str]]:
+        """Names and types."""
+        return await asyncio.to_thread(self._client.credentials)
+
+    async def delete(self, name: str) -> bool:
+        """Forget it."""
+        from noetl.errors import NotFound
+
+        try:
+            await asyncio.to_thread(self._client.delete_credential, name)
+        except NotFound:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def _store(place: Place) -> AsyncIterator[CredentialStore | _ServerCredentials]:
+    from noetl.backends.keychain import open_keychain
+
+    settings = place.settings()
+    if place.means_server(settings):
+        with place.client(settings) as client:
+            yield _ServerCredentials(client)
+        return
+    keychain = open_keychain(settings.home)
     try:
         assert keychain.credentials is not None
         yield keychain.credentials

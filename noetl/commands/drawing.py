@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 from typing import Any
 
 import click
 
 from noetl.commands.files import read_bounded
+from noetl.commands.place import Place, placed
 from noetl.commands.playbooks import legacy, strict
 from noetl.commands.terminal import as_json, talk, terminal
 
 
 def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
     """A playbook's compilation; with errors they are told and nothing else happens (exit 3)."""
-    from noetl import tools
-    from noetl.dsl.compile import compile_playbook
     from noetl.dsl.source import MAX_BYTES
-    from noetl.errors import InvalidPlaybook
 
     text = read_bounded(name, MAX_BYTES)
-    file = "<stdin>" if name == "-" else name
+    return _compilation(text, "<stdin>" if name == "-" else name, strict=strict, legacy=legacy)
+
+
+def _compilation(text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> Any:
+    from noetl import tools
+    from noetl.dsl.compile import compile_playbook
+    from noetl.errors import InvalidPlaybook
+
     compilation = compile_playbook(text, file=file, specs=tools.specs(), strict=strict, legacy=legacy)
     if compilation.playbook is None:
         raise InvalidPlaybook([one for one in compilation.diagnostics if one.severity == "error"])
@@ -28,7 +35,7 @@ def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@click.argument("target", metavar="FILE|PATH|ID")
 @click.option(
     "--format",
     "format",
@@ -38,21 +45,42 @@ def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
     help="What to write.",
 )
 @legacy
+@placed
 @talk
-def graph(file: str, format: str, legacy: bool) -> None:
-    """Draw the steps and arcs of FILE (- is stdin); run nothing.
+def graph(target: str, format: str, legacy: bool, place: Place) -> None:
+    """Draw the steps and arcs of a playbook; run nothing.
+
+    The argument is a file (- is stdin), the path of a registered playbook, or the id of an execution.
 
     mermaid is what Markdown pages show, dot is for Graphviz, svg stands alone and follows the reader's light or
     dark scheme, json has the nodes and arcs as data.
     """
     from noetl.dsl import graph as draw
-    from noetl.dsl.net import net_document
 
-    net = net_document(compiled(file, legacy=legacy).playbook)
+    is_file = target == "-" or os.path.exists(target) or target.endswith((".yaml", ".yml", ".json"))
+    net = _net(compiled(target, legacy=legacy)) if is_file else asyncio.run(_kept_net(target, legacy, place))
     if format == "json":
         terminal.json(net)
     else:
         sys.stdout.write({"mermaid": draw.as_mermaid, "dot": draw.as_dot, "svg": draw.as_svg}[format](net))
+
+
+def _net(compilation: Any) -> Any:
+    from noetl.dsl.net import net_document
+
+    return net_document(compilation.playbook)
+
+
+async def _kept_net(target: str, legacy: bool, place: Place) -> Any:
+    """The net of an execution, or of a registered playbook."""
+    from noetl.commands.inputs import split_version
+
+    async with place.opened() as desk:
+        if target.isdecimal():
+            return await desk.graph(target)
+        path, version = split_version(target)
+        stored = await desk.playbook(path, int(version) if version and version.isdecimal() else None)
+    return _net(_compilation(stored.text.encode(), f"{stored.path}@{stored.version}", legacy=legacy))
 
 
 @click.command()

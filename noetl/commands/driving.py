@@ -12,11 +12,11 @@ import signal
 import sys
 from typing import Any
 
+from noetl.commands.desks import Desk
 from noetl.commands.display import Display, duration
 from noetl.commands.program import FAILED, INTERRUPTED, TIMED_OUT
 from noetl.commands.terminal import terminal
-from noetl.control.orchestrator import Orchestrator
-from noetl.control.views import Progress, RunResult, run_result
+from noetl.control.views import RunResult
 from noetl.errors import Conflict
 from noetl.work.host import TaskLine, Watcher
 
@@ -37,13 +37,18 @@ class Shown(Watcher):
 
 
 class Driver:
-    """One execution that this process waits for."""
+    """One execution that this process waits for.
 
-    def __init__(self, orchestrator: Orchestrator, execution_id: str, display: Display, timeout: float | None) -> None:
-        self._orchestrator = orchestrator
+    `leaves`: an interruption leaves the execution to those who run it (a server); otherwise it is cancelled."""
+
+    def __init__(
+        self, desk: Desk, execution_id: str, display: Display, timeout: float | None, *, leaves: bool = False
+    ) -> None:
+        self._desk = desk
         self._id = execution_id
         self._display = display
         self._timeout = timeout
+        self._leaves = leaves
         self._stopped_by: int | None = None  # exit code of who cancelled it: the clock or the user
         self._cancelling: set[asyncio.Task[None]] = set()
 
@@ -53,10 +58,8 @@ class Driver:
         for name in SIGNALS:
             loop.add_signal_handler(name, self._interrupted)
         timer = loop.call_later(self._timeout, self._timed_out) if self._timeout is not None else None
-        progress = Progress()
         try:
-            async for recorded in self._orchestrator.subscribe(self._id):
-                progress.apply(recorded)
+            async for recorded in self._desk.follow(self._id):
                 self._display.event(recorded)
         finally:
             if timer is not None:
@@ -64,7 +67,7 @@ class Driver:
             for name in SIGNALS:
                 loop.remove_signal_handler(name)
         await asyncio.gather(*self._cancelling)
-        result = run_result(self._id, progress)
+        result = await self._desk.result(self._id)
         if result.status == "success":
             return result, 0
         return result, (self._stopped_by or FAILED) if result.status == "cancelled" else FAILED
@@ -73,8 +76,11 @@ class Driver:
         self._stop(TIMED_OUT, f"timed out after {duration(self._timeout or 0)}")
 
     def _interrupted(self) -> None:
-        if self._stopped_by == INTERRUPTED:
+        if self._stopped_by == INTERRUPTED or self._leaves:
             self._display.close()
+            if self._leaves:
+                terminal.note(f"execution {self._id} goes on; `noetl cancel {self._id}` stops it")
+            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)
         self._display.log("cancelling; Ctrl-C again leaves at once")
@@ -87,7 +93,7 @@ class Driver:
 
     async def _cancel(self, reason: str) -> None:
         try:
-            await self._orchestrator.cancel(self._id, reason)
+            await self._desk.cancel(self._id, reason)
         except Conflict:
             pass  # it ended first, and its end is what counts
 

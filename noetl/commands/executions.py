@@ -1,18 +1,18 @@
-"""Verbs that look at executions, and steer them: all of it comes out of their logs."""
+"""Verbs that look at executions, here or on a server: all of it comes out of their logs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.commands.run import store_option
+from noetl.commands.place import Place, placed
 from noetl.commands.terminal import as_json, talk, terminal
 
 if TYPE_CHECKING:
-    from noetl.control.explain import Explanation
     from noetl.model.events import Event, Recorded
     from noetl.model.outcome import ErrorInfo
     from noetl.ports import ExecutionSummary
@@ -26,7 +26,6 @@ COLOURS = {
     "running": "busy",
     "paused": "odd",
 }
-PAGE = 1_000
 
 id_argument = click.argument("execution_id", metavar="ID")
 
@@ -35,22 +34,23 @@ id_argument = click.argument("execution_id", metavar="ID")
 @click.option("--status", multiple=True, help="Only those with this status (may be repeated).")
 @click.option("--path", help="Only those of this playbook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
-@store_option
+@placed
 @as_json
 @talk
-def executions(status: tuple[str, ...], path: str | None, limit: int, store: str | None, as_json: bool) -> None:
+def executions(status: tuple[str, ...], path: str | None, limit: int, place: Place, as_json: bool) -> None:
     """List executions, newest first."""
 
     async def listed() -> list[ExecutionSummary]:
-        from noetl.commands.engines import opened
         from noetl.ports import ExecutionFilter
 
-        async with opened(store) as engine:
-            return await engine.orchestrator.executions(ExecutionFilter(status=status, path=path, limit=limit))
+        async with place.opened() as desk:
+            return await desk.executions(ExecutionFilter(status=status, path=path, limit=limit))
 
     found = asyncio.run(listed())
     if as_json:
-        terminal.json([_document(summary) for summary in found])
+        from noetl.control.documents import summary_document
+
+        terminal.json([summary_document(summary) for summary in found])
         return
     if not found:
         terminal.note("no executions")
@@ -67,47 +67,47 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, store: str
 
 @click.command()
 @id_argument
-@store_option
+@placed
 @as_json
 @talk
-def status(execution_id: str, store: str | None, as_json: bool) -> None:
+def status(execution_id: str, place: Place, as_json: bool) -> None:
     """Show how an execution is.
 
     Its status, its steps, its error. With --json the same document as `noetl run --json`.
     """
 
-    async def looked() -> tuple[Any, Any]:
-        from noetl.commands.engines import named, opened
+    async def looked() -> Any:
+        from noetl.commands.desks import named
 
-        async with opened(store) as engine:
-            summary = await named(engine, execution_id)
-            return await engine.result(summary.execution_id), await engine.orchestrator.progress(summary.execution_id)
+        async with place.opened() as desk:
+            summary = await named(desk, execution_id)
+            return await (desk.result if as_json else desk.execution)(summary.execution_id)
 
-    result, progress = asyncio.run(looked())
+    found = asyncio.run(looked())
     if as_json:
-        terminal.json(result.document())
+        terminal.json(found.document())
         return
-    rows = [("execution", result.execution_id), ("path", result.path), ("status", result.status)]
-    rows.append(("took" if progress.ended_at else "runs for", _took(progress.started_at, progress.ended_at)))
-    if result.error:
-        rows.append(("error", f"{result.error['kind']}: {result.error['message']}"))
+    rows = [("execution", found["execution_id"]), ("path", found["path"]), ("status", found["status"])]
+    rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
+    if found["error"]:
+        rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
     for name, value in rows:
         terminal.data(f"{name:<10} {terminal.painted(value, COLOURS)}")
-    if progress.steps:
+    if found["steps"]:
         terminal.data("")
         terminal.table(
             ("step", "status", "runs", "attempts", "iterations", "took", "error"),
             [
                 (
-                    row.step,
-                    row.status,
-                    row.runs,
-                    row.attempts,
-                    f"{row.iterations_done}/{row.iterations}" if row.iterations else None,
-                    _took(row.started_at, row.ended_at),
-                    f"{row.error.kind}: {row.error.message}" if row.error else None,
+                    row["step"],
+                    row["status"],
+                    row["runs"],
+                    row["attempts"],
+                    f"{row['iterations_done']}/{row['iterations']}" if row["iterations"] else None,
+                    _between(row),
+                    f"{row['error']['kind']}: {row['error']['message']}" if row["error"] else None,
                 )
-                for row in progress.steps.values()
+                for row in found["steps"]
             ],
             styles=COLOURS,
         )
@@ -117,10 +117,10 @@ def status(execution_id: str, store: str | None, as_json: bool) -> None:
 @id_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the execution has ended.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
-@store_option
+@placed
 @as_json
 @talk
-def events(execution_id: str, follow: bool, after: int, store: str | None, as_json: bool) -> None:
+def events(execution_id: str, follow: bool, after: int, place: Place, as_json: bool) -> None:
     """Print an execution's log; with --json one envelope a line."""
 
     def show(recorded: Recorded) -> None:
@@ -133,19 +133,12 @@ def events(execution_id: str, follow: bool, after: int, store: str | None, as_js
             _event_line(recorded, document)
 
     async def read() -> None:
-        from noetl.commands.engines import named, opened
+        from noetl.commands.desks import named
 
-        async with opened(store) as engine:
-            summary = await named(engine, execution_id)
-            if follow:
-                async for recorded in engine.orchestrator.subscribe(summary.execution_id, after):
-                    show(recorded)
-                return
-            seen = after
-            while page := await engine.orchestrator.events(summary.execution_id, seen, PAGE):
-                for recorded in page:
-                    show(recorded)
-                seen = page[-1].seq
+        async with place.opened() as desk:
+            summary = await named(desk, execution_id)
+            async for recorded in (desk.follow if follow else desk.events)(summary.execution_id, after):
+                show(recorded)
 
     asyncio.run(read())
 
@@ -153,24 +146,23 @@ def events(execution_id: str, follow: bool, after: int, store: str | None, as_js
 @click.command()
 @id_argument
 @click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Fold only up to this event.")
-@store_option
+@placed
 @as_json
 @talk
-def replay(execution_id: str, at: int | None, store: str | None, as_json: bool) -> None:
+def replay(execution_id: str, at: int | None, place: Place, as_json: bool) -> None:
     """Fold an execution's log again and show the state.
 
     No template is rendered, no tool runs: the log has every decision. --at shows any moment of the past.
     """
 
-    async def folded() -> dict[str, Any]:
-        from noetl.commands.engines import named, opened
-        from noetl.control.states import state_document
+    async def folded() -> Mapping[str, Any]:
+        from noetl.commands.desks import named
 
-        async with opened(store) as engine:
-            summary = await named(engine, execution_id)
+        async with place.opened() as desk:
+            summary = await named(desk, execution_id)
             if at is not None and at > summary.seq:
                 raise click.BadParameter(f"the log ends at event {summary.seq}", param_hint="--at")
-            return state_document(await engine.orchestrator.state(summary.execution_id, at))
+            return await desk.state(summary.execution_id, at)
 
     document = asyncio.run(folded())
     if as_json:
@@ -181,61 +173,34 @@ def replay(execution_id: str, at: int | None, store: str | None, as_json: bool) 
 
 @click.command()
 @id_argument
-@store_option
+@placed
 @as_json
 @talk
-def why(execution_id: str, store: str | None, as_json: bool) -> None:
+def why(execution_id: str, place: Place, as_json: bool) -> None:
     """Say in words why an execution is where it is.
 
     What it waits for or what ended it, and which way its tokens came.
     """
 
-    async def explained() -> Explanation:
-        from noetl.commands.engines import named, opened
-        from noetl.control.explain import explain
+    async def explained() -> Mapping[str, Any]:
+        from noetl.commands.desks import named
 
-        async with opened(store) as engine:
-            summary = await named(engine, execution_id)
-            state = await engine.orchestrator.state(summary.execution_id)
-            return explain(state, await engine.orchestrator.events(summary.execution_id), time.time())
+        async with place.opened() as desk:
+            return await desk.explain((await named(desk, execution_id)).execution_id)
 
     found = asyncio.run(explained())
     if as_json:
         terminal.json(found)
         return
-    terminal.data(f"execution {found.execution_id}: {found.summary}")
-    for title, lines in (("because", found.because), ("the way it came", found.way)):
+    terminal.data(f"execution {found['execution_id']}: {found['summary']}")
+    for title, lines in (("because", found["because"]), ("the way it came", found["way"])):
         if lines:
             terminal.data(f"\n{title}")
         for line in lines:
             terminal.data(f"  {line}")
 
 
-@click.command()
-@id_argument
-@click.option("--reason", default="cancelled by the user", help="Kept in the log.")
-@store_option
-@as_json
-@talk
-def cancel(execution_id: str, reason: str, store: str | None, as_json: bool) -> None:
-    """Stop an execution; what it has done stays done."""
-
-    async def stop() -> ExecutionSummary:
-        from noetl.commands.engines import named, opened
-
-        async with opened(store) as engine:
-            summary = await named(engine, execution_id)
-            await engine.orchestrator.cancel(summary.execution_id, reason)
-            return await engine.orchestrator.summary(summary.execution_id)
-
-    summary = asyncio.run(stop())
-    if as_json:
-        terminal.json(_document(summary))
-    else:
-        terminal.note(f"execution {summary.execution_id} is {summary.status}")
-
-
-def show_state(document: dict[str, Any]) -> None:
+def show_state(document: Mapping[str, Any]) -> None:
     """A state for eyes."""
     import msgspec
 
@@ -317,18 +282,6 @@ def _error(error: ErrorInfo | None) -> str:
     return f"{error.kind}: {' '.join(error.message.split())}" if error else ""
 
 
-def _document(summary: ExecutionSummary) -> dict[str, Any]:
-    import msgspec
-
-    from noetl.model.events import instant
-
-    document: dict[str, Any] = msgspec.structs.asdict(summary)
-    for key in ("started_at", "ended_at"):
-        if document[key] is not None:
-            document[key] = instant(document[key])
-    return document
-
-
 def _when(at: float | None) -> str | None:
     from datetime import datetime
 
@@ -339,3 +292,11 @@ def _took(start: float | None, end: float | None) -> str | None:
     from noetl.commands.display import duration
 
     return None if start is None else duration(max(0.0, (end or time.time()) - start))
+
+
+def _between(document: Mapping[str, Any]) -> str | None:
+    """How long something took, by the instants of its document."""
+    from noetl.model.events import seconds
+
+    start, end = document["started_at"], document["ended_at"]
+    return _took(seconds(start), seconds(end) if end else None) if start else None

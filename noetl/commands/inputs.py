@@ -1,4 +1,4 @@
-"""What a run is given: `--payload` and `--set`, read into one mapping."""
+"""What a run is given: `--payload` and `--set` read into one mapping, PATH[@VERSION] taken apart."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
         path, value = _assignment(words)
         document = put_path(document, path, value)
     return document
+
+
+def split_version(target: str) -> tuple[str, str | None]:
+    """Path and version of PATH[@VERSION]."""
+    path, at, version = target.rpartition("@")
+    return (path, version) if at and path and (version.isdecimal() or version == "latest") else (target, None)
 
 
 def _document(payload: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 
 from noetl import __version__
 from noetl.commands.terminal import terminal
-from noetl.errors import InvalidPlaybook, NoetlError, RequestRefused, StoreUnavailable
+from noetl.errors import AccessRefused, InvalidPlaybook, NoetlError, RequestRefused, StoreUnavailable
 
 FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
 
@@ -31,7 +31,11 @@ VERBS: dict[str, str] = {
     "events": "executions:events",
     "replay": "executions:replay",
     "why": "executions:why",
-    "cancel": "executions:cancel",
+    "execute": "run:execute",
+    "cancel": "steering:cancel",
+    "pause": "steering:pause",
+    "resume": "steering:resume",
+    "signal": "steering:signal",
     "rerun": "run:rerun",
     "register": "catalog:register",
     "catalog": "catalog:catalog",
@@ -125,6 +129,9 @@ def _explain(problem: Exception) -> int:
     if isinstance(problem, InvalidPlaybook):
         terminal.diagnostics(problem.diagnostics)
         return INVALID
+    if isinstance(problem, AccessRefused):
+        terminal.error(str(problem))
+        return UNREACHABLE
     if isinstance(problem, RequestRefused):
         terminal.error(str(problem))
         return USAGE

@@ -26,9 +26,9 @@ EXIT_CODES = """\
 | 1 | the execution failed |
 | 2 | usage: an unknown option, a file that cannot be read, an id or name that does not exist |
 | 3 | the playbook is invalid; nothing ran |
-| 4 | cannot connect: the server or the store is out of reach |
+| 4 | cannot connect: the server or the store is out of reach, or the server does not let this token in |
 | 124 | `--timeout` ran out; the execution was cancelled |
-| 130 | interrupted; the execution was cancelled |
+| 130 | interrupted; the execution was cancelled (one on a server goes on) |
 """
 
 

@@ -1,18 +1,21 @@
-"""`noetl run` and `noetl rerun`: an execution from its request to its result, in this process."""
+"""`noetl run`, `execute` and `rerun`: an execution from its request to its result, here or on a server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from noetl.commands.place import Place, placed, server_option, store_option, token_option
 from noetl.commands.playbooks import legacy, strict
 from noetl.commands.terminal import as_json, talk, terminal
+from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
+    from noetl.client import Client
     from noetl.local import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
@@ -21,13 +24,17 @@ SHOWN_WARNINGS = 10
 timeout_option = click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Cancel the execution after S seconds."
 )
-store_option = click.option("--store", metavar="URL", help="Event store: sqlite:///FILE, a file's path, or memory:.")
+payload_option = click.option("--payload", metavar="JSON|@FILE", help="Laid over the playbook's workload; @- is stdin.")
+set_option = click.option(
+    "--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the workload, read as YAML."
+)
+wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the end, or only start it.")
 
 
 @click.command()
 @click.argument("target", metavar="FILE|PATH")
-@click.option("--payload", metavar="JSON|@FILE", help="Laid over the playbook's workload; @- is stdin.")
-@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the workload, read as YAML.")
+@payload_option
+@set_option
 @strict
 @legacy
 @timeout_option
@@ -69,47 +76,150 @@ def run(
         )
         return await engine.orchestrator.submit(request)
 
-    return asyncio.run(_drive(begin, store, timeout, as_json))
+    return asyncio.run(drive(begin, store, timeout, as_json))
+
+
+@click.command()
+@click.argument("target", metavar="PATH[@VERSION]|FILE")
+@payload_option
+@set_option
+@strict
+@legacy
+@timeout_option
+@wait_option
+@click.option("--key", metavar="TEXT", help="Idempotency key: the same key starts one execution, however often.")
+@server_option
+@token_option
+@as_json
+@talk
+def execute(
+    target: str,
+    payload: str | None,
+    sets: tuple[str, ...],
+    strict: bool,
+    legacy: bool,
+    timeout: float | None,
+    wait: bool,
+    key: str | None,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
+) -> int:
+    """Run a registered playbook (or a file) on a server.
+
+    Shown like `noetl run`; Ctrl-C stops only the showing. Without --server it is the server of the settings,
+    or the one that runs on this machine.
+    """
+    from noetl.commands.inputs import read_payload, split_version
+
+    place = Place(server=server, token=token)
+    request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
+    path, version = split_version(target)
+    if _means_a_file(target):
+        request["content"] = _text(_from_file(target), target)
+    else:
+        request |= {"path": path, "version": version}
+
+    def begin(client: Client) -> str:
+        return client.submit(**request)
+
+    return asyncio.run(_watch(begin, place, timeout, wait, as_json))
 
 
 @click.command()
 @click.argument("execution_id", metavar="ID")
 @click.option("--from", "from_step", metavar="STEP", help="Begin at this step and keep what came before it.")
 @timeout_option
-@store_option
+@wait_option
+@placed
 @as_json
 @talk
-def rerun(execution_id: str, from_step: str | None, timeout: float | None, store: str | None, as_json: bool) -> int:
+def rerun(
+    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, place: Place, as_json: bool
+) -> int:
     """Run an execution's playbook again.
 
-    It is a new execution of the same text with the same payload.
+    It is a new execution of the same text with the same payload. An execution of this machine runs in this
+    process and is waited for; one of a server runs there.
     """
+    if place.means_server(place.settings()):
+        return asyncio.run(_rerun_there(execution_id, from_step, place, timeout, wait, as_json))
+    if not wait:
+        raise click.UsageError("--no-wait needs a server: an execution of this machine runs in this process")
 
     async def begin(engine: LocalEngine) -> str:
-        from noetl.commands.engines import named
+        from noetl.commands.desks import LocalDesk, named
 
-        return await engine.orchestrator.rerun((await named(engine, execution_id)).execution_id, from_step)
+        return await engine.orchestrator.rerun((await named(LocalDesk(engine), execution_id)).execution_id, from_step)
 
-    return asyncio.run(_drive(begin, store, timeout, as_json))
+    return asyncio.run(drive(begin, place.store, timeout, as_json))
 
 
-async def _drive(
-    begin: Callable[[LocalEngine], Awaitable[str]], store: str | None, timeout: float | None, as_json: bool
+async def _rerun_there(
+    execution_id: str, from_step: str | None, place: Place, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
+    from noetl.commands.desks import named
+
+    async with place.opened() as desk:
+        found = (await named(desk, execution_id)).execution_id
+    return await _watch(lambda client: client.rerun(found, from_step), place, timeout, wait, as_json)
+
+
+async def drive(
+    begin: Callable[[LocalEngine], Awaitable[str]],
+    store: str | None,
+    timeout: float | None,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """See an execution through that runs in this process; `begin` answers which."""
+    from noetl.commands.desks import LocalDesk
     from noetl.commands.display import open_display
     from noetl.commands.driving import Driver, Shown, show_result
-    from noetl.commands.engines import opened
+    from noetl.commands.engines import working
 
     display = open_display()
     try:
-        async with opened(store, work=True, watcher=Shown(display)) as engine:
-            driver = Driver(engine.orchestrator, await begin(engine), display, timeout)
+        async with working(store, watcher=Shown(display), **more) as engine:
+            driver = Driver(LocalDesk(engine), await begin(engine), display, timeout)
             result, code = await driver.finish()
-            result = await engine.hydrated(result)
     finally:
         display.close()
     show_result(result, as_json)
     return code
+
+
+async def _watch(begin: Callable[[Client], str], place: Place, timeout: float | None, wait: bool, as_json: bool) -> int:
+    """See an execution through that runs on a server."""
+    from noetl.commands.desks import ServerDesk
+    from noetl.commands.display import open_display
+    from noetl.commands.driving import Driver, show_result
+
+    with place.client(place.settings()) as client:
+        execution_id = await asyncio.to_thread(begin, client)
+        desk = ServerDesk(client)
+        if not wait:
+            from noetl.commands.steering import show_summary
+
+            if not as_json:
+                terminal.data(execution_id)
+            else:
+                show_summary(await desk.summary(execution_id), as_json)
+            return 0
+        display = open_display()
+        try:
+            result, code = await Driver(desk, execution_id, display, timeout, leaves=True).finish()
+        finally:
+            display.close()
+    show_result(result, as_json)
+    return code
+
+
+def _text(found: Found, target: str) -> str:
+    try:
+        return found.text.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise RequestRefused(f"{target} is not UTF-8 text (byte {problem.start})") from None
 
 
 class Found(NamedTuple):
@@ -129,8 +239,10 @@ def _means_a_file(target: str) -> bool:
     )
 
 
-async def _registered(engine: LocalEngine, path: str) -> Found | None:
-    stored = await engine.orchestrator.catalogue.registered(path)
+async def _registered(engine: LocalEngine, target: str) -> Found | None:
+    from noetl.commands.inputs import split_version
+
+    stored = await engine.orchestrator.catalogue.registered(*split_version(target))
     return Found(stored.text.encode(), stored.file, str(stored.version)) if stored is not None else None
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noetl.control.catalogue import Catalogue, Files, Source, digest_of
 from noetl.control.children import FINAL, Children
@@ -63,6 +63,9 @@ from noetl.ports import (
     SignsOfLife,
 )
 
+if TYPE_CHECKING:
+    from noetl.control.explain import Explanation
+
 log = logging.getLogger("noetl.control")
 
 CACHE = 1_000  # executions kept in memory although nothing happens in them
@@ -89,11 +92,14 @@ class Orchestrator:
         cache: int = CACHE,
         process: int | None = None,
         signs: SignsOfLife | None = None,
+        acts: bool = True,
     ) -> None:
+        """`acts=False` only looks and writes: the commands of a decision are left to whoever runs the execution."""
         clock = clock or RealClock()
         self.store = store
         self.results = results
         self.catalogue = Catalogue(playbooks, specs, files)
+        self._acts = acts
         self._keychain = keychain
         self._queue = queue
         self._deeds = Deeds(clock)
@@ -242,6 +248,13 @@ class Orchestrator:
         """What everything waits for, in words; what ended it, if it has ended."""
         return why(await self.state(execution_id), self._parts.clock.now())
 
+    async def explain(self, execution_id: str) -> Explanation:
+        """The same for people: in a sentence, its reasons, and the way its tokens came."""
+        from noetl.control.explain import explain
+
+        state = await self.state(execution_id)
+        return explain(state, await self.events(execution_id), self._parts.clock.now())
+
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""
         progress = Progress()
@@ -350,6 +363,8 @@ class Orchestrator:
             self._has_ended(execution.id)
 
     def _carry_out(self, execution_id: str, commands: Iterable[Command]) -> None:
+        if not self._acts:
+            return
         queued: list[QueuedRun] = []
         for command in commands:
             if isinstance(command, EnqueueRun):

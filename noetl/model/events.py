@@ -11,6 +11,7 @@ a new class with `version=2` beside the old one; `BODIES` knows both for ever.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
@@ -594,9 +595,33 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
     }
 
 
+def recorded_of(document: Mapping[str, Any]) -> Recorded:
+    """The event that an envelope shows; an unknown name or version is a KeyError."""
+    kind = BODIES[document["name"], document["version"]]
+    fields = dict(document["payload"])
+    if document["step_run_id"] is not None:
+        fields["step_run_id"] = document["step_run_id"]
+        if "path" in kind.__struct_fields__:
+            _, _, path = (document["iteration_id"] or "").rpartition("/")
+            fields["path"] = [int(part) for part in path.split(".")] if path else []
+    _, _, parent = (document["parent_event_id"] or "").rpartition("-")
+    return Recorded(
+        execution_id=document["execution_id"],
+        seq=document["seq"],
+        at=seconds(document["timestamp"]),
+        body=msgspec.convert(fields, kind),
+        parent_seq=int(parent) if parent else None,
+    )
+
+
 def instant(at: float) -> str:
     """Seconds since the epoch as ISO 8601 text in UTC, to the microsecond."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds(text: str) -> float:
+    """What `instant` wrote, as seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 def status_of(body: Event) -> Status:

@@ -200,3 +200,34 @@ def test_rerun_from_a_step_keeps_what_came_before(noetl, ran):
     answer = noetl("rerun", "last", "--from", "nowhere")
     assert answer.code == 2
     assert "nowhere" in answer.err
+
+
+def test_a_killed_run_goes_on_where_it_stopped(noetl, playbook, start, folder):
+    file = playbook(
+        "workflow:\n"
+        "  - step: start\n    tool: {kind: shell, cmd: echo once >> done.txt}\n    next: {arcs: [{step: wait}]}\n"
+        "  - step: wait\n    tool: {kind: shell, cmd: 'touch waiting; while [ ! -e go ]; do sleep 0.05; done; echo through'}\n",
+        "dies",
+    )
+    process = start("run", file)
+    wait_for(lambda: (folder / "waiting").exists())
+    alive = noetl("resume", "last")
+    assert alive.code == 2
+    assert "another process" in alive.err
+    process.kill()
+    process.wait()
+    (folder / "go").touch()
+    answer = noetl("resume", "last", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["status"] == "success"
+    assert (folder / "done.txt").read_text() == "once\n"
+    assert noetl("resume", "last").code == 2
+
+
+def wait_for(what, seconds: float = 20.0) -> None:
+    import time
+
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)

@@ -1,0 +1,91 @@
+"""Where a verb looks and acts: this machine's own store, or a server. Every verb asks here, and nowhere else.
+
+A server is meant when `--server` names one, or a setting does (`NOETL_SERVER_URL`); `--store` always means this
+machine. The verbs then speak to a `Desk` and cannot tell the two apart.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from noetl.commands.terminal import terminal
+
+if TYPE_CHECKING:
+    from noetl.client import Client
+    from noetl.commands.desks import Desk
+    from noetl.settings import Settings
+
+store_option = click.option("--store", metavar="URL", help="Event store: sqlite:///FILE, a file's path, or memory:.")
+server_option = click.option("--server", metavar="URL", help="Server to ask instead of this machine's store.")
+token_option = click.option("--token", metavar="TOKEN", help="Token for the server; NOETL_TOKEN is less visible.")
+
+
+class Place(NamedTuple):
+    """What a command line says about where."""
+
+    store: str | None = None
+    server: str | None = None
+    token: str | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Desk]:
+        """The desk of this place; the embedded one looks and steers, and never works."""
+        settings = self.settings()
+        if self.means_server(settings):
+            from noetl.commands.desks import ServerDesk
+
+            with self.client(settings) as client:
+                yield ServerDesk(client)
+            return
+        from noetl.commands.desks import LocalDesk
+        from noetl.local import open_local
+
+        terminal.detail(f"store {settings.store}")
+        engine = await open_local(settings, work=False)
+        try:
+            yield LocalDesk(engine)
+        finally:
+            await engine.close()
+
+    def settings(self) -> Settings:
+        """The settings with this command's flags over them."""
+        from noetl.settings import load
+
+        loaded = load({"store": self.store, "server_url": self.server, "token": self.token})
+        for warning in loaded.warnings:
+            terminal.warn(warning)
+        return loaded.settings
+
+    def means_server(self, settings: Settings) -> bool:
+        """Whether a server is asked."""
+        if self.store is not None and self.server is not None:
+            raise click.UsageError("--store names this machine's own store and --server a server: give one of them")
+        return settings.server_url is not None and self.store is None
+
+    def client(self, settings: Settings) -> Client:
+        """The line to the server: the one that was named, else the one that runs on this machine."""
+        from noetl.client import Client, found_server
+        from noetl.commands.fleet import Fleet
+
+        url = settings.server_url
+        if url is None:
+            running = Fleet(settings.home).find("server")
+            url = running.url if running is not None else None
+        url, token = found_server(url, settings.token)
+        terminal.detail(f"server {url}")
+        return Client(url, token or "")
+
+
+def placed(function: Any) -> Any:
+    """`--server`, `--token` and `--store`, given to the verb as one `place`."""
+
+    @functools.wraps(function)
+    def verb(*, store: str | None, server: str | None, token: str | None, **others: Any) -> Any:
+        return function(place=Place(store, server, token), **others)
+
+    return server_option(token_option(store_option(verb)))

@@ -1,0 +1,137 @@
+"""Verbs that steer executions, here or on a server: every one of them is an event in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from noetl.commands.executions import id_argument
+from noetl.commands.place import Place, placed
+from noetl.commands.run import timeout_option
+from noetl.commands.terminal import as_json, talk, terminal
+
+if TYPE_CHECKING:
+    from noetl.commands.desks import Desk
+    from noetl.local import LocalEngine
+    from noetl.ports import ExecutionSummary
+
+
+@click.command()
+@id_argument
+@click.option("--reason", default="cancelled by the user", help="Kept in the log.")
+@placed
+@as_json
+@talk
+def cancel(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
+    """Stop an execution; what it has done stays done."""
+    _steer(place, execution_id, lambda desk, found: desk.cancel(found, reason), as_json)
+
+
+@click.command()
+@id_argument
+@click.option("--reason", default="", help="Kept in the log.")
+@placed
+@as_json
+@talk
+def pause(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
+    """Start nothing new in an execution; what runs goes on."""
+    _steer(place, execution_id, lambda desk, found: desk.pause(found, reason), as_json)
+
+
+@click.command()
+@id_argument
+@click.option("--reason", default="", help="Kept in the log.")
+@timeout_option
+@placed
+@as_json
+@talk
+def resume(execution_id: str, reason: str, timeout: float | None, place: Place, as_json: bool) -> int:
+    """Go on with an execution that was paused, or whose process died.
+
+    An execution of this machine that was left behind by a killed `noetl run` goes on in this process, where it
+    stopped; it is shown and waited for like any run. What is paused goes on where it runs.
+    """
+    if place.means_server(place.settings()):
+        _steer(place, execution_id, lambda desk, found: desk.resume(found, reason), as_json)
+        return 0
+    return asyncio.run(_resume_here(execution_id, reason, timeout, place, as_json))
+
+
+async def _resume_here(execution_id: str, reason: str, timeout: float | None, place: Place, as_json: bool) -> int:
+    from noetl.commands.desks import named
+    from noetl.commands.run import drive
+    from noetl.errors import Conflict
+
+    async with place.opened() as desk:
+        summary = await named(desk, execution_id)
+        if summary.ended_at is not None:
+            raise Conflict(
+                f"execution {summary.execution_id} has ended ({summary.status}); `noetl rerun` runs it again"
+            )
+        if summary.status == "paused":
+            summary = await desk.resume(summary.execution_id, reason)
+            if _is_alive(summary.execution_id, place):
+                show_summary(summary, as_json)
+                return 0
+
+    async def begin(engine: LocalEngine) -> str:
+        return summary.execution_id
+
+    return await drive(begin, place.store, timeout, as_json, resume=summary.execution_id)
+
+
+def _is_alive(execution_id: str, place: Place) -> bool:
+    """Whether the process that runs an execution of this machine lives."""
+    from noetl.backends import open_owners
+    from noetl.model.ids import process_of
+
+    owners = open_owners(place.settings().store)
+    if owners is None:
+        return True
+    try:
+        return not owners.take(process_of(execution_id))
+    finally:
+        owners.close()
+
+
+@click.command()
+@id_argument
+@click.option("--payload", metavar="JSON|@FILE", help="Laid over the execution's ctx; @- is stdin.")
+@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of ctx, read as YAML.")
+@click.option("--name", default="", help="What the signal is called in the log.")
+@placed
+@as_json
+@talk
+def signal(
+    execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, place: Place, as_json: bool
+) -> None:
+    """Tell an execution something: the values are laid over its ctx, which may open a closed gate."""
+    from noetl.commands.inputs import read_payload
+
+    given = read_payload(payload, sets)
+    _steer(place, execution_id, lambda desk, found: desk.signal(found, name, given), as_json)
+
+
+def _steer(
+    place: Place, execution_id: str, deed: Callable[[Desk, str], Awaitable[ExecutionSummary]], as_json: bool
+) -> None:
+    async def steered() -> ExecutionSummary:
+        from noetl.commands.desks import named
+
+        async with place.opened() as desk:
+            return await deed(desk, (await named(desk, execution_id)).execution_id)
+
+    show_summary(asyncio.run(steered()), as_json)
+
+
+def show_summary(summary: ExecutionSummary, as_json: bool) -> None:
+    """How an execution is now."""
+    if as_json:
+        from noetl.control.documents import summary_document
+
+        terminal.json(summary_document(summary))
+    else:
+        terminal.note(f"execution {summary.execution_id} is {summary.status}")

@@ -1,0 +1,100 @@
+"""Executions as documents: what the API answers, what the command line prints, and how a client reads them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from noetl.control.views import Progress, RunResult, StepResult, error_document, output_document
+from noetl.model.events import instant, seconds
+from noetl.ports import ExecutionSummary
+
+
+def when(at: float | None) -> str | None:
+    """An instant for people and scripts."""
+    return instant(at) if at is not None else None
+
+
+def summary_document(summary: ExecutionSummary) -> dict[str, Any]:
+    """One row of the list of executions."""
+    ended = summary.ended_at
+    return {
+        "execution_id": summary.execution_id,
+        "path": summary.path,
+        "version": summary.version,
+        "status": summary.status,
+        "started_at": when(summary.started_at),
+        "ended_at": when(ended),
+        "duration_ms": round(1000 * (ended - summary.started_at), 3) if ended is not None else None,
+        "error": summary.error,
+        "parent": summary.parent,
+        "playbook": summary.playbook,
+        "steps_done": summary.steps_done,
+        "steps_running": summary.steps_running,
+        "seq": summary.seq,
+    }
+
+
+def execution_document(summary: ExecutionSummary, progress: Progress) -> dict[str, Any]:
+    """One execution with its steps and its output."""
+    failed = progress.status in ("failed", "cancelled")
+    return {
+        **summary_document(summary),
+        "ctx": progress.ctx,
+        "output": output_document(progress.output, progress.error if failed else None)
+        if progress.ended_at is not None
+        else None,
+        "error": error_document(progress.error) if failed else None,
+        "steps": [
+            {
+                "step": row.step,
+                "status": row.status,
+                "runs": row.runs,
+                "attempts": row.attempts,
+                "tasks": row.tasks,
+                "started_at": when(row.started_at),
+                "ended_at": when(row.ended_at),
+                "iterations": row.iterations,
+                "iterations_done": row.iterations_done,
+                "iterations_failed": row.iterations_failed,
+                "children": row.children,
+                "error": error_document(row.error),
+            }
+            for row in progress.steps.values()
+        ],
+    }
+
+
+def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
+    """The row that a document shows (`summary_document` or `execution_document`)."""
+    ended, error = document["ended_at"], document["error"]
+    return ExecutionSummary(
+        execution_id=document["execution_id"],
+        path=document["path"],
+        status=document["status"],
+        started_at=seconds(document["started_at"]),
+        version=document["version"],
+        playbook=document["playbook"],
+        ended_at=seconds(ended) if ended is not None else None,
+        seq=document["seq"],
+        parent=document["parent"],
+        error=error["message"] if isinstance(error, Mapping) else error,
+        steps_done=document["steps_done"],
+        steps_running=document["steps_running"],
+    )
+
+
+def result_of(document: Mapping[str, Any]) -> RunResult:
+    """The result that an `execution_document` shows, as far as the execution is."""
+    return RunResult(
+        execution_id=document["execution_id"],
+        path=document["path"],
+        status=document["status"],
+        output=document["output"] or output_document(None),
+        ctx=document["ctx"],
+        error=document["error"],
+        duration_ms=document["duration_ms"] or 0.0,
+        steps=tuple(msgspec.convert(row, StepResult) for row in document["steps"]),
+    )
