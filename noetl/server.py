@@ -111,11 +111,16 @@ class Server:
         from noetl.control.housekeeping import collecting
         from noetl.control.membership import membership
         from noetl.control.orchestrator import Orchestrator
+        from noetl.drivers import tracing
         from noetl.drivers.clock import RealClock
         from noetl.tools import specs
 
         settings = self.settings
         async with AsyncExitStack() as closing:
+            tracing.begin(
+                settings.traces, service="noetl-server", instance=f"{settings.server_host}:{settings.server_port}"
+            )
+            closing.callback(tracing.end)
             stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
             events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
             closing.push_async_callback(events.close)

@@ -23,6 +23,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     """Lease and run until told to stop."""
     from noetl.backends.queue.http import HttpWorkLink
     from noetl.backends.results import open_results
+    from noetl.drivers import tracing
     from noetl.drivers.clock import RealClock
     from noetl.drivers.lifetime import close_shared
     from noetl.work.host import AddressPolicy
@@ -34,6 +35,8 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         )
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     async with AsyncExitStack() as closing:
+        tracing.begin(settings.traces, service="noetl-worker", instance=name)
+        closing.callback(tracing.end)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
         link = HttpWorkLink(settings.server_url, settings.token, slots=settings.slots)

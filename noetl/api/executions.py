@@ -17,6 +17,7 @@ from noetl.api.operations import Operations, operations_of
 from noetl.api.parts import needs, parts_of
 from noetl.control.documents import execution_document, summary_document
 from noetl.control.requests import Submission
+from noetl.drivers.tracing import is_traceparent
 from noetl.errors import NotFound, RequestRefused
 from noetl.model.events import Recorded, envelope
 from noetl.ports import ExecutionFilter
@@ -72,7 +73,13 @@ class RerunBody(Body):
 
 
 @router.post("/api/execute", status_code=202, summary="Start an execution")
-async def execute(request: Request, body: ExecuteBody, key: Key = None, caller: Caller = needs("operator")) -> Response:
+async def execute(
+    request: Request,
+    body: ExecuteBody,
+    key: Key = None,
+    trace: Annotated[str | None, Header(alias="traceparent", description="W3C trace context")] = None,
+    caller: Caller = needs("operator"),
+) -> Response:
     """Answered when the request is on disk."""
     if (body.path is None) == (body.content is None):
         raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
@@ -87,6 +94,7 @@ async def execute(request: Request, body: ExecuteBody, key: Key = None, caller: 
         requested_by=caller.name,
         strict=body.strict,
         legacy=body.legacy,
+        trace=trace if trace and is_traceparent(trace) else None,
     )
     execution_id = await parts_of(request).orchestrator.submit(submission)
     return answer(

@@ -13,14 +13,24 @@ from noetl.control.deeds import Deeds
 from noetl.control.execution import Parts, load_state
 from noetl.control.registry import Executions
 from noetl.control.requests import Submission
+from noetl.drivers import tracing
 from noetl.engine.commands import AnswerParent, AwaitChild, CancelChild, Command, StartChild
 from noetl.engine.facts import CancelAsked, ChildBegan, ChildEnded
 from noetl.engine.outstanding import outstanding
+from noetl.engine.state import State
 from noetl.errors import InvalidPlaybook, NotFound, RequestRefused
 from noetl.model.events import Parent
 from noetl.model.outcome import Outcome, error
 
 FINAL = frozenset({"success", "failed", "cancelled"})
+
+
+def _trace(caller: State, task_run_id: str) -> str | None:
+    """A child's spans hang below those of the task that calls it."""
+    known = caller.request.trace if caller.request else None
+    if tracing.ACTIVE is None:
+        return known
+    return tracing.ACTIVE.of_task(caller.execution_id, known, task_run_id)
 
 
 class Children:
@@ -63,7 +73,8 @@ class Children:
             await self._executions.tell(parent_id, ChildBegan(command.key, child))
 
     async def _begin(self, parent_id: str, command: StartChild) -> str:
-        caller = (await self._executions.of(parent_id).load()).playbook
+        state = await self._executions.of(parent_id).load()
+        caller = state.playbook
         return await self._submit(
             Submission(
                 path=command.playbook,
@@ -75,6 +86,7 @@ class Children:
                 parent=command.parent,
                 caller=caller.file,
                 legacy=caller.surface == "2025-11",
+                trace=_trace(state, command.parent.task_run_id),
             )
         )
 

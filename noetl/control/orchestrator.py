@@ -29,7 +29,7 @@ from noetl.control.rerun import kept_before
 from noetl.control.timers import Timers
 from noetl.control.views import Progress
 from noetl.control.workers import Workers
-from noetl.drivers import metrics
+from noetl.drivers import metrics, tracing
 from noetl.drivers.clock import RealClock
 from noetl.engine.commands import CancelRun, Command, EnqueueRun, GoOn, SetTimer
 from noetl.engine.decision import Decision
@@ -360,6 +360,8 @@ class Orchestrator:
             summary = execution.summary
             what = (execution.id, summary.path if summary else "", last.outcome, (summary and summary.error) or "")
             log.log(level, "execution %s of %s ended: %s %s", *what, extra={"execution_id": execution.id})
+            if tracing.ACTIVE is not None:
+                _trace(tracing.ACTIVE, execution)
             self._has_ended(execution.id)
 
     def _carry_out(self, execution_id: str, commands: Iterable[Command]) -> None:
@@ -391,3 +393,18 @@ class Orchestrator:
 
     def _timer_due(self, execution_id: str) -> None:
         self._deeds.insist(f"timer of {execution_id}", lambda: self._executions.tell(execution_id, TimerDue()))
+
+
+def _trace(active: tracing.Tracing, execution: Execution) -> None:
+    """Tell of an execution that has ended, as a whole."""
+    summary, state = execution.summary, execution.state
+    if summary is None or state is None or state.request is None or summary.ended_at is None:
+        return
+    active.execution(
+        execution.id,
+        state.request.trace,
+        path=summary.path,
+        status=summary.status,
+        started_at=summary.started_at,
+        ended_at=summary.ended_at,
+    )

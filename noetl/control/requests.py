@@ -34,6 +34,7 @@ class Submission(Struct, frozen=True):
     parent: Parent | None = None
     kept: Kept | None = None
     caller: str = ""  # file of the playbook that calls this one
+    trace: str | None = None  # W3C traceparent of whoever asks
 
 
 async def source_of(submission: Submission, catalogue: Catalogue) -> Source:
@@ -64,6 +65,7 @@ async def first_fact(
         return_step=submission.return_step,
         requested_by=submission.requested_by,
         strict=submission.strict,
+        trace=submission.trace,
     )
     names = tuple(entry.name for entry in playbook.keychain)
     return RequestMade(request, names, await _missing(keychain, playbook, submission.payload, names))

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from noetl.drivers import http_bodies as bodies
+from noetl.drivers import tracing
 from noetl.drivers.http_auth import Auth, authenticate
 from noetl.drivers.http_client import MOST_REDIRECTS, Answer, HttpFailure, Request, client, exchange, shown_url
 from noetl.drivers.oauth2 import tokens
@@ -69,6 +70,9 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
         headers["Content-Type"] = content_type
     if method not in SAFE and "idempotency-key" not in written and call.spec.get("idempotency_key") is not False:
         headers["Idempotency-Key"] = call.idempotency_key
+    trace = tracing.outgoing()
+    if trace is not None and tracing.HEADER not in written:
+        headers[tracing.HEADER] = trace
     auth = NO_AUTH
     if given.get("auth"):
         auth = await authenticate(given["auth"], call.host.credential, call.host.allows_address)

@@ -47,6 +47,7 @@ def _context(state: State, step_run: StepRun) -> RunContext:
         step_run.id, state.playbook.digest, state.execution_id, step.name, step_run.id, state.workload, step_run.args,
         step_run.input, results, parts, state.depth, step_run.defer_input,
         step if state.synthesized and step.name in state.synthesized else None,
+        state.request.trace if state.request else None,
     )  # fmt: skip
     return context
 

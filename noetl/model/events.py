@@ -79,6 +79,7 @@ class ExecutionRequested(Event, frozen=True, omit_defaults=True):
     return_step: str | None = None
     requested_by: str | None = None
     strict: bool = False
+    trace: str | None = None  # W3C traceparent of whoever asked
 
 
 class RequestEvaluated(Event, frozen=True, omit_defaults=True):

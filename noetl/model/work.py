@@ -45,6 +45,7 @@ class RunContext(Struct, frozen=True, omit_defaults=True, gc=False):
     depth: int = 0
     defer_input: bool = False  # the worker evaluates the step's `input` (loop steps: always)
     definition: Step | None = None  # the step itself, when it was synthesized and the playbook has it not
+    trace: str | None = None  # W3C traceparent the execution was requested with
 
 
 class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from noetl.drivers import logs
+from noetl.drivers import logs, tracing
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.expr.template import compile_value
 from noetl.expr.views import NeedsPayload
@@ -131,12 +131,20 @@ class Runner:
 
     async def run(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None] = lambda resting: None) -> None:
         """Carry out one order; its last events are handed to the outlet before this returns."""
-        job: Job | None = None
         context = order.context
-        logs.begin(
-            self.library.secrets(context.execution_id).masker,
-            {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id},
-        )
+        ids = {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id}
+        masker = self.library.secrets(context.execution_id).masker
+        if tracing.ACTIVE is None:
+            logs.begin(masker, ids)
+            await self._carry_out(order, outlet, rest)
+            return
+        traced = tracing.ACTIVE.run(context.execution_id, context.trace, order.run_id, context.step)
+        with traced as trace_id:
+            logs.begin(masker, ids | {"trace_id": trace_id})
+            await self._carry_out(order, outlet, rest)
+
+    async def _carry_out(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None]) -> None:
+        job: Job | None = None
         try:
             job = await self._open(order, outlet, rest)
             if order.timeout_s is None:
@@ -271,6 +279,8 @@ class Runner:
 
     async def _finish(self, job: Job, finished: Finished, pending: tuple[Event, ...]) -> None:
         output, results = finished.recorded, finished.results
+        if tracing.ACTIVE is not None:
+            tracing.failed(output.error)
         program = job.frame.root.program
         step = program.owner
         assert isinstance(step, Step)
@@ -355,10 +365,12 @@ class Runner:
                 where=where,
                 code_line=code_line,
             )
-            if len(job.frame.levels) == 1:
-                outcome = await call_tool(run, call, clock)
+            if tracing.ACTIVE is None:
+                outcome = await self._call(job, run, call)
             else:
-                outcome = await self._inside_calls(job, run, call)
+                with tracing.ACTIVE.task(action.task_run_id, action.label, call.kind, action.attempt) as span:
+                    outcome = await self._call(job, run, call)
+                    tracing.outcome(span, outcome)
         except BadSpec as problem:
             outcome = error("schema", f"{where}: {problem}")
         meta = {
@@ -375,6 +387,11 @@ class Runner:
         if second != self._second[0]:
             self._second = (second, instant(second)[:19])
         return f"{self._second[1]}.{int((at - second) * 1e6):06d}Z"
+
+    async def _call(self, job: Job, run: Run, call: ToolCall) -> Outcome:
+        if len(job.frame.levels) == 1:
+            return await call_tool(run, call, self._clock)
+        return await self._inside_calls(job, run, call)
 
     async def _inside_calls(self, job: Job, run: Run, call: ToolCall) -> Outcome:
         """Run a tool of a called block within what is left of its callers' own time."""

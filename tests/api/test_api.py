@@ -150,7 +150,7 @@ def test_the_catalogue_keeps_versions(cluster: Cluster):
 
 def test_validate_gives_the_diagnostics_of_the_command_line(cluster: Cluster):
     _, fine = cluster.ask("POST", "/api/validate", {"content": TWO_STEPS})
-    assert fine == {"valid": True, "diagnostics": []}
+    assert (fine["valid"], fine["diagnostics"]) == (True, [])
     _, broken = cluster.ask("POST", "/api/validate", {"content": TWO_STEPS.replace("step: end}", "step: ned}")})
     assert broken["valid"] is False
     assert broken["diagnostics"][0]["code"] == "unknown-step"
