@@ -102,10 +102,12 @@ class Server:
 
     @asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
+        from noetl.api.broker import WorkOverNats
         from noetl.api.operations import Operations
         from noetl.api.parts import Parts
         from noetl.backends import open_owners, open_server_stores
         from noetl.backends.keychain import InstalledCredentials, open_keychain
+        from noetl.backends.queue.ticketed import TicketedRunQueue
         from noetl.backends.results import open_results
         from noetl.control import recovery
         from noetl.control.housekeeping import collecting
@@ -133,12 +135,18 @@ class Server:
             closing.push_async_callback(credentials.close)
             keychain = open_keychain(settings.home)
             closing.push_async_callback(keychain.close)
+            bus = None
+            if settings.nats_url is not None:
+                from noetl.backends import open_bus
+
+                bus = open_bus(settings.nats_url, settings.nats_prefix, "server", stores)
+                closing.push_async_callback(bus.close)
             number = await cluster.join() if cluster else owners.claim() if owners else None
             orchestrator = Orchestrator(
                 store=events,
                 playbooks=playbooks,
                 results=results,
-                queue=stores.queue,
+                queue=stores.queue if bus is None else TicketedRunQueue(stores.queue, bus),
                 specs=specs,
                 keychain=keychain,
                 lease_seconds=settings.server_lease_seconds,
@@ -151,6 +159,10 @@ class Server:
             app.state.operations = operations = Operations(self._opened, app.state.roster)
             await closing.enter_async_context(operations.sampling())
             orchestrator.start()
+            if bus is not None:
+                WorkOverNats(bus, self.parts, app.state.roster).start()
+                bus.start()
+                closing.push_async_callback(bus.stop_answering)
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
             if cluster is not None:

@@ -52,6 +52,8 @@ class Settings(Struct, frozen=True):
     private_networks: tuple[str, ...]
     log_format: str
     traces: str
+    nats_url: str | None
+    nats_prefix: str
 
 
 class BadSetting(RequestRefused):
@@ -104,6 +106,13 @@ def _url(value: Any) -> str:
     if not url.startswith(("http://", "https://")) or url.endswith("://"):
         raise ValueError("it must be a URL that begins with http:// or https://")
     return url.rstrip("/")
+
+
+def _nats_url(value: Any) -> str:
+    url = _text(value)
+    if not all(each.strip().startswith(("nats://", "tls://")) for each in url.split(",")):
+        raise ValueError("it must be a URL that begins with nats:// or tls:// (several: with commas)")
+    return url
 
 
 def _positive(value: Any) -> int:
@@ -246,6 +255,14 @@ TABLE: tuple[Setting, ...] = (
         lambda known, environ: "off",
         "OpenTelemetry traces of servers and workers: `otlp` (where `OTEL_EXPORTER_OTLP_ENDPOINT` says), `console`",
     ),
+    Setting(
+        "nats.url",
+        _nats_url,
+        lambda known, environ: None,
+        "NATS server that carries work and wake-ups between servers and workers; none: they do without",
+        secret=True,
+    ),
+    Setting("nats.prefix", _text, lambda known, environ: "noetl", "first word of this installation's subjects on NATS"),
 )
 
 

@@ -12,16 +12,19 @@ import os
 import signal
 import socket
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from noetl.errors import RequestRefused
 from noetl.settings import Settings
+
+if TYPE_CHECKING:
+    from noetl.ports import WorkLink
 
 log = logging.getLogger("noetl.worker")
 
 
 async def work(settings: Settings, *, name: str | None = None) -> None:
     """Lease and run until told to stop."""
-    from noetl.backends.queue.http import HttpWorkLink
     from noetl.backends.results import open_results
     from noetl.drivers import tracing
     from noetl.drivers.clock import RealClock
@@ -39,7 +42,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         closing.callback(tracing.end)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
-        link = HttpWorkLink(settings.server_url, settings.token, slots=settings.slots)
+        link = _link(settings, name)
         closing.push_async_callback(link.close)
         closing.push_async_callback(close_shared)
         pool = make_pool(
@@ -60,6 +63,24 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         await stopping.wait()
         log.info("worker %s stops: %d runs may finish", name, pool.busy)
         await pool.stop(settings.worker_drain_seconds)
+
+
+def _link(settings: Settings, worker: str) -> WorkLink:
+    """The line to the servers: over NATS where there is one, with HTTP behind it."""
+    from noetl.backends.queue.http import HttpWorkLink
+
+    assert settings.server_url is not None
+    assert settings.token is not None
+    http = HttpWorkLink(settings.server_url, settings.token, slots=settings.slots)
+    if settings.nats_url is None:
+        return http
+    from noetl.backends import open_bus
+    from noetl.backends.queue.nats import NatsWorkLink
+
+    bus = open_bus(settings.nats_url, settings.nats_prefix, worker)
+    link = NatsWorkLink(bus, settings.token, http, worker=worker, slots=settings.slots)
+    bus.start()
+    return link
 
 
 def _on_signals(stopping: asyncio.Event) -> None:

@@ -12,7 +12,6 @@ admin token to `NOETL_HOME/admin.token` (mode 0600), which the command line on t
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
@@ -23,6 +22,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from noetl.drivers.signing import key_of, name_of
 from noetl.errors import RequestRefused
 
 Role = Literal["viewer", "operator", "author", "admin", "worker"]
@@ -67,6 +67,8 @@ class Tokens:
         self._file = folder / TOKENS_FILE
         self._known: dict[str, Token] = {}
         self._stamp: tuple[int, int] | None = None
+        self._keys: dict[str, Token] = {}
+        self._keys_of: dict[str, Token] | None = None
 
     @classmethod
     def prepare(cls, folder: Path) -> Tokens:
@@ -89,7 +91,7 @@ class Tokens:
         if any(token.name == name for token in self.all()):
             raise RequestRefused(f"there is a token named {name!r} already; remove it first")
         text = "noetl_" + secrets.token_urlsafe(32)
-        token = Token(name=name, role=role, sha256=_digest(text))
+        token = Token(name=name, role=role, sha256=key_of(text))
         self._keep([*self._known.values(), token])
         return text
 
@@ -104,11 +106,19 @@ class Tokens:
     def caller(self, text: str) -> Caller | None:
         """Whose token this is."""
         self._refresh()
-        digest = _digest(text)
+        digest = key_of(text)
         token = self._known.get(digest)
         if token is None or not hmac.compare_digest(token.sha256, digest):
             return None
         return Caller(name=token.name, role=token.role)
+
+    def keys(self) -> dict[str, Token]:
+        """The tokens by the name of their key (`drivers.signing`), for carriers that tokens must not cross."""
+        self._refresh()
+        if self._keys_of is not self._known:
+            self._keys = {name_of(token.sha256): token for token in self._known.values()}
+            self._keys_of = self._known
+        return self._keys
 
     def _keep(self, tokens: Iterable[Token]) -> None:
         rows = [{"name": token.name, "role": token.role, "sha256": token.sha256} for token in tokens]
@@ -139,10 +149,6 @@ def admin_token(folder: Path) -> str | None:
         return (folder / ADMIN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -70,8 +70,8 @@ def of_exception(error: Exception) -> Response:
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
     (Conflict, 409),
-    (RequestRefused, 400),
     (SecretUnavailable, 422),
+    (RequestRefused, 400),
     (TemplateError, 422),
     (PayloadUnavailable, 410),
     (StoreUnavailable, 503),

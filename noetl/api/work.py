@@ -83,12 +83,7 @@ Answer = Callable[[Parts, Roster, Any], Awaitable[msgspec.Struct | bytes | dict[
 def routes(parts: Callable[[], Parts], roster: Roster) -> list[Route]:
     """The work routes; every one needs the role worker."""
     return [
-        _route("claim", ClaimRequest, _claim, parts, roster),
-        _route("extend", ExtendRequest, _extend, parts, roster),
-        _route("revoked", RevokedRequest, _revoked, parts, roster),
-        _route("give-back", RunsRequest, _give_back, parts, roster),
-        _route("report", ReportRequest, _report, parts, roster),
-        _route("secrets", SecretsRequest, _secrets, parts, roster),
+        *(_route(name, verb.body, verb.answer, parts, roster) for name, verb in VERBS.items()),
         Route("/api/work/playbooks/{digest}", _playbook(parts), methods=["GET"], name="work:playbook"),
     ]
 
@@ -146,6 +141,24 @@ def _playbook(parts: Callable[[], Parts]) -> Callable[[Request], Awaitable[Respo
         return Response(encoded, media_type="application/json")
 
     return endpoint
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """One thing a worker asks: the shape of the question, who answers, and whether a broker may carry it."""
+
+    body: type[Any]
+    answer: Answer
+    secret: bool = False
+
+
+VERBS = {
+    "claim": Verb(ClaimRequest, _claim),
+    "extend": Verb(ExtendRequest, _extend),
+    "revoked": Verb(RevokedRequest, _revoked),
+    "give-back": Verb(RunsRequest, _give_back),
+    "report": Verb(ReportRequest, _report),
+    "secrets": Verb(SecretsRequest, _secrets, secret=True),
+}
 
 
 def workers_document(seen: Sequence[Seen], orchestrator: Orchestrator) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.backends.cluster.postgres import PostgresCluster
+    from noetl.drivers.nats_bus import NatsBus
     from noetl.drivers.owners import Owners
     from noetl.ports import EventStore, PlaybookStore, RunQueue
 
@@ -68,6 +69,21 @@ def open_server_stores(url: str, name: str = "") -> ServerStores:
     from noetl.backends.queue.postgres import PostgresRunQueue
 
     return ServerStores(events, playbooks, PostgresRunQueue(database), PostgresCluster(database, name))
+
+
+def open_bus(url: str, prefix: str, name: str, stores: ServerStores | None = None) -> NatsBus:
+    """The line to NATS; servers' wake-ups go over it too. `start` connects it."""
+    try:
+        import nats  # noqa: F401 - said now, in words, not by a connection that never comes
+    except ImportError:
+        raise RequestRefused("work over NATS needs its driver: pip install 'noetl[nats]'") from None
+    from noetl.drivers.nats_bus import NatsBus
+
+    bus = NatsBus(url, prefix=prefix, name=f"noetl-{name}")
+    database = getattr(stores.events, "database", None) if stores is not None else None
+    if database is not None:
+        database.wake_over(bus)
+    return bus
 
 
 def open_owners(url: str) -> Owners | None:

@@ -9,7 +9,7 @@ that a worker that lived on meanwhile keeps its runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -36,6 +36,7 @@ class Leases:
         self._leases: dict[str, Lease] = {}
         self._revoked: dict[str, dict[str, None]] = {}
         self._bells: dict[str, asyncio.Event] = {}
+        self.tell: Callable[[str, str], bool] = _nobody  # another way to reach (worker, run); True: it was reached
 
     def grant(self, run_id: str, epoch: int, worker: str) -> None:
         """This worker holds the run from now on."""
@@ -66,6 +67,8 @@ class Leases:
     def revoke(self, run_id: str, epoch: int, worker: str) -> None:
         """The run is taken away: the worker is told, and its tool is to be killed."""
         self.release(run_id, epoch)
+        if self.tell(worker, run_id):
+            return
         told = self._revoked.setdefault(worker, {})
         if len(told) >= MOST_UNTOLD:
             told.clear()  # nobody listens; a heartbeat would tell it all the same
@@ -101,3 +104,7 @@ class Leases:
 
     def _end(self) -> float:
         return self._clock.monotonic() + self._term if self._term is not None else float("inf")
+
+
+def _nobody(worker: str, run_id: str) -> bool:
+    return False

@@ -127,7 +127,11 @@ class Workers:
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
-        return await self._catalogue.encoded(digest)
+        try:
+            return await self._catalogue.encoded(digest)
+        except CorruptLog as problem:
+            # For a worker that is all the same: asking again does not help, its run has to end.
+            raise NotFound(str(problem)) from None
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values, handed to the worker that needs them."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import asyncpg
 
+from noetl.drivers.nats_bus import NatsBus
 from noetl.errors import StoreUnavailable
 
 log = logging.getLogger("noetl.store")
@@ -22,6 +23,7 @@ POOL_SIZE = 8
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
 PAUSES = (0.05, 0.2, 0.5, 1.0)
+WAKE = "wake"  # the kind of words that wake other servers over NATS
 MOST_BYTES = 7_000  # Postgres refuses a notice of 8000
 
 # A connection that is cut between two messages can leave the client in a state it does not know (InternalClientError).
@@ -64,7 +66,14 @@ class PostgresDatabase:
         self._listener: asyncio.Task[None] | None = None
         self._told: dict[str, dict[str, None]] = {}
         self._teller: asyncio.Task[None] | None = None
+        self._bus: NatsBus | None = None
         self.closed = False
+
+    def wake_over(self, bus: NatsBus) -> None:
+        """Carry wake-ups over NATS while it is there: a notice costs the database a commit, a word there does not."""
+        self._bus = bus
+        for channel in self._heard:
+            self._hear_over(bus, channel)
 
     def migrate(self, part: str, schema: Sequence[str]) -> None:
         """Steps that lead to this part's tables, oldest first; taken before the first use."""
@@ -126,6 +135,8 @@ class PostgresDatabase:
 
     def listen(self, channel: str, heard: Callable[[str], None]) -> None:
         """Call `heard(word)` for every word told on the channel; with an empty word after a gap."""
+        if channel not in self._heard and self._bus is not None:
+            self._hear_over(self._bus, channel)
         self._heard.setdefault(channel, []).append(heard)
         if self._listener is None:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
@@ -232,6 +243,9 @@ class PostgresDatabase:
             await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
             number += 1
 
+    def _hear_over(self, bus: NatsBus, channel: str) -> None:
+        bus.listen(WAKE, lambda told, said: self._hear(None, 0, told, said.decode()), to=channel)
+
     def _hear(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
         for heard in self._heard.get(channel, ()):
             for word in payload.split("\n"):
@@ -242,6 +256,8 @@ class PostgresDatabase:
             while self._told:
                 channel, words = self._told.popitem()
                 for payload in _payloads(words):
+                    if self._bus is not None and self._bus.tell(WAKE, channel, payload.encode()):
+                        continue
                     try:
                         await self.execute("SELECT pg_notify($1, $2)", channel, payload)
                     except StoreUnavailable as problem:

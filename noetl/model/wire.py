@@ -110,6 +110,13 @@ class SecretsRequest(Struct, frozen=True):
     names: list[str] = field(default_factory=list)
 
 
+class Refusal(Struct, frozen=True):
+    """Why a question was not answered, where the carrier itself has no status: as HTTP would say it."""
+
+    status: int
+    detail: str
+
+
 def wire_reports(reports: Sequence[Report]) -> list[WireReport]:
     """Reports as they are sent."""
     return [

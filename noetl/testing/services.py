@@ -248,6 +248,10 @@ class Nats(Server):
         self._spawn(command)
         self._await(lambda: _answers(self.port))
 
+    def forget(self) -> None:
+        """Remove what JetStream kept; the next start finds nothing."""
+        shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
+
 
 class S3(Server):
     """A server that speaks the S3 API; buckets live in its memory."""

@@ -6,6 +6,8 @@ import pytest
 
 from noetl.backends.queue.memory import MemoryRunQueue
 from noetl.backends.queue.postgres import PostgresRunQueue
+from noetl.backends.queue.ticketed import TicketedRunQueue
+from noetl.drivers.nats_bus import NatsBus
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.model.work import Claim
 from noetl.ports import RunQueue
@@ -15,6 +17,11 @@ from noetl.testing.run_queue_suite import RunQueueSuite, runs
 class TestMemory(RunQueueSuite):
     async def open_queue(self) -> RunQueue:
         return MemoryRunQueue()
+
+
+class TestTicketed(RunQueueSuite):
+    async def open_queue(self) -> RunQueue:
+        return TicketedRunQueue(MemoryRunQueue(), NatsBus("nats://127.0.0.1:1"))  # tickets that reach nobody
 
 
 class TestPostgres(RunQueueSuite):
@@ -44,5 +51,38 @@ class TestPostgres(RunQueueSuite):
             taken = await asyncio.gather(*(queue.take(Claim("w", 5), wait=5) for queue in (here, there) * 4))
             ids = [run.run_id for each in taken for run in each]
             assert len(ids) == len(set(ids)) == 40
+
+        asyncio.run(self.closing(scenario))
+
+    def test_servers_wake_each_other_over_nats_while_it_is_there(self, nats_server: str, monkeypatch) -> None:
+        monkeypatch.setattr("noetl.backends.queue.postgres.POLL_SECONDS", 60)
+
+        async def scenario() -> None:
+            here, there = await self.open_queue(), await self.open_queue()
+            buses = [NatsBus(nats_server, prefix=self.dsn[-12:]) for _ in self.opened]
+            notices = []
+            for bus, database in zip(buses, self.opened, strict=True):
+                database.wake_over(bus)
+                bus.start()
+                assert await bus.connected(10)
+                original = database.execute
+
+                async def noted(query, *values, original=original):
+                    notices.extend(query for _ in [1] if "pg_notify" in query)
+                    await original(query, *values)
+
+                monkeypatch.setattr(database, "execute", noted)
+            waiting = asyncio.create_task(there.take(Claim("w", 3), wait=30))
+            await asyncio.sleep(0.3)
+            await here.put(runs("1", 3))
+            assert len(await asyncio.wait_for(waiting, 5)) == 3
+            assert notices == []
+            for bus in buses:
+                await bus.close()
+            waiting = asyncio.create_task(there.take(Claim("w", 3), wait=30))
+            await asyncio.sleep(0.3)
+            await here.put(runs("2", 2))
+            assert len(await asyncio.wait_for(waiting, 5)) == 2
+            assert notices
 
         asyncio.run(self.closing(scenario))

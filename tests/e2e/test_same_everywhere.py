@@ -1,4 +1,4 @@
-"""The same playbooks tell the same story in one process and over a server with a worker."""
+"""The same playbooks tell the same story in one process, and over a server with a worker on any line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+import nats
+import pytest
 
 from noetl.backends import open_stores
+from noetl.drivers.nats_bus import word
 from noetl.local import open_local
 from noetl.model.events import Recorded, TokenParked
 from tests.api.serving import Cluster
@@ -53,16 +56,34 @@ def _without_place(value: object) -> object:
     return value
 
 
-def test_playbooks_tell_the_same_story_in_one_process_and_over_http(tmp_path: Path):
-    assert len(ALIKE) >= 30
+async def tickets(url: str, prefix: str) -> int:
+    """How many tickets workers of the default pool have taken."""
+    client = await nats.connect(url)
+    taken = await client.jetstream().consumer_info(f"{word(prefix)}-work", "pool-default")
+    await client.close()
+    return taken.delivered.consumer_seq
 
-    async def embedded() -> dict[str, Counter[str]]:
-        async with await open_local(home=tmp_path / "embedded") as engine:
-            stories = {}
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
+    """What each playbook's log tells after a run in one process."""
+
+    async def stories() -> dict[str, Counter[str]]:
+        async with await open_local(home=tmp_path_factory.mktemp("embedded")) as engine:
+            told = {}
             for file in ALIKE:
                 result = await engine.run(file.read_text(), dict(expectation(file).get("payload", {})), timeout=60)
-                stories[file.stem] = story(await engine.orchestrator.events(result.execution_id))
-            return stories
+                told[file.stem] = story(await engine.orchestrator.events(result.execution_id))
+            return told
+
+    return asyncio.run(stories())
+
+
+@pytest.mark.parametrize("carrier", ["http", "nats"])
+def test_playbooks_tell_the_same_story_over_every_line(
+    carrier: str, embedded: dict[str, Counter[str]], tmp_path: Path, request: pytest.FixtureRequest
+):
+    assert len(ALIKE) >= 30
 
     async def logged(store: str, ids: dict[str, str]) -> dict[str, Counter[str]]:
         events, _ = open_stores(store)
@@ -70,9 +91,12 @@ def test_playbooks_tell_the_same_story_in_one_process_and_over_http(tmp_path: Pa
         await events.close()
         return stories
 
-    home = tmp_path / "served"
-    home.mkdir()
-    cluster = Cluster(home, NOETL_STORE=str(home / "noetl.db"))
+    # Over HTTP on SQLite, over NATS as in a cluster: on Postgres.
+    store = str(tmp_path / "noetl.db") if carrier == "http" else request.getfixturevalue("database")
+    settings = {"NOETL_STORE": store}
+    if carrier == "nats":
+        settings |= {"NOETL_NATS_URL": request.getfixturevalue("nats_server"), "NOETL_NATS_PREFIX": tmp_path.name}
+    cluster = Cluster(tmp_path, **settings)
     try:
         cluster.start_server()
         cluster.start_worker()
@@ -84,10 +108,12 @@ def test_playbooks_tell_the_same_story_in_one_process_and_over_http(tmp_path: Pa
             ids[file.stem] = document["execution_id"]
         for execution_id in ids.values():
             cluster.finished(execution_id, 60)
+        if carrier == "nats":
+            assert asyncio.run(tickets(settings["NOETL_NATS_URL"], tmp_path.name)) > 0
     finally:
         cluster.stop()
-    here, there = asyncio.run(embedded()), asyncio.run(logged(str(home / "noetl.db"), ids))
+    there = asyncio.run(logged(store, ids))
     different = {
-        name: (here[name] - there[name], there[name] - here[name]) for name in here if here[name] != there[name]
+        name: (here - there[name], there[name] - here) for name, here in embedded.items() if here != there[name]
     }
     assert different == {}, "\n".join(f"{name}: {pair}" for name, pair in different.items())

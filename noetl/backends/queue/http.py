@@ -8,6 +8,7 @@ A server that is away is waited for; a token that is not known is not.
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from noetl.model.work import Claim, Report, RunOrder, Verdict
 log = logging.getLogger("noetl.work")
 T = TypeVar("T")
 
+LARGE = 512 * 1024
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 _encode = msgspec.json.Encoder().encode
 
@@ -131,11 +133,13 @@ class HttpWorkLink:
             connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=60)
             session = self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         timeout = aiohttp.ClientTimeout(total=wait + self._patience)
-        async with session.request(method, url + path, data=body, timeout=timeout) as response:
-            data = await response.read()
+        # A large body is sent in pieces, so that others have the loop meanwhile.
+        data = io.BytesIO(body) if body is not None and len(body) > LARGE else body
+        async with session.request(method, url + path, data=data, timeout=timeout) as response:
+            answer = await response.read()
             if response.status < 300:
-                return data
-        detail = _detail(data)
+                return answer
+        detail = _detail(answer)
         if response.status in (429, 500, 502, 503, 504):
             raise StoreUnavailable(f"the server answered {response.status}: {detail}")
         if response.status == 404:

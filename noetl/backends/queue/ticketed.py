@@ -1,0 +1,39 @@
+"""A run queue that hands out tickets: whoever waits at NATS hears that a run waits.
+
+The runs themselves lie in the queue behind it, which is fair between executions and which every server takes from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from noetl.drivers.nats_bus import NatsBus
+from noetl.model.work import Claim
+from noetl.ports import QueuedRun, RunQueue
+
+
+class TicketedRunQueue:
+    """`ports.RunQueue` over another one, with a ticket for each run that is put."""
+
+    def __init__(self, queue: RunQueue, bus: NatsBus) -> None:
+        self._queue = queue
+        self._bus = bus
+
+    async def put(self, runs: Sequence[QueuedRun]) -> None:
+        """Let them wait, and tell it."""
+        await self._queue.put(runs)
+        for pool, count in Counter(run.pool for run in runs).items():
+            self._bus.issue(pool, count)
+
+    async def take(self, claim: Claim, *, wait: float) -> list[QueuedRun]:
+        """Up to `claim.slots` runs of the claim's pool."""
+        return await self._queue.take(claim, wait=wait)
+
+    async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
+        """Forget these runs of an execution, or all of them."""
+        await self._queue.remove(execution_id, runs)
+
+    async def close(self) -> None:
+        """Let go."""
+        await self._queue.close()
