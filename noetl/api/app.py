@@ -53,7 +53,7 @@ def create_app(
         app.include_router(module.router)
     app.state.roster = work.Roster()
     app.state.readiness = readiness
-    app.router.routes.extend(work.routes(parts, app.state.roster))
+    app.router.routes[:0] = work.routes(parts, app.state.roster)  # first, since every run passes there
     app.add_exception_handler(NoetlError, problems.on_noetl_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)

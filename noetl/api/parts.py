@@ -48,10 +48,10 @@ def parts_of(request: Request) -> Parts:
     return parts
 
 
-def caller_with(role: Role) -> Callable[[Request], Caller]:
+def caller_with(role: Role) -> Callable[[Request], Awaitable[Caller]]:
     """A dependency that lets only callers of this role through; the route table is made from `role`."""
 
-    def check(request: Request) -> Caller:
+    async def check(request: Request) -> Caller:  # a plain function would be called in a thread of its own
         return require(request, role)
 
     check.role = role  # type: ignore[attr-defined]

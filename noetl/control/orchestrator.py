@@ -22,6 +22,7 @@ from noetl.control.deeds import Deeds
 from noetl.control.draws import RealDraws
 from noetl.control.execution import Execution, Parts, load_state
 from noetl.control.ids import ExecutionIds
+from noetl.control.progress import StepTables
 from noetl.control.recorder import Recorder
 from noetl.control.registry import Executions
 from noetl.control.requests import Submission, first_fact, source_of
@@ -120,6 +121,7 @@ class Orchestrator:
         self._executions = Executions(self._parts, self._written, self.work.offers, cache)
         self.work.executions = self._executions
         self._children = Children(self._parts, self._executions, self.submit, self._deeds)
+        self._tables = StepTables(store)
         self._queued: set[str] = set()  # executions that have had runs in the queue
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
 
@@ -257,11 +259,8 @@ class Orchestrator:
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""
-        progress = Progress()
-        while page := await self.store.read(execution_id, progress.seq, 5_000):
-            for recorded in page:
-                progress.apply(recorded)
-        return progress
+        held = self._held(execution_id)
+        return await self._tables.of(execution_id, held.seq if held is not None and held.status in FINAL else None)
 
     async def depths(self) -> list[PoolDepth]:
         """What waits for a worker, by pool; nothing where the queue does not know."""

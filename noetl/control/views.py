@@ -310,7 +310,7 @@ def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False
         path=progress.path,
         status=progress.status,
         output=output_document(progress.output, error if progress.status != "success" else None),
-        ctx=progress.ctx,
+        ctx=dict(progress.ctx),
         error=error_document(error) if progress.status != "success" else None,
         duration_ms=round(1000 * (ended - (progress.started_at or ended)), 3),
         steps=tuple(
