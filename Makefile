@@ -12,7 +12,7 @@ NODE    = $(shell node -e 'process.exit(+(process.versions.node.split(".")[0] < 
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt ui bench docs simulate lock clean
+.PHONY: help run test check fmt ui bench bench-peers docs simulate lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ ui: $(UI_ENV) ## build the web page into noetl/ui
 
 bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench
+
+bench-peers: $(DEV_ENV) ## the same, beside other engines in environments of their own
+	@$(PY) -m bench --peers
 
 docs: $(DEV_ENV) ## write the generated reference pages
 	@$(PY) -m noetl.commands.reference docs/reference

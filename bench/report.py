@@ -8,27 +8,31 @@ import platform
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from bench.figures import Figure
+from bench.peers import Told
 from noetl import __version__
 
 PACKAGES = ("msgspec", "aiohttp", "jinja2", "duckdb", "pyarrow")
 COLOURS = {"noetl": "#2563eb", "limit": "#9ca3af"}
 
 
-def write(figures: list[Figure], folder: Path, *, quick: bool) -> None:
+def write(figures: list[Figure], folder: Path, *, quick: bool, told: Sequence[Told] = ()) -> None:
     """Write both files."""
     # Both are made before either is written: a file of ours that changed is no change of what was measured.
-    made = {"benchmarks.svg": plot(figures), "benchmarks.md": page(figures, quick=quick)}
+    made = {"benchmarks.svg": plot(figures), "benchmarks.md": page(figures, quick=quick, told=told)}
     for name, text in made.items():
         (folder / name).write_text(text)
 
 
-def page(figures: list[Figure], *, quick: bool = False) -> str:
-    """The whole page."""
+def page(figures: list[Figure], *, quick: bool = False, told: Sequence[Told] = ()) -> str:
+    """The whole page; `told` is what the peers did in the same run."""
+    theirs = {said.peer.name for said in told}
+    beside = figures
+    figures = [each for each in figures if each.engine not in theirs]
     sections = [
         "# Benchmarks\n",
         "Written by `make bench`; do not edit. Every acknowledgement waits for the flush to disk "
@@ -40,6 +44,8 @@ def page(figures: list[Figure], *, quick: bool = False) -> str:
         "## Workloads\n",
         _workloads([each for each in figures if each.workload.startswith("W")]),
     ]
+    if told:
+        sections += ["## Beside the peers\n", _peers(beside, told)]
     growth = [each for each in figures if each.workload == "growth" and each.engine == "noetl"]
     if growth:
         sections += ["## How cost grows\n", _plain(growth)]
@@ -98,6 +104,49 @@ def _workloads(figures: Iterable[Figure]) -> str:
             f"| {_memory(each)} | {told} | {ratio} |"
         )
     return "\n".join(lines) + "\n"
+
+
+# Rows of ours beside the peers: our metric, theirs, and why they may stand in one row.
+SAME_WORK = (
+    ("W1", "1 noop step", "1 noop step", "one execution of one task, warm"),
+    ("W1", "cold process", "cold process", "one execution, the whole process"),
+    ("W2", "40 python steps", "40 python steps", "chain of 40 tasks, fib(10) each"),
+    ("W3", "loop of 1,000 noop items", "loop of 1,000 noop items", "fan-out of 1,000"),
+    ("W3", "loop of 1,000 python items", "loop of 1,000 noop items", "fan-out of 1,000, ours in python processes"),
+    ("W4", "1,000 executions of 3 noop steps", "1,000 executions of 3 noop steps", "1,000 executions of 3 tasks"),
+    ("W5", "postgres to duckdb", "postgres to duckdb", "1,000,000 rows, Postgres to DuckDB"),
+    ("W5", "postgres to parquet", "postgres to parquet", "1,000,000 rows, Postgres to Parquet"),
+    ("W5", "postgres to postgres", "postgres to postgres", "1,000,000 rows, Postgres to Postgres"),
+)
+
+
+def _peers(figures: Iterable[Figure], told: Sequence[Told]) -> str:
+    """One row a workload: ours, each peer's, and how many times faster than the fastest of them we are."""
+    known = {(each.engine, each.workload, each.metric): each for each in figures}
+    names = [said.peer.name for said in told]
+    lines = [
+        f"| workload | NoETL | {' | '.join(names)} | faster than the best |",
+        f"|---|--:|{'--:|' * len(names)}--:|",
+    ]
+    for workload, ours_name, theirs_name, what in SAME_WORK:
+        ours = known.get(("noetl", workload, ours_name))
+        theirs = [known.get((name, workload, theirs_name)) for name in names]
+        if ours is None or not any(theirs):
+            continue
+        ratio = min(1 / nearness(each, ours) for each in theirs if each is not None)
+        cells = [f"{number(each.median)} {each.unit}" if each is not None else "" for each in theirs]
+        row = [f"{workload} {what}", f"{number(ours.median)} {ours.unit}", *cells, f"**{ratio:.1f}x**"]
+        lines.append(f"| {' | '.join(row)} |")
+    notes = [
+        f"- {said.peer.name}: {said.peer.title}{f', {said.version}' if said.version else ''}"
+        + (f"; **{said.problem}**" if said.problem else "")
+        for said in told
+    ]
+    intro = (
+        "The same work on the same machine in the same run, each engine in the form in which it is fastest while it "
+        "keeps durable state; their scripts are in `bench/peers/`. `make bench-peers` writes this.\n"
+    )
+    return "\n".join([intro, *lines, "", *notes]) + "\n"
 
 
 def _plain(figures: Iterable[Figure]) -> str:

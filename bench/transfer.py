@@ -4,7 +4,7 @@ The raw limit is what the drivers give without anything around them, measured in
 straight into DuckDB or Parquet, a binary COPY piped by psql, a hand-written asyncio script for the pages of an
 API. Every figure is taken in a process of its own, so its memory is its own; ours and the raw one take turns.
 
-    python -m bench.transfer [ROWS] [REPEATS]
+    python -m bench.transfer [ROWS] [REPEATS] [SHAPE ...]
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.figures import Figure, figure
 from noetl.testing import services
 
 ROWS = 1_000_000
@@ -277,7 +278,12 @@ def ours_three(place: Place, folder: Path) -> float:
 METHODS: dict[str, Callable[[Place, Path], float]] = {
     name: deed for name, deed in globals().items() if name.startswith(("raw_", "ours_"))
 }
-PAIRS = ("duckdb", "parquet", "postgres", "http")
+PAIRS = {
+    "duckdb": "postgres to duckdb",
+    "parquet": "postgres to parquet",
+    "postgres": "postgres to postgres",
+    "http": "http pages to postgres",
+}
 
 
 # ── measuring ───────────────────────────────────────────────────────────────────────────
@@ -295,8 +301,9 @@ def _once(place: Place, method: str) -> tuple[float, float]:
     return answer["seconds"], answer["rss_mb"]
 
 
-def figures(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = PAIRS) -> Iterator[dict[str, Any]]:
-    """For each shape: our rows/s and the raw limit's (medians), their ratio, and our peak memory."""
+@contextmanager
+def places(rows: int = ROWS) -> Iterator[Place]:
+    """A durable Postgres with the source table and an empty target database, and an API with the same rows."""
     import psycopg
 
     with (
@@ -314,42 +321,26 @@ def figures(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = P
         try:
             assert api.stdout is not None
             url = f"http://127.0.0.1:{api.stdout.readline().strip()}"
-            place = Place(server.dsn("src"), server.dsn("dst"), url, rows, str(server.program("psql")))
-            for name in pairs:
-                yield _pair(place, name, repeats)
-            seconds, rss = _once(place, "ours_three")
-            yield {"workload": "W5", "name": "three targets", "rows_s": rows / seconds, "rss_mb": rss}
+            yield Place(server.dsn("src"), server.dsn("dst"), url, rows, str(server.program("psql")))
         finally:
             api.kill()
             api.wait()
 
 
-def _pair(place: Place, name: str, repeats: int) -> dict[str, Any]:
-    raw, ours, rss = [], [], 0.0
-    for _ in range(repeats):
-        raw.append(place.rows / _once(place, f"raw_{name}")[0])
-        seconds, peak = _once(place, f"ours_{name}")
-        ours.append(place.rows / seconds)
-        rss = max(rss, peak)
-    return {
-        "workload": "W5",
-        "name": name,
-        "rows_s": statistics.median(ours),
-        "raw_rows_s": statistics.median(raw),
-        "ratio": statistics.median(ours) / statistics.median(raw),
-        "rss_mb": rss,
-        "n": repeats,
-    }
-
-
-def measure() -> Iterator[tuple[str, float, str]]:
-    """Figures as (name, value, unit)."""
-    for figure in figures():
-        yield f"transfer {figure['name']}", figure["rows_s"], "rows/s"
-        if "ratio" in figure:
-            yield f"transfer {figure['name']} raw limit", figure["raw_rows_s"], "rows/s"
-            yield f"transfer {figure['name']} of the raw limit", figure["ratio"] * 100, "%"
-        yield f"transfer {figure['name']} memory", figure["rss_mb"], "MB"
+def measure(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = tuple(PAIRS)) -> Iterator[Figure]:
+    """Rows a second of each shape, ours and raw in turns, with our peak memory."""
+    with places(rows) as place:
+        for name in pairs:
+            raw, ours, rss = [], [], 0.0
+            for _ in range(repeats):
+                raw.append(rows / _once(place, f"raw_{name}")[0])
+                seconds, peak = _once(place, f"ours_{name}")
+                ours.append(rows / seconds)
+                rss = max(rss, peak)
+            yield figure("noetl", "W5", PAIRS[name], ours, "rows/s", rss)
+            yield figure("limit", "W5", PAIRS[name], raw, "rows/s")
+        seconds, rss = _once(place, "ours_three")
+        yield figure("noetl", "W5", "postgres to three targets", [rows / seconds], "rows/s", rss)
 
 
 def _run_one(method: str, source: str, target: str, api: str, rows: str, psql: str) -> None:
@@ -364,11 +355,6 @@ if __name__ == "__main__":
         _run_one(*sys.argv[2:])
     else:
         numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
-        chosen = tuple(text for text in sys.argv[1:] if not text.isdigit()) or PAIRS
-        for found in figures(*numbers, pairs=chosen):
-            print(
-                json.dumps(
-                    {key: round(value, 2) if isinstance(value, float) else value for key, value in found.items()}
-                )
-            )
-            sys.stdout.flush()
+        chosen = tuple(text for text in sys.argv[1:] if not text.isdigit()) or tuple(PAIRS)
+        for each in measure(*numbers, pairs=chosen):
+            print(f"{each.engine:6} {each.metric:28} {each.median:12,.0f} {each.unit} {each.rss_mb or ''}", flush=True)

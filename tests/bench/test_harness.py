@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from bench import __main__ as harness
-from bench import workloads
+from bench import peers, workloads
 from bench.figures import Figure, collected, figure
+from bench.peers import PEERS, Told
 from bench.report import nearness, page, plot
 
 
@@ -53,6 +54,36 @@ def test_the_page_tells_ratios_machine_and_spread():
     assert "| W1 | step | 3.00 ms | 2.00 to 4.00 | 3 | 50 MB | 1.50 ms | 50% |" in text
     assert "| store | commits | 1,234 1/s |" in text or "| store | commits | 1,235 1/s |" in text
     assert "Python 3." in text and "cores" in text and "NoETL " in text
+
+
+def test_the_page_sets_us_beside_the_peers_and_tells_what_they_could_not_do():
+    dbos, temporal = PEERS[:2]
+    ours = [
+        figure("noetl", "W1", "1 noop step", [2.0], "ms"),
+        figure("noetl", "W3", "loop of 1,000 noop items", [5000], "items/s"),
+    ]
+    theirs = [figure("dbos", "W1", "1 noop step", [8.0], "ms"), figure("temporal", "W1", "1 noop step", [90.0], "ms")]
+    theirs += [figure("dbos", "W3", "loop of 1,000 noop items", [250], "items/s")]
+    told = [
+        Told(dbos, theirs[:1] + theirs[2:], "1.2"),
+        Told(temporal, theirs[1:2], "3.4", "ended with 1: W3: too slow"),
+    ]
+    text = page([*ours, *theirs], told=told)
+    assert "| W1 one execution of one task, warm | 2.00 ms | 8.00 ms | 90.0 ms | **4.0x** |" in text
+    assert "| W3 fan-out of 1,000 | 5,000 items/s | 250 items/s |  | **20.0x** |" in text
+    assert "temporal: Temporal (dev server, SQLite), 3.4; **ended with 1: W3: too slow**" in text
+
+
+def test_a_peer_that_cannot_be_installed_is_told_of(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: (_ for _ in ()).throw(OSError("no room")))
+    told = peers.measure(PEERS[0], ("W1",))
+    assert (told.figures, told.problem) == ([], "could not be installed: no room")
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_peer_has_a_script_that_compiles(peer):
+    compile(peer.script.read_text(), peer.script, "exec")
 
 
 def test_a_rate_and_a_time_are_near_their_limit_in_the_same_sense():
