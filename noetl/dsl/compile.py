@@ -22,6 +22,8 @@ from noetl.dsl.syntax import DocumentSyntax
 from noetl.model.playbook import Playbook, Step
 from noetl.model.tool import ToolSpec
 
+_MANY = 5_000  # new objects from which a look through them costs more than a millisecond
+
 
 class Compilation(NamedTuple):
     """What came of a text: `playbook` is None exactly when a diagnostic is an error."""
@@ -108,6 +110,10 @@ def _collector_resting() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            if gc.get_count()[0] > _MANY and not gc.get_freeze_count():
+                # What is new goes straight to the old generation; else enabling would look through all of it at once.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -62,3 +62,107 @@ def test_a_step_is_reached_through_others_and_round_circles():
     assert told("{step: a}", rest=rest) == []
     rest += "  - {step: c, tool: {kind: noop}, next: {arcs: [{step: a}]}}\n"
     assert told("{step: a}", rest=rest) == [("unreachable-step", 14)]
+
+
+def guard(text: str) -> str:
+    return f'when: "{{{{ {text} }}}}"'
+
+
+@pytest.mark.parametrize(
+    "arcs",
+    [
+        "{step: a, " + guard("workload.x > 1") + "}; {step: b, " + guard("workload.x > 2") + "}",
+        "{step: a, " + guard("random() > 0.5") + "}; {step: b, " + guard("random() > 0.5") + "}",
+        "{step: a, " + guard("event.name in ['step.done', 'step.failed']") + "}",
+        "{step: a, " + guard("event.name == 'call.error'") + "}; {step: b}",
+        "{step: a, " + guard("event.name != 'task.done'") + "}",
+        "{step: a, " + guard("event.name == 'x' or workload.x") + "}; {step: b}",
+    ],
+)  # fmt: skip
+def test_guards_that_may_hold_are_left_in_peace(arcs):
+    assert [code for code, _ in told(arcs) if code == "dead-arc"] == []
+
+
+@pytest.mark.parametrize(
+    "arcs",
+    [
+        "{step: b}; {step: a, " + guard("event.name == 'task.done' and workload.x") + "}",
+        "{step: b}; {step: a, " + guard("event.name == 'step.failed' and event.name == 'step.done'") + "}",
+        "{step: b}; {step: a, " + guard("event.name in ['loop.done', 'task.done']") + "}",
+        "{step: b}; {step: a, " + guard("false") + "}",
+        "{step: b}; {step: a, when: false}",
+        "{step: b, when: true}; {step: a, " + guard("workload.x") + "}",  # also after a failure
+        "{step: b, " + guard("workload.x > 1") + "}; {step: a, " + guard("workload.x > 1") + "}",
+        "{step: b, " + guard("event.name == 'step.done'") + "}; {step: a}",
+        "{step: b, " + guard("event.name == 'step.failed'") + "}; {step: a, " + guard("event.name == 'call.error'") + "}",
+    ],
+)  # fmt: skip
+def test_arcs_that_cannot_fire_are_told(arcs):
+    assert ("dead-arc", 12) in told(arcs)
+
+
+def test_an_arc_for_one_of_a_loops_two_events_leaves_the_other():
+    assert told(f"{{step: a, {DONE}}}; {{step: b}}", start=EACH) == []
+    assert told(f"{{step: a, {FAILED}}}; {{step: b, {FAILED}}}", start=EACH) == [("dead-arc", 13)]
+
+
+# --- what is declared and never used ------------------------------------------------------------
+
+
+def unused(task: str, *, entry: str = "{name: token, kind: env, var: T}", rest: str = "") -> list[str]:
+    text = f"{HEAD}keychain: [{entry}]\n{rest}workflow: [{{step: start, tool: {task}}}]\n"
+    result = compile_playbook(text, file="f", specs=SPECS)
+    assert result.playbook is not None, result.diagnostics
+    return [one.code for one in result.diagnostics if one.code.startswith("unused")]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "{kind: http, url: u, auth: token}",
+        "{kind: http, url: u, auth: {type: bearer, credential: token}}",
+        '{kind: http, url: u, headers: {a: "Bearer {{ keychain.token }}"}}',
+        '{kind: http, url: u, auth: "{{ workload.x }}"}',  # may be any of them
+        '{kind: noop, input: {all: "{{ keychain }}"}}',
+        "{kind: python, code: \"result = context['keychain']['token']\"}",
+    ],
+)  # fmt: skip
+def test_a_secret_that_somebody_may_read_is_left_in_peace(task):
+    assert unused(task) == []
+
+
+def test_a_secret_that_another_entry_reads_is_used():
+    entries = "{name: token, kind: env, var: T}, {name: api, kind: bearer, token: token}"
+    assert unused("{kind: http, url: u, auth: api}", entry=entries) == []
+
+
+def test_a_secret_that_nobody_reads_is_told():
+    assert unused("{kind: http, url: token/path}") == ["unused-keychain"]
+    assert unused('{kind: http, url: "{{ workload.token }}"}') == ["unused-keychain"]
+
+
+def test_blocks_that_only_call_each_other_are_unused():
+    book = "workbook:\n  a: {tool: [{kind: noop}, {kind: workbook, block: b}]}\n  b: {tool: [{kind: noop}, {kind: workbook, block: a}]}\n"
+    task = "{kind: http, url: u, auth: token}"
+    assert unused(task, rest=book) == ["unused-block", "unused-block"]
+    assert unused("[{kind: workbook, block: a}, " + task[:-1] + "}]", rest=book) == []
+
+
+# --- timeouts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("{kind: shell, command: c, spec: {policy: RULES}}", ["missing-timeout"]),
+        ("{kind: shell, command: c, spec: {timeout: 5, policy: RULES}}", []),
+        ("{kind: http, url: u, spec: {policy: RULES}}", []),  # the world has timeouts of its own
+    ],
+)
+def test_a_rule_for_a_timeout_needs_one(task, said):
+    rules = "{rules: [{when: \"{{ output.error.kind == 'timeout' }}\", then: {do: retry}}, {else: {then: {do: fail}}}]}"
+    text = f"{HEAD}workflow: [{{step: start, tool: {task.replace('RULES', rules)}}}]\n"
+    result = compile_playbook(text, file="f", specs=SPECS)
+    assert [one.code for one in result.diagnostics] == said
+    layered = f"{HEAD}executor: {{spec: {{timeout: 5}}}}\n" + text[len(HEAD) :]
+    assert compile_playbook(layered, file="f", specs=SPECS).diagnostics == ()

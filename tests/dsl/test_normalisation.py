@@ -95,7 +95,7 @@ def test_two_spellings_mean_the_same(written, canonical):
 
 def test_v10_args_of_an_arc_travel_with_the_token():
     playbook, codes = lowered(
-        '- step: a\n  tool: { kind: noop }\n  next: { arcs: [{ step: a, args: { x: "{{ output.data.n }}" } }] }\n'
+        '- step: a\n  tool: { kind: noop }\n  next: { arcs: [{ step: a, when: "{{ output.data.n }}", args: { x: "{{ output.data.n }}" } }] }\n'
     )
     (assignment,) = playbook.step("a").router.arcs[0].assignments
     assert (assignment.scope, assignment.keys, assignment.value) == ("args", ("x",), "{{ output.data.n }}")

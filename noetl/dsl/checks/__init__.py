@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from noetl.dsl.checks import (
     arcs,
+    cycles,
+    gates,
     guards,
     loops,
     names,
@@ -20,6 +22,8 @@ from noetl.dsl.checks import (
     specs,
     syntax,
     targets,
+    timeouts,
+    unset,
     unused,
     workload,
 )
@@ -41,7 +45,14 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     references.check,
 )
 # What is said about the whole holds only when its parts could be read.
-WHOLE: tuple[Callable[[Scene], None], ...] = (net.check, unused.check)
+WHOLE: tuple[Callable[[Scene], None], ...] = (
+    net.check,
+    cycles.check,
+    gates.check,
+    unset.check,
+    unused.check,
+    timeouts.check,
+)
 
 
 def check_document(document: DocumentSyntax, reader: Reader) -> None:

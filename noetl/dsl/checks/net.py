@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
-
 from noetl.dsl.checks.scene import Scene
-from noetl.dsl.nodes import Scalar
+from noetl.dsl.conditions import always, asks_nothing_else, events, expression, never
 from noetl.dsl.syntax import ArcSyntax, StepSyntax
+from noetl.dsl.templates import glance
 
-BOUNDARIES = ("step.done", "step.failed", "loop.done", "call.done")
+# The events that end a step, and whether they tell of a success.
+BOUNDARIES = {"step.done": True, "loop.done": True, "call.done": True, "step.failed": False, "call.error": False}
+_BOTH = frozenset({True, False})
+_CHANGING = frozenset({"now", "uuid", "random"})
 
 
 def check(scene: Scene) -> None:
     """Look at the arcs of every step, and at the steps they lead to."""
     for step in scene.document.steps:
         arcs = step.router.arcs if step.router else []
-        for arc in arcs:
-            _check_event(scene, step, arc)
-        if step.router is not None and step.router.mode == "exclusive":
-            _check_order(scene, arcs)
+        open_arcs = [arc for arc in arcs if arc.when is None or _may_fire(scene, step, arc)]
+        if step.router is not None and step.router.mode == "exclusive" and len(open_arcs) > 1:
+            _check_order(scene, open_arcs, looping=step.loop is not None)
     # Steps that are made at run time may lead anywhere.
     if not scene.open_ctx:
         _check_reach(scene)
@@ -26,11 +27,9 @@ def check(scene: Scene) -> None:
 
 def _check_reach(scene: Scene) -> None:
     steps = {step.name: step for step in scene.document.steps}
-    executor = scene.document.executor
-    entry = executor.entry_step.text if executor and executor.entry_step else "start" if "start" in steps else ""
-    reached = [entry or next(iter(steps), "")]
-    if reached[0] not in steps or len(steps) < 2:
+    if len(steps) < 2 or scene.entry not in steps:
         return
+    reached = [scene.entry]
     known = set(reached)
     for name in reached:
         router = steps[name].router
@@ -40,48 +39,56 @@ def _check_reach(scene: Scene) -> None:
                 reached.append(arc.target)
     for name, step in steps.items():
         if name not in known:
-            message = f'no way leads from "{reached[0]}" to the step "{name}"'
+            message = f'no way leads from "{scene.entry}" to the step "{name}"'
             scene.reader.add("unreachable-step", step.name_node, message, "add an arc that leads to it, or remove it")
 
 
-def _check_order(scene: Scene, arcs: list[ArcSyntax]) -> None:
-    """Behind an arc that always fires no other can: `exclusive` takes the first."""
-    on_success: ArcSyntax | None = None
+def _check_order(scene: Scene, arcs: list[ArcSyntax], *, looping: bool) -> None:
+    """Behind an arc that always fires no other can: `exclusive` takes the first.
+
+    A loop succeeds in two events, `loop.done` and `step.done`: an arc that asks for one leaves the other."""
+    takers: dict[bool, ArcSyntax] = {}  # the first arc that is always taken after a success, and after a failure
+    guards: dict[str, ArcSyntax] = {}
     for arc in arcs:
-        if on_success is not None and _only_on_success(arc):
-            message = f"this arc never fires: the one in line {on_success.node.line} is taken before it"
-            hint = f"put it before line {on_success.node.line}, or write `mode: inclusive` to take both"
+        after = _endings(arc)
+        text = expression(arc.when)
+        earlier = takers[min(after)] if takers.keys() >= after else guards.get(text) if text else None
+        if earlier is not None:
+            message = f"this arc never fires: the one in line {earlier.node.line} is taken before it"
+            if earlier.when is not None and not always(earlier.when) and earlier is guards.get(text):
+                hint = f"its guard is the one of line {earlier.node.line}: change it, or write `mode: inclusive`"
+            else:
+                hint = f"put it before line {earlier.node.line}, or write `mode: inclusive` to take both"
             scene.reader.add("dead-arc", arc.node, message, hint)
-        if on_success is None and (arc.when is None or _bare(arc) in ("true", "True")):
-            on_success = arc
+            continue
+        if text and not any(call.name in _CHANGING for call in glance(arc.when.text).calls):  # type: ignore[union-attr]
+            guards[text] = arc
+        if always(arc.when) or (asks_nothing_else(arc.when) and (not looping or True not in after)):
+            for ending in after:
+                takers.setdefault(ending, arc)
 
 
-def _check_event(scene: Scene, step: StepSyntax, arc: ArcSyntax) -> None:
-    """A guard that asks for an event this step never has."""
-    asked = _EVENT.fullmatch(_bare(arc))
-    if asked is None:
-        return
-    name = asked.group(2)
-    if name not in BOUNDARIES:
-        message = f'the event "{name}" never ends a step'
-        scene.reader.add("dead-arc", arc.when or arc.node, message, "write step.done, step.failed or loop.done")
-    elif name == "loop.done" and step.loop is None:
-        message = f'the step "{step.name}" has no loop, so there is no `loop.done`'
-        scene.reader.add("dead-arc", arc.when or arc.node, message, "write 'step.done'")
-
-
-def _only_on_success(arc: ArcSyntax) -> bool:
+def _endings(arc: ArcSyntax) -> frozenset[bool]:
+    """After what an arc can be taken: a success (True), a failure (False)."""
     if arc.when is None:
+        return frozenset({True})
+    asked = events(arc.when)
+    return _BOTH if asked is None else frozenset(BOUNDARIES[name] for name in asked if name in BOUNDARIES) or _BOTH
+
+
+def _may_fire(scene: Scene, step: StepSyntax, arc: ArcSyntax) -> bool:
+    """Tell a guard that never holds, or asks for an event this step never has."""
+    asked = events(arc.when)
+    if never(arc.when):
+        message, hint = "this guard never holds, so the arc never fires", "write a condition, or remove the arc"
+    elif asked is None or (asked & BOUNDARIES.keys()) - ({"loop.done"} if step.loop is None else set()):
         return True
-    asked = _EVENT.fullmatch(_bare(arc))
-    return asked is not None and asked.group(2) in ("step.done", "loop.done", "call.done")
-
-
-def _bare(arc: ArcSyntax) -> str:
-    if not isinstance(arc.when, Scalar):
-        return ""
-    text = arc.when.text.strip()
-    return text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") else text
-
-
-_EVENT = re.compile(r"""event\.name\s*==\s*(['"])([^'"]*)\1""")
+    elif not asked:
+        message, hint = "one event has one name: this guard asks for two", "ask for one of them, or join them by `or`"
+    elif "loop.done" in asked:
+        message, hint = f'the step "{step.name}" has no loop, so there is no `loop.done`', "write 'step.done'"
+    else:
+        message = f'the event "{min(asked)}" never ends a step'
+        hint = "write step.done, step.failed or loop.done"
+    scene.reader.add("dead-arc", arc.when or arc.node, message, hint)
+    return False

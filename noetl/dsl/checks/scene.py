@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from msgspec import Struct
 
-from noetl.dsl.reading import Reader
+from noetl.dsl.nodes import Scalar
+from noetl.dsl.reading import Reader, is_template
 from noetl.dsl.sites import Site, Sites
 from noetl.dsl.syntax import BlockSyntax, BodySyntax, DocumentSyntax, SetSyntax
 from noetl.dsl.templates import Read
@@ -40,6 +43,10 @@ class Scene:
         if running is not None:
             self.workload_keys |= running.workload.keys()
             self.keychain |= {entry.name for entry in running.keychain}
+        executor = document.executor
+        names = [step.name for step in document.steps]
+        named = executor.entry_step.text if executor and executor.entry_step else ""
+        self.entry = named or ("start" if "start" in names else next(iter(names), ""))
         self.iterators = frozenset(
             level.iterator
             for body in document.bodies()
@@ -54,6 +61,32 @@ class Scene:
         if known is None:
             known = self._bodies[id(body)] = _body(body)
         return known
+
+    def called_keys(self, body: BodySyntax) -> frozenset[str]:
+        """Keys of `ctx` that the blocks which a step or block calls may set."""
+        if not self.document.blocks:
+            return frozenset()
+        return frozenset(key for name in self._called(body) for key in self._block_keys[name])
+
+    def _called(self, body: BodySyntax) -> set[str]:
+        """Every block that may run when this step or block runs."""
+        blocks = {block.name: block for block in self.document.blocks}
+        called: set[str] = set()
+        waiting: list[BodySyntax] = [body]
+        while waiting:
+            names = blocks_called(waiting.pop())
+            for name in blocks if names is None else names:
+                if name in blocks and name not in called:
+                    called.add(name)
+                    waiting.append(blocks[name])
+        return called
+
+    @cached_property
+    def _block_keys(self) -> dict[str, set[str]]:
+        return {
+            block.name: {each.keys[0] for each in all_sets(block) if each.scope == "ctx"}
+            for block in self.document.blocks
+        }
 
     def inside(self, code: str, site: Site, offset: int, length: int, message: str, hint: str = "") -> None:
         """Note a finding at some characters of a template."""
@@ -80,6 +113,18 @@ def all_sets(body: BodySyntax) -> list[SetSyntax]:
     for arc in router.arcs if router else ():
         found += arc.sets
     return found
+
+
+def blocks_called(body: BodySyntax) -> set[str] | None:
+    """The blocks that the tasks of a step or block name; None when one of them is a template."""
+    called: set[str] = set()
+    for task in body.tasks():
+        if task.kind == "workbook":
+            block = task.parameters.get("block")
+            if block is None or not isinstance(block.value, Scalar) or is_template(block.value):
+                return None
+            called.add(block.value.text)
+    return called
 
 
 def _body(body: BodySyntax) -> Body:
