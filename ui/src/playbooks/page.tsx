@@ -86,7 +86,8 @@ interface TextProps {
 function Text({ path, version, saved, begun, onSaved }: TextProps) {
   const mayWrite = useMay("author");
   const mayRun = useMay("operator");
-  const [text, setText] = useState(() => (version ? begun : (draftOf(path) ?? begun)));
+  const [given, setGiven] = useState(() => ({ text: version ? begun : (draftOf(path) ?? begun) }));
+  const [text, setText] = useState(given.text);
   const [checked, setChecked] = useState<Checked | null>(null);
   const [net, setNet] = useState<Net | null>(null);
   const [target, setTarget] = useState<{ line: number; column: number } | null>(null);
@@ -123,6 +124,10 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
     return () => clearTimeout(timer);
   }, [text]);
 
+  const replace = (made: string) => {
+    setText(made);
+    setGiven({ text: made });
+  };
   const goTo = (line: number, column: number) => setTarget({ line, column });
   const act = async (deed: () => Promise<void>) => {
     if (busy) return;
@@ -152,13 +157,13 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
   const format = () =>
     act(async () => {
       const made = await api.post<{ content: string; changed: boolean }>("/api/format", { content: text });
-      setText(made.content);
+      replace(made.content);
       note(made.changed ? "Formatted" : "The layout is canonical already");
     });
   const migrate = () =>
     act(async () => {
       const made = await api.post<{ content: string; changed: boolean; notes: { line: number; message: string }[] }>("/api/migrate", { content: text });
-      setText(made.content);
+      replace(made.content);
       const left = made.notes.length ? ` ${made.notes.length} places need your eye: line ${made.notes[0].line}: ${made.notes[0].message}` : "";
       note(made.changed ? `Rewritten in canonical words.${left}` : "The words are canonical already");
     });
@@ -184,7 +189,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
           Migrate
         </Button>
         {changed && path && !version && (
-          <Button onClick={() => setText(saved)} title="Back to the registered text">
+          <Button onClick={() => replace(saved)} title="Back to the registered text">
             Revert
           </Button>
         )}
@@ -198,7 +203,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
       <div class="halves">
         <section class="card left" aria-label="Text">
           <Writing
-            text={text}
+            given={given}
             readOnly={!mayWrite && !mayRun}
             label={path ? `Text of ${path}` : "Text of the new playbook"}
             found={found}

@@ -5,7 +5,9 @@ import { ErrorState, Loading } from "../frame/pieces";
 import type { Opened } from "./editor";
 
 interface WritingProps {
-  text: string;
+  /** What the editor begins with; a new object replaces what is written. Between, the editor's own text is the truth:
+   * handing back what was typed would overtake what is being typed. */
+  given: { text: string };
   readOnly: boolean;
   label: string;
   found: Diagnostic[];
@@ -30,9 +32,9 @@ export function Writing(props: WritingProps) {
     import("./editor").then(
       ({ open }) => {
         if (left || !place.current) return;
-        const { text, readOnly, label } = latest.current;
+        const { given, readOnly, label } = latest.current;
         opened.current = open(place.current, {
-          text,
+          text: given.text,
           readOnly,
           label,
           docs: () => latest.current.docs,
@@ -50,7 +52,7 @@ export function Writing(props: WritingProps) {
       opened.current = null;
     };
   }, []);
-  useEffect(() => opened.current?.set(props.text), [props.text, loaded]);
+  useEffect(() => opened.current?.set(props.given.text), [props.given]);
   useEffect(() => opened.current?.mark(props.found), [props.found, loaded]);
   useEffect(() => {
     if (props.target) opened.current?.goTo(props.target.line, props.target.column);
