@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dagster import DagsterInstance, DynamicOut, DynamicOutput, in_process_executor, job, op
+from dagster import DagsterInstance, Definitions, DynamicOut, DynamicOutput, in_process_executor, job, op
 from telling import attempt, begin, cold_seconds, fib, seconds, tell
 
 ENGINE = "dagster"
@@ -83,12 +83,16 @@ def three():
     third(second(noop()))
 
 
+defs = Definitions(jobs=[one, chain, fan_out, three])  # what its command looks for in this file
+
+
 def main() -> None:
     asked = begin()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         home = Path(folder).resolve()
         (home / "dagster.yaml").write_text(SETTINGS)
         os.environ.update(DAGSTER_HOME=str(home), DAGSTER_DISABLE_TELEMETRY="1")
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # its command loads this file as a module
         logging.disable(logging.WARNING)
         instance = DagsterInstance.get()
 
