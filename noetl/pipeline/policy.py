@@ -29,13 +29,8 @@ def matching_rule(frame: Frame, level: Level, compiled: CompiledTask) -> Compile
 
 
 def default_directive(compiled: CompiledTask, outcome: Outcome) -> str:
-    """What happens when no rule spoke.
-
-    Without a policy an error fails; with one, what it does not mention continues. A policy that has
-    nothing but pre-conditions says nothing about outcomes, so it counts as none."""
-    if outcome.status == "error" and not compiled.rules and (compiled.rules is None or compiled.skips):
-        return "fail"
-    return "continue"
+    """What happens when no rule spoke: without a policy an error fails; with one, what it does not mention goes on."""
+    return "fail" if outcome.status == "error" and compiled.rules is None else "continue"
 
 
 def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> float:

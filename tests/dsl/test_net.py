@@ -166,3 +166,36 @@ def test_a_rule_for_a_timeout_needs_one(task, said):
     assert [one.code for one in result.diagnostics] == said
     layered = f"{HEAD}executor: {{spec: {{timeout: 5}}}}\n" + text[len(HEAD) :]
     assert compile_playbook(layered, file="f", specs=SPECS).diagnostics == ()
+
+
+# --- errors that go on in silence ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guards", "silent"),
+    [
+        (["output.http.status == 503"], True),
+        (["output.status == 'ok'"], True),
+        (["output.error.retryable"], True),
+        (["workload.x"], True),
+        (["output.status == 'error'"], False),
+        (['outcome.status == "error"'], False),
+        (["output.status == 'error' or output.data.bad"], False),
+        (["output.error.retryable", "output.status != 'ok'"], False),
+        (["output.error.retryable", "not output.error.retryable"], False),
+        (["output.error.retryable", "output.status == 'error' and not output.error.retryable"], False),
+        (["output.status == 'error' and output.error.kind == 'timeout'"], True),
+        (["true"], False),
+    ],
+)
+def test_an_error_that_no_rule_takes_is_told(guards, silent):
+    rules = ", ".join(f'{{when: "{{{{ {each.replace(chr(34), chr(39))} }}}}", then: {{do: fail}}}}' for each in guards)
+    text = f"{HEAD}workflow: [{{step: start, tool: {{kind: http, url: u, spec: {{policy: {{rules: [{rules}]}}}}}}}}]\n"
+    result = compile_playbook(text, file="f", specs=SPECS)
+    assert ("missing-else" in [one.code for one in result.diagnostics]) is silent
+
+
+def test_pre_conditions_alone_leave_errors_to_go_on():
+    rules = '[{when: "{{ workload.x }}", then: {do: skip}}]'
+    text = f"{HEAD}workflow: [{{step: start, tool: {{kind: http, url: u, spec: {{policy: {{rules: {rules}}}}}}}}}]\n"
+    assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ["missing-else"]

@@ -121,10 +121,10 @@ def test_skip_is_decided_before_the_tool_runs():
     assert run.done[1].patch == {} and "b" not in [e.task for e in run.started]
 
 
-def test_a_precondition_that_does_not_hold_lets_the_task_run_under_the_default_policy():
+def test_a_policy_of_preconditions_alone_lets_errors_go_on_like_any_policy_without_else():
     rules = [rule("{{ workload.skip }}", "skip")]
-    run = drive(task("a", rules=rules), tools={"a": FAILED}, workload={"skip": False})
-    assert run.ran == ["a"] and run.status == "failed"
+    run = drive(task("a", rules=rules), task("b"), tools={"a": FAILED}, workload={"skip": False})
+    assert run.ran == ["a", "b"] and run.status == "done"
 
 
 def test_when_every_task_is_skipped_the_step_is_done_with_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene
+from noetl.dsl.conditions import alternatives, always, conjuncts, expression
 from noetl.dsl.nodes import Node, Scalar
 from noetl.dsl.syntax import RuleSyntax, TaskSyntax
 from noetl.dsl.templates import glance
@@ -35,8 +36,7 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
         if rule.do == "skip":
             _check_skip(scene, rule)
     _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
-    decides = not rules or any(rule.do != "skip" for rule in rules)  # pre-conditions alone leave errors to fail
-    if decides and task.kind != "noop" and not _handles_errors(rules):
+    if task.kind != "noop" and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches would go on in silence"
         hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
@@ -80,38 +80,38 @@ def _check_order(scene: Scene, rules: list[tuple[Node | None, Node]], what: str)
             message = f"this {what} is never reached: the one in line {last.line} always matches"
             scene.reader.add("unreachable-rule", node, message, f"put it before line {last.line}")
             return
-        if when is None or _always(when):
+        if always(when):
             last = node
 
 
-def _always(when: Node) -> bool:
-    return isinstance(when, Scalar) and (when.value is True or _bare(when) in ("true", "True"))
-
-
-def _bare(when: Scalar) -> str:
-    text = str(when.value).strip()
-    return text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") else text
-
-
 def _handles_errors(rules: list[RuleSyntax]) -> bool:
-    """Whether some rule takes every error: `else`, or a guard that asks for nothing but the error."""
+    """Whether the rules together take every error: by `else`, or by guards that ask for nothing but the error."""
+    asked: set[str] = set()
     for rule in rules:
-        if rule.is_else:
-            return True
-        if not isinstance(rule.when, Scalar) or rule.do == "skip":
+        if rule.do == "skip" and not rule.is_else:
             continue
-        if _always(rule.when):
+        if always(rule.when):
             return True
-        asked = _bare(rule.when).replace('"', "'").replace("outcome", "output").replace(" ", "")
-        if asked in _ANY_ERROR or any(part in _ANY_ERROR for part in asked.split("or")):
-            return True
-    return False
+        for part in alternatives(expression(rule.when)):
+            # What stands beside "there is an error" narrows it: two such parts may complete each other.
+            needed = {_plain(each) for each in conjuncts(part)} - _ANY_ERROR
+            if not needed:
+                return True
+            if len(needed) == 1:
+                asked |= needed
+    return any(f"not{each}" in asked for each in asked)
+
+
+def _plain(text: str) -> str:
+    return text.replace('"', "'").replace("outcome.", "output.").replace(" ", "")
 
 
 _ANY_ERROR = frozenset(
     {
         "output.status=='error'",
+        "'error'==output.status",
         "output.status!='ok'",
+        "output.status!='success'",
         "notoutput.status=='ok'",
         "output.error",
         "output.errorisdefined",
