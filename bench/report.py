@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.figures import Figure
 from bench.peers import Told
+from bench.served import FORMS
 from noetl import __version__
 
 PACKAGES = ("msgspec", "aiohttp", "jinja2", "duckdb", "pyarrow")
@@ -106,6 +107,7 @@ def _workloads(figures: Iterable[Figure]) -> str:
     return "\n".join(lines) + "\n"
 
 
+SERVED = FORMS["one"][0]
 # Rows of ours beside the peers: our metric, theirs, and why they may stand in one row.
 SAME_WORK = (
     ("W1", "1 noop step", "1 noop step", "one execution of one task, warm"),
@@ -114,6 +116,8 @@ SAME_WORK = (
     ("W3", "loop of 1,000 noop items", "loop of 1,000 noop items", "fan-out of 1,000"),
     ("W3", "loop of 1,000 python items", "loop of 1,000 noop items", "fan-out of 1,000, ours in python processes"),
     ("W4", "1,000 executions of 3 noop steps", "1,000 executions of 3 noop steps", "1,000 executions of 3 tasks"),
+    ("W1", f"{SERVED}: 1 noop step", "1 noop step", "one task, our server and workers as processes on Postgres"),
+    ("W3", f"{SERVED}: loop of 1,000 noop items", "loop of 1,000 noop items", "fan-out, server and workers"),
     ("W5", "postgres to duckdb", "postgres to duckdb", "1,000,000 rows, Postgres to DuckDB"),
     ("W5", "postgres to parquet", "postgres to parquet", "1,000,000 rows, Postgres to Parquet"),
     ("W5", "postgres to postgres", "postgres to postgres", "1,000,000 rows, Postgres to Postgres"),
