@@ -15,6 +15,7 @@ from noetl.api import (
     executions,
     health,
     operations,
+    outlines,
     pages,
     playbooks,
     problems,
@@ -49,7 +50,9 @@ def create_app(
         lifespan=lifespan,
         root_path=root_path,
     )
-    for module in (executions, playbooks, editing, credentials, results, session, health, operations, pages):
+    for module in (
+        executions, outlines, playbooks, editing, credentials, results, session, health, operations, pages,
+    ):  # fmt: skip
         app.include_router(module.router)
     app.state.roster = work.Roster()
     app.state.readiness = readiness

@@ -224,11 +224,19 @@ async def graph(request: Request, execution_id: ExecutionId, _: Caller = needs("
 
 
 @router.get("/api/executions/{execution_id}/why", summary="What everything waits for, in words")
-async def why(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+async def why(
+    request: Request,
+    execution_id: ExecutionId,
+    at: Annotated[int | None, Query(ge=1, le=2**53, description="as it was after this event")] = None,
+    _: Caller = needs("viewer"),
+) -> Response:
     """Findings: which token, gate, lease, timer, guard or child; and what ended it, if it ended."""
     orchestrator = parts_of(request).orchestrator
+    findings = await orchestrator.why(execution_id, at)
+    if at is not None:
+        return answer({"findings": findings})
     explanation = await orchestrator.explain(execution_id)
-    return answer({**msgspec.structs.asdict(explanation), "findings": await orchestrator.why(execution_id)})
+    return answer({**msgspec.structs.asdict(explanation), "findings": findings})
 
 
 @router.get("/api/executions/{execution_id}/playbook", summary="The text this execution runs")

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from noetl.api.access import Caller
+from noetl.api.documents import answer
 from noetl.api.parts import needs, parts_of
 from noetl.api.problems import problem
-from noetl.errors import RequestRefused
+from noetl.drivers.reading import NotThere, Part, TooLarge, take
+from noetl.drivers.tables import format_of
+from noetl.errors import NotFound, RequestRefused
 from noetl.model.reference import Reference
+from noetl.ports import ResultStore
 
 router = APIRouter(tags=["results"])
+
+MOST_OF_A_PART = 8 * 2**20  # bytes of one part; who wants more takes the payload itself
 
 
 @router.get(
@@ -61,6 +68,44 @@ async def result(
         media_type=reference.meta.content_type,
         headers=headers,
     )
+
+
+@router.get("/api/results/{ref}/part", summary="A part of a stored payload as JSON, whatever its format")
+async def part(
+    request: Request,
+    ref: str,
+    select: Annotated[str | None, Query(max_length=1000, description="a dotted path")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """Rows of tables, elements of lists, lines of text, without loading the whole. `{format, data}`."""
+    reference = decode(ref)
+    payload = _Stored(parts_of(request).orchestrator.results, reference)
+    try:
+        format = format_of(given=None, content_type=reference.meta.content_type)
+        data = await take(payload, format, Part(select, limit, offset), most=MOST_OF_A_PART, verify=False)
+    except NotThere as missing:
+        raise NotFound(str(missing.args[0])) from None
+    except (TooLarge, ValueError) as wrong:
+        raise RequestRefused(str(wrong)) from None
+    return answer({"format": format, "data": data})
+
+
+class _Stored:
+    """A stored payload as what `drivers.reading` takes parts of."""
+
+    def __init__(self, results: ResultStore, reference: Reference) -> None:
+        self._results = results
+        self._reference = reference
+        self.size = reference.meta.bytes
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        async for chunk in self._results.open(self._reference):
+            yield chunk
+
+    async def read(self, start: int, count: int) -> bytes:
+        return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
 
 
 def encode(reference: Reference) -> str:

@@ -246,9 +246,10 @@ class Orchestrator:
         state, _ = await load_state(self._parts, execution_id, at)
         return state
 
-    async def why(self, execution_id: str) -> list[Finding]:
-        """What everything waits for, in words; what ended it, if it has ended."""
-        return why(await self.state(execution_id), self._parts.clock.now())
+    async def why(self, execution_id: str, at: int | None = None) -> list[Finding]:
+        """What everything waits for (or waited for, after event `at`), in words; what ended it, if it has ended."""
+        state = await self.state(execution_id, at)
+        return why(state, self._parts.clock.now() if at is None else state.at)
 
     async def explain(self, execution_id: str) -> Explanation:
         """The same for people: in a sentence, its reasons, and the way its tokens came."""

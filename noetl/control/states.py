@@ -62,6 +62,11 @@ def _run(run: Run) -> dict[str, Any]:
         "epoch": run.epoch,
         "worker": run.worker or None,
         "task": run.current or (run.position.task if run.position else None),
+        "since": instant(run.at) if run.at else None,
+        "scopes": {
+            "step": run.position.step if run.position else {},
+            "iter": run.position.iter if run.position else {},
+        },
     }
 
 

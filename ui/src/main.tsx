@@ -53,7 +53,9 @@ function Head() {
       </span>
       <ThemeSwitch />
       <button type="button" class="icon" onClick={session.signOut} title="Sign out" aria-label="Sign out">
-        ⏻
+        <svg viewBox="0 0 16 16" width="16" height="16" fill="none" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true">
+          <path d="M6 2.5H3.5a1 1 0 0 0-1 1v9a1 1 0 0 0 1 1H6M10.5 11L13.5 8l-3-3M13.2 8H6.2" />
+        </svg>
       </button>
     </header>
   );

@@ -1,6 +1,291 @@
-/** The list of executions. */
-import { EmptyState } from "../frame/pieces";
+/** The list of executions: live, filtered by the address, steered in bulk. */
+import "./executions.css";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { api, once } from "../frame/api";
+import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem, Status } from "../frame/pieces";
+import { go, Link, setQuery } from "../frame/router";
+import { useMay } from "../frame/session";
+import { Duration, Time } from "../frame/times";
+import { ENDED, STATUSES, useExecutions, useFilter, type Row } from "./data";
 
 export function Executions() {
-  return <EmptyState title="Executions" />;
+  const filter = useFilter();
+  const { rows, problem, more, again } = useExecutions(filter);
+  const [chosen, setChosen] = useState<Set<string>>(new Set());
+  const steering = useMay("operator");
+  const filtered = !!(filter.search || filter.status.length || filter.path || filter.parent);
+
+  const toggle = (id: string) =>
+    setChosen((known) => {
+      const next = new Set(known);
+      if (!next.delete(id)) next.add(id);
+      return next;
+    });
+
+  return (
+    <>
+      <div class="page-head">
+        <h1>Executions</h1>
+        <Filters />
+      </div>
+      {chosen.size > 0 && rows && (
+        <Bulk rows={rows.filter((row) => chosen.has(row.execution_id))} clear={() => setChosen(new Set())} again={again} />
+      )}
+      {problem && !rows ? (
+        <ErrorState problem={problem} retry={again} />
+      ) : !rows ? (
+        <Loading what="Looking for executions" />
+      ) : rows.length === 0 ? (
+        filtered ? (
+          <EmptyState
+            title="Nothing matches"
+            action={<Button onClick={() => setQuery({ search: null, status: null, path: null, parent: null })}>Show all executions</Button>}
+          >
+            <p>No execution has this status, path or id.</p>
+          </EmptyState>
+        ) : (
+          <FirstRun />
+        )
+      ) : (
+        <>
+          {problem && (
+            <p class="banner" role="status">
+              {problem.title}. {problem.detail}
+            </p>
+          )}
+          <Table rows={rows} chosen={chosen} toggle={toggle} setChosen={setChosen} steering={steering} />
+          {more && (
+            <p class="more">
+              <Button onClick={more}>Show older ones</Button>
+            </p>
+          )}
+        </>
+      )}
+    </>
+  );
+}
+
+function Filters() {
+  const filter = useFilter();
+  const [text, setText] = useState(filter.search);
+  const box = useRef<HTMLInputElement>(null);
+  useEffect(() => setText(filter.search), [filter.search]);
+  useEffect(() => {
+    if (text === filter.search) return;
+    const timer = setTimeout(() => setQuery({ search: text.trim() }), 250);
+    return () => clearTimeout(timer);
+  }, [text]);
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key !== "/" || /INPUT|TEXTAREA|SELECT/.test((event.target as HTMLElement).tagName)) return;
+      event.preventDefault();
+      box.current?.focus();
+    };
+    document.addEventListener("keydown", onKey);
+    return () => document.removeEventListener("keydown", onKey);
+  }, []);
+  const flip = (status: string) => {
+    const next = filter.status.includes(status) ? filter.status.filter((each) => each !== status) : [...filter.status, status];
+    setQuery({ status: next.join(",") });
+  };
+  return (
+    <div class="filters">
+      <div class="chips" role="group" aria-label="Status">
+        {STATUSES.map((status) => (
+          <button key={status} type="button" class="chip" aria-pressed={filter.status.includes(status)} onClick={() => flip(status)}>
+            <Status status={status} />
+          </button>
+        ))}
+      </div>
+      {(filter.path || filter.parent) && (
+        <button type="button" class="chip" onClick={() => setQuery({ path: null, parent: null })} title="Remove this filter">
+          {filter.path || `children of ${filter.parent}`} ✕
+        </button>
+      )}
+      <input
+        ref={box}
+        type="search"
+        placeholder="Search path or id  ( / )"
+        aria-label="Search path or id"
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+      />
+    </div>
+  );
+}
+
+interface TableProps {
+  rows: Row[];
+  chosen: Set<string>;
+  toggle: (id: string) => void;
+  setChosen: (ids: Set<string>) => void;
+  steering: boolean;
+}
+
+function Table({ rows, chosen, toggle, setChosen, steering }: TableProps) {
+  const body = useRef<HTMLTableSectionElement>(null);
+  const onKey = (event: KeyboardEvent) => {
+    const row = (event.target as HTMLElement).closest("tr");
+    const beside = event.key === "ArrowDown" || event.key === "j" ? row?.nextElementSibling : event.key === "ArrowUp" || event.key === "k" ? row?.previousElementSibling : null;
+    if (beside) {
+      event.preventDefault();
+      beside.querySelector<HTMLElement>("a.name")?.focus();
+    } else if (event.key === "x" && row?.dataset.id && steering) toggle(row.dataset.id);
+  };
+  const all = rows.every((row) => chosen.has(row.execution_id));
+  return (
+    <div class="card scroll-x">
+      <table class="list executions">
+        <thead>
+          <tr>
+            {steering && (
+              <th class="pick">
+                <input
+                  type="checkbox"
+                  aria-label="Choose all shown"
+                  checked={all}
+                  onChange={() => setChosen(all ? new Set() : new Set(rows.map((row) => row.execution_id)))}
+                />
+              </th>
+            )}
+            <th>Status</th>
+            <th>Playbook</th>
+            <th>Progress</th>
+            <th>Started</th>
+            <th class="right">Duration</th>
+          </tr>
+        </thead>
+        <tbody ref={body} onKeyDown={onKey}>
+          {rows.map((row) => (
+            <tr key={row.execution_id} data-id={row.execution_id} class={chosen.has(row.execution_id) ? "chosen" : ""} onClick={(event) => open(event, row)}>
+              {steering && (
+                <td class="pick">
+                  <input
+                    type="checkbox"
+                    aria-label={`Choose ${row.execution_id}`}
+                    checked={chosen.has(row.execution_id)}
+                    onChange={() => toggle(row.execution_id)}
+                  />
+                </td>
+              )}
+              <td class="is">
+                <Status status={row.status} />
+              </td>
+              <td class="what">
+                <Link to={`/executions/${row.execution_id}`} class="name">
+                  {row.path}
+                </Link>
+                {row.version && <span class="quiet"> v{row.version}</span>}
+                <div class={row.error ? "error-line" : "quiet id"} title={row.error ?? undefined}>
+                  {row.error ?? row.execution_id}
+                </div>
+              </td>
+              <td class="progress">
+                <Steps done={row.steps_done} running={row.steps_running} failed={row.status === "failed"} />
+              </td>
+              <td class="when">
+                <Time at={row.started_at} />
+              </td>
+              <td class="right long">
+                <Duration from={row.started_at} to={row.ended_at ?? (ENDED.has(row.status) ? row.started_at : null)} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function open(event: MouseEvent, row: Row) {
+  if ((event.target as HTMLElement).closest("a, input, button, .pick") || window.getSelection()?.toString()) return;
+  go(`/executions/${row.execution_id}`);
+}
+
+const MOST_DOTS = 8;
+
+/** Steps as dots, done ones first; a number where there are many. */
+function Steps({ done, running, failed }: { done: number; running: number; failed: boolean }) {
+  const words = `${done} ${done === 1 ? "step" : "steps"} done${running ? `, ${running} running` : ""}`;
+  const bad = failed && done > 0 ? 1 : 0;
+  const dots = [...Array(Math.min(done - bad, MOST_DOTS)).fill("done"), ...Array(bad).fill("failed"), ...Array(Math.min(running, 4)).fill("running")];
+  return (
+    <span class="dots" title={words}>
+      <span aria-hidden="true">
+        {dots.map((kind, at) => (
+          <i key={at} class={kind} />
+        ))}
+      </span>
+      <span class="number quiet">
+        {done}
+        {running ? ` + ${running}` : ""}
+        <span class="hidden">{` (${words})`}</span>
+      </span>
+    </span>
+  );
+}
+
+function Bulk({ rows, clear, again }: { rows: Row[]; clear: () => void; again: () => void }) {
+  const [asking, setAsking] = useState<"cancel" | "rerun" | null>(null);
+  const live = rows.filter((row) => !ENDED.has(row.status));
+  const act = async (what: "cancel" | "rerun") => {
+    const each = what === "cancel" ? live : rows;
+    const answers = await Promise.allSettled(each.map((row) => api.post(`/api/executions/${row.execution_id}/${what}`, {}, what === "rerun" ? once() : {})));
+    const wrong = answers.filter((answer) => answer.status === "rejected");
+    note(`${what === "cancel" ? "Cancelled" : "Started again"}: ${answers.length - wrong.length}`);
+    if (wrong.length) noteProblem((wrong[0] as PromiseRejectedResult).reason);
+    setAsking(null);
+    clear();
+    again();
+  };
+  return (
+    <div class="bulk card" role="region" aria-label="Chosen executions">
+      <strong>{rows.length} chosen</strong>
+      <Button kind="danger" class="small" disabled={!live.length} onClick={() => setAsking("cancel")}>
+        Cancel {live.length || ""}
+      </Button>
+      <Button class="small" onClick={() => setAsking("rerun")}>
+        Rerun {rows.length}
+      </Button>
+      <Button class="small" onClick={clear}>
+        Clear
+      </Button>
+      {asking && (
+        <Dialog
+          title={asking === "cancel" ? `Cancel ${live.length} executions?` : `Rerun ${rows.length} executions?`}
+          onClose={() => setAsking(null)}
+          actions={
+            <Button kind={asking === "cancel" ? "danger" : "primary"} onClick={() => act(asking)}>
+              {asking === "cancel" ? "Cancel them" : "Rerun them"}
+            </Button>
+          }
+        >
+          <p>
+            {asking === "cancel"
+              ? "What runs is stopped, children too. This cannot be taken back; they can be run again."
+              : "Each starts once more as a new execution, with the payload it had."}
+          </p>
+        </Dialog>
+      )}
+    </div>
+  );
+}
+
+function FirstRun() {
+  return (
+    <EmptyState
+      title="No executions yet"
+      action={
+        <Link to="/playbooks" class="button primary">
+          Go to the playbooks
+        </Link>
+      }
+    >
+      <p>An execution is one run of a playbook. Start one here from a playbook’s form, or from a terminal:</p>
+      <pre>
+        noetl register playbook.yaml{"\n"}noetl execute examples/quickstart
+      </pre>
+      <p class="quiet">It appears here at once, and every step can be watched while it runs.</p>
+    </EmptyState>
+  );
 }

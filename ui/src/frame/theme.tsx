@@ -34,7 +34,16 @@ export function ThemeSwitch() {
   };
   return (
     <button type="button" class="icon" onClick={change} title={`Use ${other} colours`} aria-label={`Use ${other} colours`}>
-      {theme === "dark" ? "☀" : "☾"}
+      <svg viewBox="0 0 16 16" width="16" height="16" fill="none" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" aria-hidden="true">
+        {theme === "dark" ? (
+          <>
+            <circle cx="8" cy="8" r="3" />
+            <path d="M8 1.5v1.2M8 13.3v1.2M1.5 8h1.2M13.3 8h1.2M3.4 3.4l.9.9M11.7 11.7l.9.9M12.6 3.4l-.9.9M4.3 11.7l-.9.9" />
+          </>
+        ) : (
+          <path d="M13.5 9.7A6 6 0 0 1 6.3 2.5a6 6 0 1 0 7.2 7.2z" />
+        )}
+      </svg>
     </button>
   );
 }

@@ -28,7 +28,7 @@ export function Time({ at }: { at: string | number | null | undefined }) {
 }
 
 export function duration(ms: number): string {
-  if (ms < 1) return "<1 ms";
+  if (ms < 0.5) return "0 ms";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 10_000) return `${(ms / 1000).toFixed(2)} s`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;

@@ -1,0 +1,161 @@
+/** What can be done to an execution: cancel, pause, resume, signal, rerun (from a step on). */
+import { useState } from "preact/hooks";
+import { api, once, Problem } from "../frame/api";
+import { Button, Dialog, note, noteProblem } from "../frame/pieces";
+import { go } from "../frame/router";
+import { useMay } from "../frame/session";
+import { ENDED } from "../executions/data";
+
+type Asking = "cancel" | "signal" | "rerun" | null;
+
+interface Props {
+  id: string;
+  status: string;
+  steps: string[];
+  from: string | null;
+}
+
+export function Actions({ id, status, steps, from }: Props) {
+  const steering = useMay("operator");
+  const [asking, setAsking] = useState<Asking>(null);
+  if (!steering) return <span class="quiet">You may look; steering needs the role operator.</span>;
+  const ended = ENDED.has(status);
+  const act = async (what: string, body: unknown, said: string) => {
+    try {
+      await api.post(`/api/executions/${id}/${what}`, body);
+      note(said);
+      setAsking(null);
+    } catch (error) {
+      noteProblem(error);
+    }
+  };
+  const close = () => setAsking(null);
+  return (
+    <div class="row actions">
+      {!ended && status !== "paused" && <Button onClick={() => act("pause", {}, "Paused: what runs goes on, nothing new starts")}>Pause</Button>}
+      {!ended && status === "paused" && (
+        <Button kind="primary" onClick={() => act("resume", {}, "Resumed")}>
+          Resume
+        </Button>
+      )}
+      {!ended && <Button onClick={() => setAsking("signal")}>Signal</Button>}
+      <Button onClick={() => setAsking("rerun")}>Rerun</Button>
+      {!ended && (
+        <Button kind="danger" onClick={() => setAsking("cancel")}>
+          Cancel
+        </Button>
+      )}
+      {asking === "cancel" && <CancelDialog close={close} act={(reason) => act("cancel", { reason }, "Cancelled")} />}
+      {asking === "signal" && <SignalDialog close={close} act={(name, payload) => act("signal", { name, payload }, "Signal sent")} />}
+      {asking === "rerun" && <RerunDialog id={id} steps={steps} from={from} close={close} />}
+    </div>
+  );
+}
+
+function CancelDialog({ close, act }: { close: () => void; act: (reason: string) => void }) {
+  const [reason, setReason] = useState("");
+  return (
+    <Dialog
+      title="Cancel this execution?"
+      onClose={close}
+      actions={
+        <Button kind="danger" onClick={() => act(reason)}>
+          Cancel it
+        </Button>
+      }
+    >
+      <p>Its open runs and its children are stopped. This cannot be taken back; it can be run again, also from a step on.</p>
+      <label for="reason">Reason (kept in the log)</label>
+      <input id="reason" type="text" maxLength={2000} value={reason} onInput={(event) => setReason(event.currentTarget.value)} />
+    </Dialog>
+  );
+}
+
+function SignalDialog({ close, act }: { close: () => void; act: (name: string, payload: Record<string, unknown>) => void }) {
+  const [name, setName] = useState("");
+  const [text, setText] = useState('{\n  "approved": true\n}');
+  const { value, wrong } = parsed(text);
+  return (
+    <Dialog
+      title="Signal this execution"
+      onClose={close}
+      actions={
+        <Button kind="primary" disabled={!!wrong} onClick={() => act(name, value!)}>
+          Send
+        </Button>
+      }
+    >
+      <p>
+        The payload is merged into <code>ctx</code>; it may open the gate a token waits before.
+      </p>
+      <label for="signal-name">Name</label>
+      <input id="signal-name" type="text" value={name} onInput={(event) => setName(event.currentTarget.value)} />
+      <JsonBox id="signal-payload" label="Payload (JSON object)" text={text} setText={setText} wrong={wrong} />
+    </Dialog>
+  );
+}
+
+function RerunDialog({ id, steps, from, close }: { id: string; steps: string[]; from: string | null; close: () => void }) {
+  const [step, setStep] = useState(from ?? "");
+  const [change, setChange] = useState(false);
+  const [text, setText] = useState("{}");
+  const { value, wrong } = parsed(text);
+  const [key] = useState(once);
+  const start = async () => {
+    try {
+      const body = { ...(step ? { from: step } : {}), ...(change ? { payload: value } : {}) };
+      const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/rerun`, body, key);
+      note("Started as a new execution");
+      go(`/executions/${made.execution_id}`);
+    } catch (error) {
+      noteProblem(error instanceof Problem ? error : String(error));
+    }
+  };
+  return (
+    <Dialog
+      title="Run it again"
+      onClose={close}
+      actions={
+        <Button kind="primary" disabled={change && !!wrong} onClick={start}>
+          {step ? `Rerun from ${step}` : "Rerun"}
+        </Button>
+      }
+    >
+      <p>A new execution of the same playbook. From a step on, earlier results and the context they left are kept.</p>
+      <label for="rerun-from">From</label>
+      <select id="rerun-from" value={step} onChange={(event) => setStep(event.currentTarget.value)}>
+        <option value="">the beginning</option>
+        {steps.map((each) => (
+          <option key={each} value={each}>
+            step {each}
+          </option>
+        ))}
+      </select>
+      <label class="row">
+        <input type="checkbox" checked={change} onChange={() => setChange(!change)} />
+        with another payload
+      </label>
+      {change && <JsonBox id="rerun-payload" label="Payload (JSON object)" text={text} setText={setText} wrong={wrong} />}
+    </Dialog>
+  );
+}
+
+function JsonBox({ id, label, text, setText, wrong }: { id: string; label: string; text: string; setText: (text: string) => void; wrong: string }) {
+  return (
+    <>
+      <label for={id}>{label}</label>
+      <textarea id={id} rows={5} spellcheck={false} value={text} aria-invalid={wrong ? "true" : undefined} onInput={(event) => setText(event.currentTarget.value)} />
+      {wrong && <p class="wrong">{wrong}</p>}
+    </>
+  );
+}
+
+function parsed(text: string): { value: Record<string, unknown> | null; wrong: string } {
+  try {
+    const value = JSON.parse(text);
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return { value: null, wrong: "it must be an object: { … }" };
+    return { value, wrong: "" };
+  } catch (error) {
+    return { value: null, wrong: `not JSON: ${(error as Error).message}` };
+  }
+}

@@ -1,0 +1,104 @@
+/** What the server says of a moment (its state, its "why"): asked after the slider rests, never twice at once. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { api, Problem } from "../frame/api";
+
+const REST = 140;
+const FASTEST = 900;
+
+export interface Asked<T> {
+  value: T | null;
+  problem: Problem | null;
+  /** The value belongs to an earlier moment; a fresh one is on its way. */
+  stale: boolean;
+}
+
+/** GET `path?at=at`, again whenever `seq` moves; with `at` null the server says how it is now. */
+export function useAskedAt<T>(path: string, seq: number, at: number | null, wanted: boolean): Asked<T> {
+  const [found, setFound] = useState<{ key: string; value: T } | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const lately = useRef(0);
+  const key = `${path}@${seq}${at === null ? " now" : ""}`;
+
+  useEffect(() => {
+    if (!wanted || !seq || found?.key === key) return;
+    const leaving = new AbortController();
+    const pause = Math.max(REST, FASTEST - (Date.now() - lately.current));
+    const timer = setTimeout(async () => {
+      lately.current = Date.now();
+      try {
+        const value = await api.get<T>(path, { at }, leaving.signal);
+        setFound({ key, value });
+        setProblem(null);
+      } catch (error) {
+        if (!leaving.signal.aborted) setProblem(error as Problem);
+      }
+    }, found ? pause : 0);
+    return () => {
+      leaving.abort();
+      clearTimeout(timer);
+    };
+  }, [key, wanted]);
+
+  useEffect(() => {
+    setFound(null);
+    setProblem(null);
+  }, [path]);
+  return { value: found?.value ?? null, problem, stale: !!found && found.key !== key };
+}
+
+export interface Output {
+  status: string;
+  data: unknown;
+  ref: Reference | null;
+  error: { kind: string; message: string } | null;
+  [helper: string]: unknown;
+}
+
+export interface Reference {
+  type: string;
+  locator: Record<string, unknown>;
+  meta: { content_type: string; bytes: number; sha256: string; rows?: number; columns?: string[]; ttl?: string };
+}
+
+/** What `/state` answers. */
+export interface StateDocument {
+  seq: number;
+  at: string;
+  status: string;
+  workload: Record<string, unknown>;
+  ctx: Record<string, unknown>;
+  steps: Record<string, { status: string; runs: number; open: number; started_at: string | null; finished_at: string | null; output: Output | null }>;
+  waiting: { step: string; token: string; from: string | null; reason: string }[];
+  runs: {
+    run_id: string;
+    step: string;
+    iteration: number[] | null;
+    status: string;
+    epoch: number;
+    worker: string | null;
+    task: string | null;
+    since: string | null;
+    scopes: { step: Record<string, unknown>; iter: Record<string, unknown> };
+  }[];
+  loops: { step: string; run_id: string; path: number[]; count: number; finished: number; succeeded: number; failed: number; skipped: number }[];
+  children: { run_id: string; path: string; execution_id: string | null }[];
+  output: Output | null;
+  error: { kind: string; message: string } | null;
+}
+
+/** What `/why` answers; the summary, its reasons and the way of the tokens only for now. */
+export interface Explanation {
+  findings: Finding[];
+  summary?: string;
+  because?: string[];
+  way?: string[];
+}
+
+export interface Finding {
+  subject: string;
+  text: string;
+  id?: string;
+  step?: string;
+  since?: number;
+  due?: number;
+}

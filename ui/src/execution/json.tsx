@@ -1,0 +1,133 @@
+/** Any value as a tree that opens where it is asked to; long lists and texts in pieces. */
+import { useState } from "preact/hooks";
+
+const PIECE = 100;
+const LONG_TEXT = 400;
+
+export function JsonTree({ value, name, open = 1 }: { value: unknown; name?: string; open?: number }) {
+  return (
+    <div class="json">
+      <Value value={value} name={name} open={open} />
+    </div>
+  );
+}
+
+function Value({ value, name, open }: { value: unknown; name?: string; open: number }) {
+  const label = name === undefined ? null : <span class="j-key">{name}: </span>;
+  if (value !== null && typeof value === "object") return <Branch value={value as object} name={name} open={open} />;
+  return (
+    <div class="j-leaf">
+      {label}
+      <Leaf value={value} />
+    </div>
+  );
+}
+
+function Leaf({ value }: { value: unknown }) {
+  const [whole, setWhole] = useState(false);
+  if (typeof value === "string") {
+    const cut = !whole && value.length > LONG_TEXT;
+    return (
+      <span class="j-text">
+        "{cut ? value.slice(0, LONG_TEXT) : value}"
+        {cut && (
+          <button type="button" class="link" onClick={() => setWhole(true)}>
+            … {(value.length - LONG_TEXT).toLocaleString()} more
+          </button>
+        )}
+      </span>
+    );
+  }
+  return <span class={value === null || value === undefined ? "j-null" : typeof value === "boolean" ? "j-bool" : "j-number"}>{String(value)}</span>;
+}
+
+function Branch({ value, name, open }: { value: object; name?: string; open: number }) {
+  const [shown, setShown] = useState(open > 0);
+  const [most, setMost] = useState(PIECE);
+  const list = Array.isArray(value);
+  const keys = list ? null : Object.keys(value);
+  const size = list ? (value as unknown[]).length : keys!.length;
+  const brackets = list ? ["[", "]"] : ["{", "}"];
+  const entries: [string, unknown][] = [];
+  if (shown) {
+    for (let at = 0; at < Math.min(size, most); at++) {
+      const key = list ? String(at) : keys![at];
+      entries.push([key, (value as any)[key]]);
+    }
+  }
+  return (
+    <div class="j-branch">
+      <button type="button" class="j-head" aria-expanded={shown} disabled={!size} onClick={() => setShown(!shown)}>
+        <span class="j-arrow" aria-hidden="true">
+          {size ? (shown ? "▾" : "▸") : ""}
+        </span>
+        {name !== undefined && <span class="j-key">{name}: </span>}
+        <span class="j-size">{size === 0 ? brackets.join("") : list ? `[ ${size.toLocaleString()} ]` : shown ? "{" : `{ ${preview(keys!)} }`}</span>
+      </button>
+      {shown && size > 0 && (
+        <div class="j-inner">
+          {entries.map(([key, each]) => (
+            <Value key={key} value={each} name={key} open={open - 1} />
+          ))}
+          {size > most && (
+            <button type="button" class="link" onClick={() => setMost(most + 10 * PIECE)}>
+              {(size - most).toLocaleString()} more
+            </button>
+          )}
+        </div>
+      )}
+    </div>
+  );
+}
+
+const preview = (keys: string[]) => (keys.length > 4 ? `${keys.slice(0, 4).join(", ")}, …` : keys.join(", "));
+
+/** The columns of a list of mappings that look alike; null when it is no table. */
+export function columnsOf(value: unknown): string[] | null {
+  if (!Array.isArray(value) || !value.length) return null;
+  const columns = new Set<string>();
+  for (const row of value.slice(0, 50)) {
+    if (row === null || typeof row !== "object" || Array.isArray(row)) return null;
+    Object.keys(row).forEach((key) => columns.add(key));
+  }
+  return columns.size && columns.size <= 60 ? [...columns] : null;
+}
+
+/** Rows as a table; cells that hold more than one value open as a tree. */
+export function DataTable({ rows, columns, from = 0 }: { rows: Record<string, unknown>[]; columns: string[]; from?: number }) {
+  return (
+    <div class="data-table" tabIndex={0} role="region" aria-label="Rows">
+      <table>
+        <thead>
+          <tr>
+            <th class="number">#</th>
+            {columns.map((name) => (
+              <th key={name} class={typeof rows[0]?.[name] === "number" ? "right" : ""}>
+                {name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, at) => (
+            <tr key={at}>
+              <td class="number quiet">{(from + at).toLocaleString()}</td>
+              {columns.map((name) => (
+                <td key={name} class={typeof row[name] === "number" ? "number right" : ""}>
+                  <Cell value={row[name]} />
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Cell({ value }: { value: unknown }) {
+  if (value === null || value === undefined) return <span class="j-null">null</span>;
+  if (typeof value === "object") return <JsonTree value={value} open={0} />;
+  const text = String(value);
+  return text.length > 120 ? <span title={text}>{text.slice(0, 119)}…</span> : <>{text}</>;
+}

@@ -1,0 +1,76 @@
+/** An execution's log, loaded page by page and then followed as it grows. */
+import { useEffect, useState } from "preact/hooks";
+import { api, Problem } from "../frame/api";
+import { listen, type StreamState } from "../frame/stream";
+import { Log, type OutlinePage } from "./log";
+
+const FIRST_PAGE = 2_000;
+const PAGE = 20_000;
+
+export interface Live {
+  log: Log;
+  /** Everything that existed when the page was opened has arrived. */
+  loaded: boolean;
+  stream: StreamState;
+  problem: Problem | null;
+  /** Goes up whenever the log grew. */
+  version: number;
+}
+
+export function useLog(id: string): Live {
+  const [live, setLive] = useState<Live>(() => start());
+  useEffect(() => {
+    const log = new Log();
+    let stopped = false;
+    let stop = () => {};
+    let told = false;
+    setLive({ ...start(), log });
+    // Many pages may arrive in one frame: they are shown together.
+    const show = (changes: Partial<Live> = {}) => {
+      if (stopped) return;
+      if (Object.keys(changes).length) return setLive((known) => ({ ...known, ...changes, log, version: log.version }));
+      if (told) return;
+      told = true;
+      requestAnimationFrame(() => {
+        told = false;
+        if (!stopped) setLive((known) => ({ ...known, log, version: log.version }));
+      });
+    };
+    const load = async () => {
+      for (;;) {
+        try {
+          const page = await api.get<OutlinePage>(`/api/executions/${id}/outline`, { after: log.length, limit: log.length ? PAGE : FIRST_PAGE });
+          if (stopped) return;
+          log.take(page);
+          show({ problem: null });
+          if (!page.next) break;
+        } catch (error) {
+          if (stopped) return;
+          const problem = error as Problem;
+          show({ problem });
+          if (!problem.away) return;
+          await new Promise((resolve) => setTimeout(resolve, 1500));
+        }
+      }
+      show({ loaded: true });
+      if (log.length && log.nameOf(log.length) === "playbook.processed") return show({ stream: "ended" });
+      stop = listen({
+        path: `/api/executions/${id}/outline/stream`,
+        after: log.length,
+        onEvent: (page: OutlinePage) => {
+          log.take(page);
+          show();
+        },
+        onState: (stream) => show({ stream }),
+      });
+    };
+    void load();
+    return () => {
+      stopped = true;
+      stop();
+    };
+  }, [id]);
+  return live;
+}
+
+const start = (): Live => ({ log: new Log(), loaded: false, stream: "connecting", problem: null, version: 0 });

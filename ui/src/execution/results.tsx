@@ -1,0 +1,201 @@
+/** The results browser: outputs of steps as tree or table; what was stored outside is loaded in ranges. */
+import { useEffect, useState } from "preact/hooks";
+import { api, address } from "../frame/api";
+import { Button, EmptyState, ErrorState, Loading, Status } from "../frame/pieces";
+import type { Asked, Output, Reference, StateDocument } from "./asked";
+import { columnsOf, DataTable, JsonTree } from "./json";
+
+const ROWS = 100;
+
+interface Props {
+  asked: Asked<StateDocument>;
+  step: string | null;
+  onSelect: (step: string | null) => void;
+}
+
+export function Results({ asked, step, onSelect }: Props) {
+  const { value: state, problem, stale } = asked;
+  if (problem && !state) return <ErrorState problem={problem} />;
+  if (!state) return <Loading what="Folding the log" />;
+  const outputs = Object.entries(state.steps).filter(([, each]) => each.output);
+  if (!outputs.length) {
+    return (
+      <EmptyState title="No results yet">
+        <p>A step's output appears here when the step has ended.</p>
+      </EmptyState>
+    );
+  }
+  const own = state.output && !step;
+  const chosen = step && state.steps[step]?.output ? step : null;
+  const output = chosen ? state.steps[chosen].output! : own ? state.output! : outputs[outputs.length - 1][1].output!;
+  const name = chosen ?? (own ? "the execution" : outputs[outputs.length - 1][0]);
+  return (
+    <div class={`results ${stale ? "stale" : ""}`}>
+      <nav class="result-list" aria-label="Steps with results">
+        {state.output && (
+          <button type="button" aria-current={own && !chosen ? "true" : undefined} onClick={() => onSelect(null)}>
+            <strong>Output</strong>
+          </button>
+        )}
+        {outputs.map(([each, { status, output: its }]) => (
+          <button key={each} type="button" aria-current={name === each ? "true" : undefined} onClick={() => onSelect(each)}>
+            <span>{each}</span>
+            <span class="quiet">{its!.ref ? size(its!.ref.meta.bytes) : status === "failed" ? "failed" : kind(its!.data)}</span>
+          </button>
+        ))}
+      </nav>
+      <div class="result">
+        <div class="row">
+          <h2>{name}</h2>
+          <Status status={output.status === "ok" ? "success" : "failed"} />
+        </div>
+        <OutputView key={name} output={output} />
+      </div>
+    </div>
+  );
+}
+
+function OutputView({ output }: { output: Output }) {
+  const { status: _, data, ref, error, ...helpers } = output;
+  return (
+    <>
+      {error && (
+        <div class="error-box">
+          <strong>{error.kind}</strong>
+          <p>{error.message}</p>
+        </div>
+      )}
+      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && <p class="quiet">This step answered nothing.</p> : <Value value={data} />}
+      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="beside it" open={0} />}
+    </>
+  );
+}
+
+/** A value as a table where it is one (or has `rows`), else as a tree. */
+export function Value({ value }: { value: unknown }) {
+  const [tree, setTree] = useState(false);
+  const rows = (value as any)?.rows ?? value;
+  const columns = columnsOf(rows);
+  if (!columns) return <JsonTree value={value} open={2} />;
+  return (
+    <>
+      <Choice tree={tree} setTree={setTree} words={`${rows.length.toLocaleString()} rows, ${columns.length} columns`} />
+      {tree ? <JsonTree value={value} open={2} /> : <Pieces rows={rows} columns={columns} />}
+    </>
+  );
+}
+
+function Choice({ tree, setTree, words }: { tree: boolean; setTree: (tree: boolean) => void; words: string }) {
+  return (
+    <div class="row">
+      <span class="quiet number">{words}</span>
+      <Button class="small" aria-pressed={!tree} onClick={() => setTree(false)}>
+        Table
+      </Button>
+      <Button class="small" aria-pressed={tree} onClick={() => setTree(true)}>
+        Tree
+      </Button>
+    </div>
+  );
+}
+
+function Pieces({ rows, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
+  const [from, setFrom] = useState(0);
+  return (
+    <>
+      <DataTable rows={rows.slice(from, from + ROWS)} columns={columns} from={from} />
+      {rows.length > ROWS && <Pager from={from} step={ROWS} more={from + ROWS < rows.length} go={setFrom} total={rows.length} />}
+    </>
+  );
+}
+
+function Pager({ from, step, more, go, total }: { from: number; step: number; more: boolean; go: (from: number) => void; total?: number }) {
+  return (
+    <div class="row">
+      <Button class="small" disabled={!from} onClick={() => go(Math.max(0, from - step))}>
+        ← Earlier
+      </Button>
+      <span class="quiet number">
+        {from.toLocaleString()} – {(from + step - 1).toLocaleString()}
+        {total !== undefined ? ` of ${total.toLocaleString()}` : ""}
+      </span>
+      <Button class="small" disabled={!more} onClick={() => go(from + step)}>
+        Later →
+      </Button>
+    </div>
+  );
+}
+
+/** A payload in the result store: a range of it at a time, whatever its format; the whole as a download. */
+function Stored({ reference }: { reference: Reference }) {
+  const [from, setFrom] = useState(0);
+  const [part, setPart] = useState<{ format: string; data: any } | null>(null);
+  const [problem, setProblem] = useState<unknown>(null);
+  const name = encoded(reference);
+  const { bytes, rows, content_type } = reference.meta;
+  const load = (signal: AbortSignal) =>
+    api.get<{ format: string; data: any }>(`/api/results/${name}/part`, { offset: from, limit: ROWS }, signal).catch((error) => {
+      // A single object has no elements to count off: small ones come whole.
+      if (from === 0 && bytes <= 4 * 2 ** 20 && error.status === 404) return wholeOf(name, signal);
+      throw error;
+    });
+  useEffect(() => {
+    const leaving = new AbortController();
+    setProblem(null);
+    load(leaving.signal)
+      .then(setPart)
+      .catch((error) => leaving.signal.aborted || setProblem(error));
+    return () => leaving.abort();
+  }, [name, from]);
+  const data = part?.data?.rows ?? part?.data;
+  const columns = columnsOf(data);
+  const total = rows ?? undefined;
+  const full = Array.isArray(data) && data.length === ROWS;
+  return (
+    <>
+      <div class="row">
+        <span class="quiet">
+          stored outside the log · {content_type} · {size(bytes)}
+          {total !== undefined ? ` · ${total.toLocaleString()} rows` : ""}
+        </span>
+        <a class="button small" href={address(`/api/results/${name}`)} download>
+          Download
+        </a>
+      </div>
+      {problem ? (
+        <ErrorState problem={problem} />
+      ) : !part ? (
+        <Loading what="Loading a part of it" />
+      ) : columns ? (
+        <DataTable rows={data} columns={columns} from={from} />
+      ) : typeof data === "string" ? (
+        <pre class="text">{data}</pre>
+      ) : (
+        <JsonTree value={data} open={2} />
+      )}
+      {(from > 0 || full) && <Pager from={from} step={ROWS} more={total !== undefined ? from + ROWS < total : full} go={setFrom} total={total} />}
+    </>
+  );
+}
+
+async function wholeOf(name: string, signal: AbortSignal) {
+  return { format: "json", data: await api.get<unknown>(`/api/results/${name}`, {}, signal) };
+}
+
+/** The reference as it stands in the address: JSON in URL-safe base64. */
+function encoded(reference: Reference): string {
+  const bytes = new TextEncoder().encode(JSON.stringify(reference));
+  let text = "";
+  bytes.forEach((byte) => (text += String.fromCharCode(byte)));
+  return btoa(text).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+}
+
+export function size(bytes: number): string {
+  if (bytes < 1024) return `${bytes} B`;
+  if (bytes < 2 ** 20) return `${(bytes / 1024).toFixed(1)} KiB`;
+  if (bytes < 2 ** 30) return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+  return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+}
+
+const kind = (data: unknown) =>
+  Array.isArray(data) ? `${data.length} items` : data === null || data === undefined ? "nothing" : typeof data === "object" ? `${Object.keys(data).length} keys` : typeof data;

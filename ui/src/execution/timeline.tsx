@@ -1,0 +1,348 @@
+/** When what ran: a row per step, iterations packed into lanes or (when there are too many) into a curve, tasks below.
+ *
+ * The window is a stretch of time; drag over the axis or the rows to zoom in, the buttons or + − and the arrow keys do
+ * the same. Everything is drawn as it was at the chosen moment: what had not ended then is open.
+ */
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Button } from "../frame/pieces";
+import { duration } from "../frame/times";
+import { ERROR, ITERATION, STEP, TASK, type Log } from "./log";
+
+const MOST_BARS = 360;
+const MOST_LANES = 14;
+const BUCKETS = 240;
+
+interface Bar {
+  from: number;
+  to: number;
+  wait: number;
+  state: number;
+  open: boolean;
+  title: string;
+  seq: number;
+}
+
+interface Lane {
+  key: string;
+  label: string;
+  level: 0 | 1;
+  step: string;
+  bars: Bar[][];
+  curve: Curve | null;
+  count: number;
+}
+
+interface Curve {
+  running: Float32Array;
+  failed: Float32Array;
+  most: number;
+}
+
+interface Props {
+  log: Log;
+  version: number;
+  seq: number;
+  order: string[];
+  selected: string | null;
+  onSelect: (step: string | null) => void;
+  onSeq: (seq: number) => void;
+}
+
+export function Timeline({ log, version, seq, order, selected, onSelect, onSeq }: Props) {
+  const begin = log.length ? log.atOf(1) : 0;
+  const last = log.length ? log.atOf(log.length) : 0;
+  const now = seq ? log.atOf(Math.min(seq, log.length)) : last;
+  const whole: [number, number] = [0, Math.max(1, last - begin) * 1.01];
+  const [zoom, setZoom] = useState<[number, number] | null>(null);
+  const [from, to] = zoom ?? whole;
+  const lanes = useMemo(() => lay(log, seq, begin, from, to, order), [log, version, seq, from, to, order]);
+  const [drag, setDrag] = useState<[number, number] | null>(null);
+  const track = useRef<HTMLDivElement>(null);
+
+  const scale = (factor: number, centre = 0.5) => {
+    const span = Math.min(whole[1], Math.max(0.5, (to - from) * factor));
+    const middle = from + (to - from) * centre;
+    const start = Math.max(0, Math.min(whole[1] - span, middle - span * centre));
+    setZoom(span >= whole[1] * 0.999 ? null : [start, start + span]);
+  };
+  const shift = (by: number) => {
+    if (!zoom) return;
+    const span = to - from;
+    const start = Math.max(0, Math.min(whole[1] - span, from + span * by));
+    setZoom([start, start + span]);
+  };
+  const place = (event: PointerEvent | WheelEvent) => {
+    const box = track.current!.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+  };
+  const onKey = (event: KeyboardEvent) => {
+    if (event.key === "+" || event.key === "=") scale(0.5);
+    else if (event.key === "-") scale(2);
+    else if (event.key === "0") setZoom(null);
+    else if (event.key === "ArrowLeft") shift(-0.25);
+    else if (event.key === "ArrowRight") shift(0.25);
+    else return;
+    event.preventDefault();
+  };
+  const down = (event: PointerEvent) => {
+    if (event.button) return;
+    const start = place(event);
+    const move = (moving: PointerEvent) => setDrag([start, place(moving)]);
+    const up = (ending: PointerEvent) => {
+      window.removeEventListener("pointermove", move);
+      window.removeEventListener("pointerup", up);
+      setDrag(null);
+      const end = place(ending);
+      if (Math.abs(end - start) > 0.01) {
+        const [a, b] = [Math.min(start, end), Math.max(start, end)];
+        setZoom([from + (to - from) * a, from + (to - from) * b]);
+      }
+    };
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", up);
+  };
+  const frame = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    // Wheel with a modifier zooms; it must be able to keep the page from zooming itself.
+    const wheel = (event: WheelEvent) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      scale(event.deltaY > 0 ? 1.25 : 0.8, place(event));
+    };
+    const element = frame.current!;
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => element.removeEventListener("wheel", wheel);
+  });
+
+  const percent = (ms: number) => (100 * (ms - from)) / (to - from);
+  return (
+    <div class="timeline" ref={frame} tabIndex={0} onKeyDown={onKey} role="group" aria-label="Timeline; plus and minus zoom, arrows move">
+      <div class="tl-tools">
+        <span class="quiet">
+          {duration(to - from)} shown{zoom ? ` of ${duration(whole[1])}` : ""} · drag to zoom
+        </span>
+        <Button class="small" onClick={() => scale(0.5)} aria-label="Zoom in">
+          +
+        </Button>
+        <Button class="small" onClick={() => scale(2)} disabled={!zoom} aria-label="Zoom out">
+          −
+        </Button>
+        <Button class="small" onClick={() => setZoom(null)} disabled={!zoom}>
+          Whole
+        </Button>
+      </div>
+      <div class="tl-grid">
+        <div class="tl-axis-label" />
+        <div class="tl-axis" ref={track} onPointerDown={down}>
+          {ticks(from, to).map((ms) => (
+            <span key={ms} style={{ left: `${percent(ms)}%` }}>
+              {tickWords(ms, to - from)}
+            </span>
+          ))}
+        </div>
+        {lanes.map((lane) => (
+          <div key={lane.key} class={`tl-row level-${lane.level} ${selected === lane.step ? "selected" : ""}`}>
+            <div class="tl-label">
+              <button type="button" title={lane.label} onClick={() => onSelect(selected === lane.step ? null : lane.step)}>
+                {lane.label}
+              </button>
+              {lane.count > 1 && <span class="quiet number">{lane.count.toLocaleString()}</span>}
+            </div>
+            <div class="tl-track" style={{ height: `${rowHeight(lane)}px` }} onPointerDown={down}>
+              {lane.curve ? (
+                <CurveView curve={lane.curve} />
+              ) : (
+                lane.bars.flatMap((bars, at) =>
+                  bars.map((bar) => <BarView key={`${bar.seq}`} bar={bar} at={at} lane={lane} percent={percent} now={now - begin} onSeq={onSeq} />),
+                )
+              )}
+            </div>
+          </div>
+        ))}
+        <div class="tl-now" aria-hidden="true">
+          {percent(now - begin) >= 0 && percent(now - begin) <= 100 && <i style={{ left: `${percent(now - begin)}%` }} />}
+          {drag && <b style={{ left: `${100 * Math.min(...drag)}%`, width: `${100 * Math.abs(drag[1] - drag[0])}%` }} />}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function BarView({ bar, at, lane, percent, now, onSeq }: { bar: Bar; at: number; lane: Lane; percent: (ms: number) => number; now: number; onSeq: (seq: number) => void }) {
+  const left = Math.max(-0.5, percent(bar.from));
+  const right = Math.min(100.5, percent(bar.open ? Math.max(bar.from, now) : bar.to));
+  const height = lane.bars.length > 1 ? 7 : lane.level === 0 ? 14 : 9;
+  const top = lane.bars.length > 1 ? 4 + at * 8 : (rowHeight(lane) - height) / 2;
+  const wait = bar.wait > bar.from ? (100 * (Math.min(bar.wait, bar.open ? now : bar.to) - bar.from)) / Math.max(0.001, (bar.open ? now : bar.to) - bar.from) : 0;
+  const tone = bar.open ? "running" : bar.state === ERROR ? "failed" : bar.state === 3 ? "skipped" : "done";
+  return (
+    <i
+      class={`tl-bar ${tone} level-${lane.level}`}
+      title={bar.title}
+      style={{ left: `${left}%`, width: `max(2px, ${right - left}%)`, top: `${top}px`, height: `${height}px` }}
+      onDblClick={() => onSeq(bar.seq)}
+    >
+      {wait > 1 && <u style={{ width: `${wait}%` }} />}
+    </i>
+  );
+}
+
+function CurveView({ curve }: { curve: Curve }) {
+  const points = (values: Float32Array) => {
+    let path = `M0 40`;
+    values.forEach((value, at) => (path += `L${((at / (BUCKETS - 1)) * 1000).toFixed(1)} ${(40 - (38 * value) / curve.most).toFixed(1)}`));
+    return `${path}L1000 40Z`;
+  };
+  return (
+    <>
+      <svg class="tl-curve" viewBox="0 0 1000 40" preserveAspectRatio="none" aria-hidden="true">
+        <path d={points(curve.running)} class="running" />
+        <path d={points(curve.failed)} class="failed" />
+      </svg>
+      <span class="tl-most number">up to {Math.round(curve.most).toLocaleString()} at once</span>
+    </>
+  );
+}
+
+const rowHeight = (lane: Lane) => (lane.curve ? 44 : lane.bars.length > 1 ? 8 + 8 * lane.bars.length : lane.level === 0 ? 26 : 20);
+
+/** The rows of a window: of every step its runs, then its iterations, then (outside of loops) its tasks. */
+function lay(log: Log, seq: number, begin: number, from: number, to: number, order: string[]): Lane[] {
+  const spans = log.spans;
+  const end = Math.min(seq || log.length, log.length);
+  const now = end ? log.atOf(end) - begin : 0;
+  const groups = new Map<string, { step: string; task: string; kind: number; found: number[]; total: number }>();
+  const looping = new Set<number>();
+  for (let at = 0; at < spans.length; at++) {
+    if (spans.start.data[at] > end) break;
+    const kind = spans.kind.data[at];
+    if (kind === ITERATION) looping.add(spans.step.data[at]);
+    if (kind === TASK && spans.path.data[at] >= 0) continue;
+    const step = log.steps.texts[spans.step.data[at]];
+    const task = kind === TASK ? log.tasks.texts[spans.task.data[at]] : "";
+    const key = `${step}\n${kind}\n${task}`;
+    let group = groups.get(key);
+    if (!group) groups.set(key, (group = { step, task, kind, found: [], total: 0 }));
+    group.total++;
+    const start = log.atOf(spans.start.data[at]) - begin;
+    const stop = spans.end.data[at] && spans.end.data[at] <= end ? log.atOf(spans.end.data[at]) - begin : now;
+    if (stop >= from && start <= to) group.found.push(at);
+  }
+  const ranks = new Map(order.map((step, at) => [step, at]));
+  const rank = (step: string) => ranks.get(step) ?? order.length;
+  const firsts = new Map<string, number>();
+  for (const group of groups.values()) if (group.kind === STEP && !firsts.has(group.step)) firsts.set(group.step, firsts.size);
+  const sorted = [...groups.values()].sort(
+    (a, b) => (firsts.get(a.step) ?? rank(a.step)) - (firsts.get(b.step) ?? rank(b.step)) || a.kind - b.kind,
+  );
+  const lanes: Lane[] = [];
+  for (const group of sorted) {
+    const iterations = group.kind === ITERATION;
+    const lane: Lane = {
+      key: `${group.step}/${group.kind}/${group.task}`,
+      label: group.kind === STEP ? group.step : iterations ? "iterations" : group.task,
+      level: group.kind === STEP ? 0 : 1,
+      step: group.step,
+      bars: [],
+      curve: null,
+      count: group.total,
+    };
+    if (group.found.length > MOST_BARS) lane.curve = curve(log, group.found, begin, from, to, end, now);
+    else {
+      const bars = group.found.map((at) => bar(log, at, begin, end, now));
+      lane.bars = iterations || overlapping(bars) ? packed(bars) : [bars];
+      if (lane.bars.length > MOST_LANES) {
+        lane.bars = [];
+        lane.curve = curve(log, group.found, begin, from, to, end, now);
+      }
+    }
+    lanes.push(lane);
+  }
+  return lanes;
+}
+
+function bar(log: Log, at: number, begin: number, end: number, now: number): Bar {
+  const spans = log.spans;
+  const from = log.atOf(spans.start.data[at]) - begin;
+  const ended = spans.end.data[at] > 0 && spans.end.data[at] <= end;
+  const to = ended ? log.atOf(spans.end.data[at]) - begin : now;
+  const begun = spans.begun.data[at] && spans.begun.data[at] <= end ? log.atOf(spans.begun.data[at]) - begin : to;
+  const path = spans.path.data[at] >= 0 ? ` iteration ${log.paths.texts[spans.path.data[at]]}` : "";
+  const task = spans.kind.data[at] === TASK ? ` ${log.tasks.texts[spans.task.data[at]]}, attempt ${spans.attempt.data[at]}` : "";
+  const words = ended ? ["", "done", "failed", "skipped"][spans.state.data[at]] : "running";
+  const queued = spans.kind.data[at] === STEP && begun > from ? `, queued ${duration(begun - from)}` : "";
+  return {
+    from,
+    to,
+    wait: spans.kind.data[at] === STEP ? begun : from,
+    state: spans.state.data[at],
+    open: !ended,
+    seq: spans.start.data[at],
+    title: `${log.steps.texts[spans.step.data[at]]}${path}${task}: ${words}, ${duration(to - from)}${queued}`,
+  };
+}
+
+const overlapping = (bars: Bar[]) => {
+  let last = -1;
+  for (const each of bars) {
+    if (each.from < last) return true;
+    last = Math.max(last, each.to);
+  }
+  return false;
+};
+
+/** Bars that overlap stand in different lanes; the first free one takes each. */
+function packed(bars: Bar[]): Bar[][] {
+  const lanes: Bar[][] = [];
+  const ends: number[] = [];
+  for (const each of [...bars].sort((a, b) => a.from - b.from)) {
+    let at = ends.findIndex((end) => end <= each.from);
+    if (at < 0) at = ends.length;
+    (lanes[at] ??= []).push(each);
+    ends[at] = each.open ? Infinity : each.to;
+  }
+  return lanes.length ? lanes : [[]];
+}
+
+/** How many ran at once on average in each part of the window. */
+function curve(log: Log, found: number[], begin: number, from: number, to: number, end: number, now: number): Curve {
+  const whole = new Float64Array(BUCKETS + 1); // differences: buckets that a span covers from end to end
+  const running = new Float32Array(BUCKETS);
+  const failed = new Float32Array(BUCKETS);
+  const width = (to - from) / BUCKETS;
+  const spans = log.spans;
+  for (const at of found) {
+    const ended = spans.end.data[at] > 0 && spans.end.data[at] <= end;
+    const start = Math.max(0, (log.atOf(spans.start.data[at]) - begin - from) / width);
+    const stop = Math.min(BUCKETS, Math.max(start, ((ended ? log.atOf(spans.end.data[at]) - begin : now) - from) / width));
+    const first = Math.min(BUCKETS - 1, Math.floor(start));
+    const last = Math.min(BUCKETS - 1, Math.floor(stop));
+    if (first === last) running[first] += stop - start;
+    else {
+      running[first] += first + 1 - start;
+      running[last] += stop - last;
+      whole[first + 1]++;
+      whole[last]--;
+    }
+    if (ended && spans.state.data[at] === ERROR) failed[last]++;
+  }
+  let covering = 0;
+  for (let at = 0; at < BUCKETS; at++) running[at] += covering += whole[at];
+  return { running, failed, most: Math.max(1, ...running) };
+}
+
+function ticks(from: number, to: number): number[] {
+  const rough = (to - from) / 7;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough)!;
+  const found: number[] = [];
+  for (let at = Math.ceil(from / step) * step; at <= to - step * 0.25; at += step) found.push(at);
+  return found;
+}
+
+function tickWords(ms: number, span: number): string {
+  if (ms === 0) return "0";
+  if (span < 2000) return `${Math.round(ms * 100) / 100} ms`;
+  if (span < 120_000) return `${Math.round(ms / 10) / 100} s`;
+  return duration(ms);
+}

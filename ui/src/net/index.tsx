@@ -1,0 +1,210 @@
+/** The net drawn: steps and arcs, with the state of a moment on them when there is one. */
+import "@xyflow/react/dist/base.css";
+import "./net.css";
+import { BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Moment, StepMoment } from "../execution/moment";
+import { HEIGHT, place, shortened, WIDTH, type Net, type NetStep } from "./layout";
+
+export type { Net } from "./layout";
+
+interface StepData extends Record<string, unknown> {
+  node: NetStep;
+  moment: StepMoment | null;
+  live: boolean;
+  across: boolean;
+  selected: boolean;
+}
+
+const STATUS_TEXT: Record<string, string> = {
+  pending: "not reached",
+  parked: "waiting",
+  scheduled: "queued",
+  running: "running",
+  success: "done",
+  failed: "failed",
+  skipped: "skipped",
+  cancelled: "cancelled",
+};
+
+function StepNode({ data }: NodeProps<Node<StepData>>) {
+  const { node, moment, live, across, selected } = data;
+  const status = moment?.status ?? (live ? "pending" : "plain");
+  const kinds = [...new Set(node.tasks.map((task) => task.kind))].join(" · ") || (node.loop ? "loop" : "route");
+  const total = moment?.iterations ?? 0;
+  return (
+    <div class={`net-step ${status} ${selected ? "selected" : ""}`} title={node.description ?? undefined}>
+      <Handle type="target" position={across ? Position.Left : Position.Top} isConnectable={false} />
+      <div class="net-name">
+        <i aria-hidden="true" />
+        <span>{node.step}</span>
+        {node.gate && <b title="has a gate: admit rules decide when a token enters">◇</b>}
+        {node.loop && <b title={`loop, ${node.loop.mode}`}>↻</b>}
+      </div>
+      <div class="net-kinds">{moment?.status === "running" && moment.task ? moment.task : kinds}</div>
+      {live && (
+        <div class="net-state">
+          <span>{STATUS_TEXT[status] ?? status}</span>
+          {total > 0 && (
+            <span class="number" title={`${moment!.iterationsDone} of ${total} iterations, ${moment!.iterationsFailed} failed`}>
+              {moment!.iterationsDone.toLocaleString()}/{total.toLocaleString()}
+              {moment!.iterationsFailed > 0 && <em class="bad"> {moment!.iterationsFailed} ✕</em>}
+            </span>
+          )}
+          {total === 0 && (moment?.runs ?? 0) > 1 && <span class="number">{moment!.runs} runs</span>}
+        </div>
+      )}
+      {total > 0 && (
+        <div class="net-bar" aria-hidden="true">
+          <u style={{ width: `${(100 * (moment!.iterationsDone - moment!.iterationsFailed)) / total}%` }} />
+          <u class="bad" style={{ width: `${(100 * moment!.iterationsFailed) / total}%` }} />
+        </div>
+      )}
+      {(moment?.retries ?? 0) > 0 && (
+        <span class="net-badge retry" title={`${moment!.retries} retries, up to ${moment!.attempts} attempts of one task`}>
+          ⟳ {moment!.retries}
+        </span>
+      )}
+      {(moment?.parked.size ?? 0) > 0 && (
+        <span class="net-badge parked" title={`tokens that wait: ${[...moment!.parked.values()].join(", ")}`}>
+          ● {moment!.parked.size}
+        </span>
+      )}
+      <Handle type="source" position={across ? Position.Right : Position.Bottom} isConnectable={false} />
+    </div>
+  );
+}
+
+interface ArcData extends Record<string, unknown> {
+  words: string;
+  whole: string;
+  taken: number;
+  way: { path: string; x: number; y: number };
+}
+
+function ArcEdge(props: EdgeProps<Edge<ArcData>>) {
+  const { data, markerEnd } = props;
+  if (!data) return null;
+  const { path, x, y } = data.way;
+  return (
+    <>
+      <BaseEdge path={path} markerEnd={markerEnd} />
+      {(data.words !== "" || data.taken > 1) && (
+        <EdgeLabelRenderer>
+          <div class="net-when" title={data.whole} style={{ transform: `translate(-50%, -50%) translate(${x}px, ${y}px)` }}>
+            {data.words}
+            {data.taken > 1 && <b class="number"> ×{data.taken}</b>}
+          </div>
+        </EdgeLabelRenderer>
+      )}
+    </>
+  );
+}
+
+const nodeTypes = { step: StepNode as any };
+const edgeTypes = { arc: ArcEdge as any };
+
+interface NetProps {
+  net: Net;
+  moment?: Moment | null;
+  selected?: string | null;
+  onSelect?: (step: string | null) => void;
+}
+
+export function NetView(props: NetProps) {
+  const frame = useRef<HTMLDivElement>(null);
+  const [wide, setWide] = useState<boolean | null>(null);
+  useEffect(() => {
+    const watch = new ResizeObserver(([entry]) => entry.contentRect.width > 0 && setWide(entry.contentRect.width > 620));
+    watch.observe(frame.current!);
+    return () => watch.disconnect();
+  }, []);
+  return (
+    <div class="net" ref={frame} role="region" aria-label={`The net of ${props.net.path}`}>
+      {wide !== null && (
+        <ReactFlowProvider>
+          <Drawing {...props} across={wide} />
+        </ReactFlowProvider>
+      )}
+    </div>
+  );
+}
+
+function Drawing({ net, moment, selected, onSelect, across }: NetProps & { across: boolean }) {
+  const placed = useMemo(() => place(net, across), [net, across]);
+  const flow = useReactFlow();
+  useEffect(() => {
+    const timer = setTimeout(() => void flow.fitView({ padding: 0.08, maxZoom: 1.1, minZoom: 0.2 }), 0);
+    return () => clearTimeout(timer);
+  }, [placed]);
+
+  const nodes = useMemo<Node<StepData>[]>(
+    () =>
+      net.nodes.map((node) => {
+        const at = moment?.steps.get(node.step) ?? null;
+        return {
+          id: node.step,
+          type: "step",
+          position: placed.positions.get(node.step)!,
+          width: WIDTH,
+          height: HEIGHT,
+          draggable: false,
+          connectable: false,
+          deletable: false,
+          ariaLabel: `step ${node.step}${moment ? `, ${STATUS_TEXT[at?.status ?? "pending"]}` : ""}`,
+          data: { node, moment: at, live: !!moment, across, selected: selected === node.step },
+        };
+      }),
+    [net, moment, placed, selected],
+  );
+  const edges = useMemo<Edge<ArcData>[]>(
+    () =>
+      net.arcs.map((arc) => {
+        const at = moment?.arcs.get(`${arc.source}#${arc.index}`);
+        const target = moment?.steps.get(arc.target)?.status;
+        const moving = !!at?.taken && (target === "running" || target === "scheduled") && moment?.status === "running";
+        const state = at?.taken ? "taken" : at?.refused ? "refused" : moment ? "idle" : "plain";
+        const whole = arc.when === null || arc.when === undefined ? "" : String(arc.when);
+        return {
+          id: `${arc.source}#${arc.index}`,
+          source: arc.source,
+          target: arc.target,
+          type: "arc",
+          focusable: false,
+          selectable: false,
+          class: `net-arc ${state} ${moving ? "moving" : ""}`,
+          className: `net-arc ${state} ${moving ? "moving" : ""}`,
+          markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: `var(--arc-${state})` },
+          data: { whole, words: shortened(whole), taken: at?.taken ?? 0, way: placed.ways.get(`${arc.source}#${arc.index}`)! },
+        };
+      }),
+    [net, moment, placed],
+  );
+  return (
+    <ReactFlow
+      nodes={nodes}
+      edges={edges}
+      nodeTypes={nodeTypes}
+      edgeTypes={edgeTypes}
+      nodesDraggable={false}
+      nodesConnectable={false}
+      elementsSelectable={!!onSelect}
+      edgesFocusable={false}
+      deleteKeyCode={null}
+      zoomOnScroll={false}
+      preventScrolling={false}
+      panOnScroll={false}
+      minZoom={0.1}
+      maxZoom={2}
+      proOptions={{ hideAttribution: true }}
+      onNodeClick={(_: unknown, node: Node) => onSelect?.(node.id === selected ? null : node.id)}
+      onPaneClick={() => onSelect?.(null)}
+      onKeyDown={(event: any) => {
+        const id = (event.target as HTMLElement).dataset?.id;
+        if (id && (event.key === "Enter" || event.key === " ")) onSelect?.(id === selected ? null : id);
+      }}
+    >
+      <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: 0.08, maxZoom: 1.1 }} />
+    </ReactFlow>
+  );
+}
