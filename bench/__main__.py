@@ -1,7 +1,7 @@
 """`python -m bench [--quick] [--peers] [PART ...]`: measure, keep every figure, and write docs/benchmarks.md.
 
-Parts are w1 w2 w3 w4 growth, and the other modules of this folder that have a `measure`: engine, store, tools and so
-on. Each part runs in a process of its own, so that its memory and its caches are its own.
+Parts are w1 w2 w3 w4, and the other modules of this folder that have a `measure`: growth, engine, store, tools and
+so on. Each part runs in a process of its own, so that its memory and its caches are its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bench.transfer import places
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "latest.jsonl"
 DOCS = HERE.parent / "docs"
-WORKLOADS = ("w1", "w2", "w3", "w4", "growth")
-SLOW = ("served", "transfer")  # have rounds of their own, and take minutes: not in a quick run
+WORKLOADS = ("w1", "w2", "w3", "w4")
+SLOW = ("growth", "served", "transfer")  # have rounds of their own, and take minutes: not in a quick run
 
 
 def micro_parts() -> dict[str, str]:

@@ -13,18 +13,24 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.figures import Figure
+from bench.growth import CURVES, SIZES, metric
 from bench.peers import Told
 from bench.served import FORMS
 from noetl import __version__
 
 PACKAGES = ("msgspec", "aiohttp", "jinja2", "duckdb", "pyarrow")
+GROWTH_COLOURS = ("#2563eb", "#059669", "#d97706", "#9333ea")
 COLOURS = {"noetl": "#2563eb", "limit": "#9ca3af"}
 
 
 def write(figures: list[Figure], folder: Path, *, quick: bool, told: Sequence[Told] = ()) -> None:
     """Write both files."""
     # Both are made before either is written: a file of ours that changed is no change of what was measured.
-    made = {"benchmarks.svg": plot(figures), "benchmarks.md": page(figures, quick=quick, told=told)}
+    made = {
+        "benchmarks.svg": plot(figures),
+        "growth.svg": growth_plot(figures),
+        "benchmarks.md": page(figures, quick=quick, told=told),
+    }
     for name, text in made.items():
         (folder / name).write_text(text)
 
@@ -49,7 +55,11 @@ def page(figures: list[Figure], *, quick: bool = False, told: Sequence[Told] = (
         sections += ["## Beside the peers\n", _peers(beside, told)]
     growth = [each for each in figures if each.workload == "growth" and each.engine == "noetl"]
     if growth:
-        sections += ["## How cost grows\n", _plain(growth)]
+        sections += [
+            "## How cost grows\n",
+            _growth(growth),
+            "![cost of one piece as its surroundings grow](growth.svg)\n",
+        ]
     micro = [each for each in figures if not each.workload.startswith("W") and each.workload != "growth"]
     if micro:
         sections += ["## Parts\n", _plain(micro)]
@@ -161,6 +171,25 @@ def _plain(figures: Iterable[Figure]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _growth(figures: Iterable[Figure]) -> str:
+    """A row a curve: the cost of one piece at each size, and what the largest costs beside the cheapest."""
+    known = {each.metric: each for each in figures}
+    lines = ["| the cost of | at the sizes | | | | largest to cheapest |", "|---|--:|--:|--:|--:|--:|"]
+    for curve, what in CURVES.items():
+        points = [(size, known[metric(curve, size)]) for size in SIZES[curve] if metric(curve, size) in known]
+        if points:
+            cells = [f"{size:,}: {number(each.median)} {each.unit}" for size, each in points]
+            cells += [""] * (4 - len(cells))
+            lines.append(f"| {what} | {' | '.join(cells)} | {_steepness(points):.2f}x |")
+    others = [each for each in known.values() if each.metric.startswith("a page")]
+    lines += ["", *(f"- {each.metric}: {number(each.median)} {each.unit}" for each in others)]
+    return "\n".join(lines) + "\n"
+
+
+def _steepness(points: Sequence[tuple[int, Figure]]) -> float:
+    return points[-1][1].median / min(each.median for _, each in points)
+
+
 def _memory(each: Figure) -> str:
     return f"{each.rss_mb:,.0f} MB" if each.rss_mb is not None else ""
 
@@ -213,4 +242,41 @@ def plot(figures: list[Figure]) -> str:
         parts.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{each.workload} {each.metric}</text>')
         parts.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="16" fill="{COLOURS["noetl"]}"/>')
         parts.append(f'<text x="{left + length + 6:.1f}" y="{y + 13}">{times_limit:.1f}x</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def growth_plot(figures: list[Figure]) -> str:
+    """A line a curve: the cost of one piece in multiples of the curve's cheapest point, over the size."""
+    known = {each.metric: each.median for each in figures if each.workload == "growth"}
+    left, top, width, height, most = 60, 30, 560, 220, 3.0
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 330}" height="{top + height + 50}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="16">'
+        "cost of one piece, in multiples of its cheapest (over the size, logarithmic)</text>",
+    ]
+
+    def place(size: int, times: float) -> tuple[float, float]:
+        return left + width * math.log10(max(size, 1)) / 6, top + height * (1 - min(times, most) / most)
+
+    for times in (0.0, 1.0, 1.5, 2.0, 3.0):
+        y = place(1, times)[1]
+        dash = ' stroke-dasharray="4 4"' if times == 1.5 else ""
+        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + width}" y2="{y:.1f}" stroke="#d1d5db"{dash}/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{times:g}x</text>')
+    for power in range(7):
+        x = place(10**power, 0)[0]
+        parts.append(f'<text x="{x:.1f}" y="{top + height + 18}" text-anchor="middle">{10**power:,}</text>')
+    for number_of, (curve, colour) in enumerate(zip(CURVES, GROWTH_COLOURS, strict=True)):
+        points = [(size, known[metric(curve, size)]) for size in SIZES[curve] if metric(curve, size) in known]
+        if not points:
+            continue
+        least = min(cost for _, cost in points)
+        spots = [place(size, cost / least) for size, cost in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in spots]
+        y = top + 16 + 20 * number_of
+        parts.append(f'<rect x="{left + width + 16}" y="{y - 9}" width="10" height="10" fill="{colour}"/>')
+        parts.append(f'<text x="{left + width + 32}" y="{y}">{CURVES[curve]}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -110,7 +110,7 @@ def _many(workload: str, executions: int, rounds: int) -> Case:
 
 
 def cases(part: str, quick: bool) -> list[Case]:
-    """The cases of w1, w2, w3, w4 or growth."""
+    """The cases of w1, w2, w3 or w4."""
     few = 4 if quick else 1  # so many times fewer rounds
     if part == "w1":
         return [_chain("W1", 1, "noop", 12 // few), _chain("W1", 1, "python", 8 // few)]
@@ -118,12 +118,7 @@ def cases(part: str, quick: bool) -> list[Case]:
         return [_chain("W2", 40, "python", 12 // few), _chain("W2", 40, "noop", 12 // few)]
     if part == "w3":
         return [_loop("W3", 1000, "noop", 8 // few), _loop("W3", 1000, "python", 8 // few)]
-    if part == "w4":
-        return [_many("W4", 1000, 4 // few)]
-    sizes = (100, 1_000) if quick else (100, 1_000, 10_000, 100_000)
-    lengths = (10, 100) if quick else (10, 100, 1_000)
-    loops = [_loop("growth", items, "noop", 3 if items < 10_000 else 1) for items in sizes]
-    return loops + [_chain("growth", steps, "noop", 3) for steps in lengths]
+    return [_many("W4", 1000, 4 // few)]
 
 
 async def measure_case(case: Case, folder: Path, rounds: int) -> list[Figure]:
@@ -173,7 +168,7 @@ def measure_cold(folder: Path, rounds: int) -> Iterator[Figure]:
 
 
 def measure(part: str, *, quick: bool = False) -> Iterator[Figure]:
-    """All figures of w1, w2, w3, w4 or growth."""
+    """All figures of w1, w2, w3 or w4."""
     for case in cases(part, quick):
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir="."))  # on the disk that the project is on, not in memory
         try:

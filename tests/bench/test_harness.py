@@ -10,8 +10,9 @@ import pytest
 from bench import __main__ as harness
 from bench import peers, workloads
 from bench.figures import Figure, collected, figure
+from bench.growth import metric
 from bench.peers import PEERS, Told
-from bench.report import nearness, page, plot
+from bench.report import growth_plot, nearness, page, plot
 
 
 def test_a_figure_has_the_median_and_the_spread_of_its_samples():
@@ -84,6 +85,17 @@ def test_a_peer_that_cannot_be_installed_is_told_of(monkeypatch, tmp_path):
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_every_peer_has_a_script_that_compiles(peer):
     compile(peer.script.read_text(), peer.script, "exec")
+
+
+def test_the_page_tells_how_cost_grows_and_draws_it():
+    points = [
+        figure("noetl", "growth", metric("item", size), [cost], "us")
+        for size, cost in ((100, 300), (1_000, 200), (10_000, 260))
+    ]
+    text = page(points)
+    assert "| an item, in a loop of | 100: 300 us | 1,000: 200 us | 10,000: 260 us |  | 1.30x |" in text
+    drawing = ElementTree.fromstring(growth_plot(points))
+    assert len(drawing.findall("{http://www.w3.org/2000/svg}circle")) == 3
 
 
 def test_a_rate_and_a_time_are_near_their_limit_in_the_same_sense():

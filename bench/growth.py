@@ -1,0 +1,137 @@
+"""How cost grows: the same piece of work in ever larger surroundings, on the embedded engine with its SQLite log.
+
+Four curves, each the wall time of one piece at growing sizes: an item of a loop, a step of a chain, a step that
+comes after a log of so many events, and an execution in a database that holds so many others. Flat is the promise:
+the last point of a curve costs at most 1.5 times its cheapest one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from bench.figures import Figure, figure
+from bench.workloads import HEAD, chain, fan_out, run_one
+from noetl.control.requests import Submission
+from noetl.local import LocalEngine, open_local
+from noetl.model.events import PlaybookProcessed, StepDone
+from noetl.ports import ExecutionFilter
+from noetl.testing.event_store_suite import make_append
+
+TAIL = 60  # steps after the loop that made the log long
+CURVES = {
+    "item": "an item, in a loop of",
+    "step": "a step, in a chain of",
+    "event": "a step, after a log of so many events",
+    "execution": "an execution, among so many in the database",
+}
+SIZES = {
+    "item": (100, 1_000, 10_000, 100_000),
+    "step": (10, 100, 1_000, 10_000),
+    "event": (1_000, 10_000, 100_000, 1_000_000),
+    "execution": (0, 1_000, 10_000, 100_000),
+}
+
+
+def metric(curve: str, size: int) -> str:
+    """The name of a point."""
+    return f"{CURVES[curve]}: {size:,}"
+
+
+def measure(*, quick: bool = False) -> Iterator[Figure]:
+    """Every point of every curve."""
+    for curve in CURVES:
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as name:
+            yield from asyncio.run(_measure(curve, SIZES[curve][: 2 if quick else None], Path(name).resolve()))
+
+
+async def _measure(curve: str, sizes: tuple[int, ...], folder: Path) -> list[Figure]:
+    async with await open_local(home=folder / "engine", store=str(folder / "engine.db")) as engine:
+        await run_one(engine, chain(1, "noop"))
+        return [point async for point in _POINTS[curve](engine, sizes)]
+
+
+async def _items(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+    for size in sizes:
+        text = fan_out(size)
+        samples = [await _seconds(engine, text) / size for _ in range(max(1, min(10, 20_000 // size)))]
+        yield _point("item", size, samples)
+
+
+async def _steps(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+    for size in sizes:
+        text = chain(size, "noop")
+        await run_one(engine, text)  # compiled
+        samples = [await _seconds(engine, text) / size for _ in range(max(1, min(20, 3_000 // size)))]
+        yield _point("step", size, samples)
+
+
+async def _after(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+    for size in sizes:
+        execution_id = await engine.orchestrator.submit(Submission(text=_loop_then_chain(size // 3)))
+        await engine.orchestrator.wait(execution_id)
+        summary = await engine.orchestrator.summary(execution_id)
+        events = await engine.orchestrator.events(execution_id, summary.seq - TAIL * 6)
+        ends = [each.at for each in events if isinstance(each.body, StepDone)][-TAIL:]
+        gaps = sorted(later - earlier for earlier, later in itertools.pairwise(ends))
+        # One gap in many has a snapshot or a checkpoint of SQLite in it: the mean tells of those, too.
+        yield _point("event", size, [statistics.fmean(gaps)])
+
+
+async def _among(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+    text, held = chain(1, "noop"), 0
+    for size in sizes:
+        while held < size:
+            many = min(1_000, size - held)
+            await asyncio.gather(*(_finished(engine, held + n) for n in range(many)))
+            held += many
+        samples = [await _seconds(engine, text) for _ in range(60)]
+        yield _point("execution", size, samples)
+        began = time.perf_counter()
+        for _ in range(10):
+            await engine.orchestrator.executions(ExecutionFilter(limit=100))
+        listing = (time.perf_counter() - began) / 10
+        yield figure("noetl", "growth", f"a page of 100 executions, among so many: {size:,}", [listing * 1e6], "us")
+
+
+async def _finished(engine: LocalEngine, number: int) -> None:
+    """An execution that ended long ago."""
+    append = make_append(str(1_000_000 + number), 0, PlaybookProcessed(outcome="success"), status="success")
+    await engine.orchestrator.store.append(append)
+
+
+async def _seconds(engine: LocalEngine, text: str) -> float:
+    began = time.perf_counter()
+    await run_one(engine, text)
+    return time.perf_counter() - began
+
+
+def _loop_then_chain(items: int) -> str:
+    text = HEAD.format(name=f"long_{items}") + (
+        f"workload: {{n: {items}}}\nworkflow:\n  - step: start\n"
+        '    loop: {in: "{{ range(workload.n) | list }}", iterator: x, spec: {mode: parallel, max_in_flight: 100}}\n'
+        "    tool: {kind: noop}\n    next: {arcs: [{step: s0}]}\n"
+    )
+    for n in range(TAIL + 1):
+        text += f"  - step: s{n}\n    tool: {{kind: noop}}\n"
+        if n < TAIL:
+            text += f"    next: {{arcs: [{{step: s{n + 1}}}]}}\n"
+    return text
+
+
+def _point(curve: str, size: int, samples: list[float]) -> Figure:
+    return figure("noetl", "growth", metric(curve, size), [taken * 1e6 for taken in samples], "us")
+
+
+_POINTS = {"item": _items, "step": _steps, "event": _after, "execution": _among}
+
+
+if __name__ == "__main__":
+    for found in measure(quick="--quick" in sys.argv):
+        print(f"{found.metric:60} {found.median:12,.1f} {found.unit}  n={found.n}", flush=True)
