@@ -270,6 +270,33 @@ class Client:
         """Forget one; NotFound when there is none."""
         self.line.ask("DELETE", f"/api/credentials/{quote(name, safe='')}")
 
+    # ── schedules ───────────────────────────────────────────────────────────────────────
+
+    def add_schedule(self, path: str, cron: str, **fields: Any) -> dict[str, Any]:
+        """Start a playbook by the clock; fields: name, tz, version, payload, catch_up, overlap, paused."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        return self._document("POST", "/api/schedules", {"path": path, "cron": cron, **given})
+
+    def schedules(self) -> Iterator[dict[str, Any]]:
+        """All of them, by name."""
+        return self._pages("/api/schedules")
+
+    def schedule(self, name: str, count: int = 3) -> dict[str, Any]:
+        """One of them, with its next ticks."""
+        return self._document("GET", f"/api/schedules/{quote(name, safe='')}?count={count}")
+
+    def remove_schedule(self, name: str) -> None:
+        """Forget it."""
+        self.line.ask("DELETE", f"/api/schedules/{quote(name, safe='')}")
+
+    def pause_schedule(self, name: str) -> dict[str, Any]:
+        """Tick no more."""
+        return self._document("POST", f"/api/schedules/{quote(name, safe='')}/pause")
+
+    def resume_schedule(self, name: str) -> dict[str, Any]:
+        """Tick again, from now on."""
+        return self._document("POST", f"/api/schedules/{quote(name, safe='')}/resume")
+
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
@@ -283,6 +310,19 @@ class Client:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _document(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        found: dict[str, Any] = self.line.ask(method, path, body)
+        return found
+
+    def _pages(self, path: str) -> Iterator[dict[str, Any]]:
+        after: str | None = None
+        while True:
+            page = self.line.ask("GET", path, query={"after": after, "limit": PAGE})
+            yield from page["items"]
+            after = page["next"]
+            if after is None:
+                return
 
     def _steer(self, execution_id: str, verb: str, body: Mapping[str, Any]) -> ExecutionSummary:
         return summary_of(self.line.ask("POST", f"/api/executions/{quote(execution_id, safe='')}/{verb}", body))

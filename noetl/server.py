@@ -105,7 +105,7 @@ class Server:
         from noetl.api.broker import WorkOverNats
         from noetl.api.operations import Operations
         from noetl.api.parts import Parts
-        from noetl.backends import open_owners, open_server_stores
+        from noetl.backends import open_owners, open_server_stores, open_triggers
         from noetl.backends.keychain import InstalledCredentials, open_keychain
         from noetl.backends.queue.ticketed import TicketedRunQueue
         from noetl.backends.results import open_results
@@ -113,6 +113,8 @@ class Server:
         from noetl.control.housekeeping import collecting
         from noetl.control.membership import membership
         from noetl.control.orchestrator import Orchestrator
+        from noetl.control.scheduler import Scheduler, scheduling
+        from noetl.control.schedules import Schedules
         from noetl.drivers import tracing
         from noetl.drivers.clock import RealClock
         from noetl.tools import specs
@@ -154,7 +156,10 @@ class Server:
                 signs=cluster,
             )
             closing.push_async_callback(orchestrator.close)
-            self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__)
+            clock = RealClock()
+            triggers = open_triggers(events)
+            schedules = Schedules(triggers, orchestrator.catalogue, clock)
+            self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__, schedules)
             app.state.parts = self._opened
             app.state.operations = operations = Operations(self._opened, app.state.roster)
             await closing.enter_async_context(operations.sampling())
@@ -167,7 +172,9 @@ class Server:
             self._recovered = True
             if cluster is not None:
                 self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
-            await closing.enter_async_context(collecting(results, RealClock()))
+            await closing.enter_async_context(collecting(results, clock))
+            scheduler = Scheduler(triggers, orchestrator, clock, cluster)
+            await closing.enter_async_context(scheduling(scheduler, schedules))
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))
             yield

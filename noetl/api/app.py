@@ -20,6 +20,7 @@ from noetl.api import (
     playbooks,
     problems,
     results,
+    schedules,
     session,
     work,
 )  # fmt: skip
@@ -51,7 +52,7 @@ def create_app(
         root_path=root_path,
     )
     for module in (
-        executions, outlines, playbooks, editing, credentials, results, session, health, operations, pages,
+        executions, outlines, playbooks, editing, credentials, schedules, results, session, health, operations, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.roster = work.Roster()

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from noetl.api.access import Caller, Role, Tokens
 from noetl.control.orchestrator import Orchestrator
+from noetl.control.schedules import Schedules
 from noetl.model.tool import ToolSpec
 from noetl.ports import CredentialStore
 
@@ -25,6 +26,7 @@ class Parts(Struct):
     specs: Callable[[], Mapping[str, ToolSpec]]
     credentials: CredentialStore | None = None
     version: str = ""
+    schedules: Schedules | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from noetl.backends.cluster.postgres import PostgresCluster
     from noetl.drivers.nats_bus import NatsBus
     from noetl.drivers.owners import Owners
-    from noetl.ports import EventStore, PlaybookStore, RunQueue
+    from noetl.ports import EventStore, PlaybookStore, RunQueue, TriggerStore
 
 
 POSTGRES = ("postgresql", "postgres")
@@ -46,6 +46,22 @@ def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
         f"no event store is called {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
         "the path of a file, or memory:"
     )
+
+
+def open_triggers(events: EventStore) -> TriggerStore:
+    """The schedules and webhooks that lie beside an event store."""
+    database, file = getattr(events, "database", None), getattr(events, "file", None)
+    if database is not None:
+        from noetl.backends.triggers.postgres import PostgresTriggerStore
+
+        return PostgresTriggerStore(database)
+    if file is not None:
+        from noetl.backends.triggers.sqlite import SqliteTriggerStore
+
+        return SqliteTriggerStore(file)
+    from noetl.backends.triggers.memory import MemoryTriggerStore
+
+    return MemoryTriggerStore()
 
 
 class ServerStores(NamedTuple):

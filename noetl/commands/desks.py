@@ -15,6 +15,7 @@ from noetl.ports import ExecutionFilter, ExecutionSummary, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.client import Client
+    from noetl.control.schedules import Schedule
     from noetl.control.views import RunResult
     from noetl.dsl.diagnostics import Diagnostic
     from noetl.local import LocalEngine
@@ -25,8 +26,34 @@ LAST = "last"
 PAGE = 1_000
 
 
+class ScheduleDesk(Protocol):
+    """Where schedules are kept; answers are documents."""
+
+    async def add(self, path: str, cron: str, **fields: Any) -> Mapping[str, Any]:
+        """Keep a new one."""
+
+    async def list(self) -> list[Mapping[str, Any]]:
+        """All of them, by name."""
+
+    async def get(self, name: str, count: int = 3) -> Mapping[str, Any]:
+        """One of them, with its next ticks."""
+
+    async def remove(self, name: str) -> None:
+        """Forget it."""
+
+    async def pause(self, name: str) -> Mapping[str, Any]:
+        """Tick no more."""
+
+    async def resume(self, name: str) -> Mapping[str, Any]:
+        """Tick again."""
+
+
 class Desk(Protocol):
     """Where executions are looked at and steered."""
+
+    @property
+    def schedules(self) -> ScheduleDesk:
+        """Where schedules are kept."""
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """Newest first."""
@@ -198,6 +225,11 @@ class LocalDesk:
             raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
         return found
 
+    @property
+    def schedules(self) -> LocalSchedules:
+        """Schedules of this machine; a server on the same store carries them out."""
+        return LocalSchedules(self._engine)
+
     async def _cancel_children(self, execution_id: str, reason: str) -> None:
         open_ones = ("pending", "running", "paused")
         where = ExecutionFilter(parent=execution_id, status=open_ones, limit=PAGE)
@@ -206,6 +238,82 @@ class LocalDesk:
                 await self.cancel(child.execution_id, reason)
             except Conflict:
                 continue  # it ended first
+
+
+class LocalSchedules:
+    """Schedules in this machine's store."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        from noetl.backends import open_triggers
+        from noetl.control.schedules import Schedules
+        from noetl.drivers.clock import RealClock
+
+        orchestrator = engine.orchestrator
+        self._clock = RealClock()
+        self._schedules = Schedules(open_triggers(orchestrator.store), orchestrator.catalogue, self._clock)
+
+    async def add(self, path: str, cron: str, **fields: Any) -> Mapping[str, Any]:
+        """Keep a new one."""
+        return self._document(await self._schedules.add(path, cron, by="the command line", **fields))
+
+    async def list(self) -> list[Mapping[str, Any]]:
+        """All of them."""
+        found: list[Mapping[str, Any]] = []
+        while page := await self._schedules.list(after=found[-1]["name"] if found else None, limit=PAGE):
+            found += map(self._document, page)
+        return found
+
+    async def get(self, name: str, count: int = 3) -> Mapping[str, Any]:
+        """One of them."""
+        return self._document(await self._schedules.get(name), count)
+
+    async def remove(self, name: str) -> None:
+        """Forget it."""
+        await self._schedules.remove(name)
+
+    async def pause(self, name: str) -> Mapping[str, Any]:
+        """Tick no more."""
+        return self._document(await self._schedules.pause(name))
+
+    async def resume(self, name: str) -> Mapping[str, Any]:
+        """Tick again."""
+        return self._document(await self._schedules.resume(name))
+
+    def _document(self, schedule: Schedule, count: int = 3) -> Mapping[str, Any]:
+        from noetl.control.schedules import schedule_document
+
+        return schedule_document(schedule, self._clock.now(), count)
+
+
+class ServerSchedules:
+    """Schedules of a server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def add(self, path: str, cron: str, **fields: Any) -> Mapping[str, Any]:
+        """Keep a new one."""
+        return await asyncio.to_thread(lambda: self._client.add_schedule(path, cron, **fields))
+
+    async def list(self) -> list[Mapping[str, Any]]:
+        """All of them."""
+        return await asyncio.to_thread(lambda: list(self._client.schedules()))
+
+    async def get(self, name: str, count: int = 3) -> Mapping[str, Any]:
+        """One of them."""
+        return await asyncio.to_thread(self._client.schedule, name, count)
+
+    async def remove(self, name: str) -> None:
+        """Forget it."""
+        await asyncio.to_thread(self._client.remove_schedule, name)
+
+    async def pause(self, name: str) -> Mapping[str, Any]:
+        """Tick no more."""
+        return await asyncio.to_thread(self._client.pause_schedule, name)
+
+    async def resume(self, name: str) -> Mapping[str, Any]:
+        """Tick again."""
+        return await asyncio.to_thread(self._client.resume_schedule, name)
 
 
 class ServerDesk:
@@ -291,6 +399,11 @@ class ServerDesk:
     async def playbook(self, path: str, version: int | None = None) -> StoredPlaybook:
         """A version."""
         return await asyncio.to_thread(self.client.playbook, path, version)
+
+    @property
+    def schedules(self) -> ServerSchedules:
+        """Schedules of the server."""
+        return ServerSchedules(self.client)
 
 
 async def _recorded(envelopes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[Recorded]:

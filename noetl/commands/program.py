@@ -39,6 +39,7 @@ VERBS: dict[str, str] = {
     "rerun": "run:rerun",
     "register": "catalog:register",
     "catalog": "catalog:catalog",
+    "schedule": "schedule:schedule",
     "credential": "credential:credential",
     "server": "processes:server",
     "worker": "processes:worker",

@@ -22,6 +22,7 @@ SCHEMA = (
     CREATE TABLE noetl_duties(name text PRIMARY KEY, until timestamptz NOT NULL);
     CREATE UNLOGGED TABLE noetl_signs(worker text PRIMARY KEY, seen timestamptz NOT NULL, runs text[] NOT NULL)
     """,
+    "ALTER TABLE noetl_duties ADD COLUMN holder int4",
 )
 
 SERVER_SECONDS = 5.0  # a server that has not beaten for so long is gone
@@ -38,7 +39,7 @@ class Beat(NamedTuple):
 
 
 class PostgresCluster:
-    """Membership of servers, and `ports.SignsOfLife` of workers."""
+    """Membership of servers, `ports.Duties` among them, and `ports.SignsOfLife` of workers."""
 
     def __init__(self, database: PostgresDatabase, name: str = "", *, server_seconds: float = SERVER_SECONDS) -> None:
         self._database = database
@@ -79,7 +80,22 @@ class PostgresCluster:
     async def leave(self) -> None:
         """Go: the next beat of another server takes over what we owe."""
         if self._number is not None:
+            await self._database.execute("DELETE FROM noetl_duties WHERE holder = $1", self._number)
             await self._database.execute("UPDATE noetl_servers SET seen = '-infinity' WHERE number = $1", self._number)
+
+    # ── ports.Duties ────────────────────────────────────────────────────────────────────
+
+    async def on_duty(self, duty: str, seconds: float) -> bool:
+        """Whether this server has the duty for the next seconds: it had it, or nobody had."""
+        row = await self._database.row(
+            "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
+            "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
+            "WHERE d.until < now() OR d.holder = excluded.holder RETURNING name",
+            duty,
+            seconds,
+            self._number,
+        )
+        return row is not None
 
     # ── ports.SignsOfLife ───────────────────────────────────────────────────────────────
 

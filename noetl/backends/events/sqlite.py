@@ -72,7 +72,7 @@ class SqliteEventStore:
     """`ports.EventStore` on a shared SQLite file."""
 
     def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+        self.file = self._file = file  # other back ends keep their tables in it, too
         self._tails = Tails(lambda followed: file.read(lambda db: _lengths(db, followed)))
         file.migrate("events", SCHEMA)
 

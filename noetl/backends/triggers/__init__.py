@@ -1,0 +1,1 @@
+"""Schedules and webhooks: one file per back end."""
