@@ -6,6 +6,7 @@ Whatever is not touched stays as it was, comments and blank lines included.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from noetl.dsl.locating import characters
@@ -28,6 +29,7 @@ class Editor:
         self.edits: list[Edit] = []
         self.shifts: dict[int, int] = {}  # line (from 0) -> columns to the right
         self.starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
+        self.inside: set[int] = set()  # lines (from 0) that begin inside a value: nothing can be put above them
 
     def replace(self, start: int, end: int, text: str) -> None:
         """Change some characters."""
@@ -38,8 +40,10 @@ class Editor:
         self.replace(key.start, key.end, text)
 
     def comment(self, node: Node, words: str) -> None:
-        """A comment line above the line in which a node begins."""
+        """A comment line above the line in which a node begins, or above the value that reaches into that line."""
         line = min(node.line - 1, len(self.starts) - 1)
+        while line in self.inside:
+            line -= 1
         start = self.starts[line]
         self.replace(start, start, " " * self.indent(line) + f"# {words}\n")
 
@@ -119,7 +123,22 @@ class Editor:
             return None
         start, end = found[0], found[-1] + 1
         value = node.value if isinstance(node.value, str) else node.text
-        return (start, end) if self.text[start:end] == value[offset : offset + length] else None
+        written = self.text[start:end].replace("''", "'") if node.style == "'" else self.text[start:end]
+        return (start, end) if written == value[offset : offset + length] else None
+
+
+def lines_inside(node: Node) -> Iterator[int]:
+    """Lines (from 0) that begin inside a scalar of several lines."""
+    if isinstance(node, Scalar):
+        last = node.end_line if node.last.column or node.style not in ("|", ">") else node.end_line - 1
+        yield from range(node.line, last)
+    elif isinstance(node, Mapping):
+        for key, value in node.entries.values():
+            yield from lines_inside(key)
+            yield from lines_inside(value)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from lines_inside(item)
 
 
 # ── the rewritings that formatter and migrations share ──────────────────────────────────────

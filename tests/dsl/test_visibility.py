@@ -162,3 +162,24 @@ def test_a_template_in_a_long_block_is_told_at_its_own_line():
     )
     (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
     assert (one.code, one.line, one.column, one.end_column) == ("unknown-name", 10, 19, 26)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ workload.l | map('upper') | list }}", []),
+        ("{{ workload.l | map(attribute='nope') | list }}", []),
+        ("{{ workload.l | map('uper') | list }}", ["unknown-filter"]),
+        ('{{ workload.l | map( "default", 0) | map("nope") }}', ["unknown-filter"]),
+        ("{{ workload.l | select | select('odd') | reject('>', 3) }}", []),
+        ("{{ workload.l | select('od') }}", ["unknown-test"]),
+        ("{{ workload.l | selectattr('od') | rejectattr('nope', 'gt', 1) }}", []),
+        ("{{ workload.l | selectattr('n', 'grater', 1) }}", ["unknown-test"]),
+        ("{% for x in workload.l | reject('nope') %}{{ x }}{% endfor %}", ["unknown-test"]),
+        ("cat l | map('nope') {{ workload.l }}", []),  # text, and no expression
+    ],
+)
+def test_names_of_filters_and_tests_that_stand_as_text_are_checked(template, said):
+    text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: {l: []}\nworkflow:\n- step: a\n  tool: {kind: noop}\n"
+    text += f"  set:\n    ctx.x: >-\n      {template}\n"
+    assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == said

@@ -17,6 +17,13 @@ from noetl.expr.predicates import TESTS
 # What Python authors call as functions.
 _AS_FILTERS = {"len": "length", "str": "string", "sorted": "sort", "dumps": "tojson", "loads": "fromjson"}
 _RUNTIME = frozenset(["namespace", "cycler", "joiner"])
+# Filters that take the name of a filter or test as text.
+_NAMED = re.compile(
+    r"""\|\s*(?:(?P<map>map)\(\s*(['"])(?P<filter>\w+)\2"""
+    r"""|(?:select|reject)\(\s*(['"])(?P<test>[^'"]+)\4"""
+    r"""|(?:select|reject)attr\(\s*(['"])[^'"]*\6\s*,\s*(['"])(?P<attr>[^'"]+)\7)"""
+)
+_EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
 
 
@@ -27,6 +34,9 @@ def check(scene: Scene) -> None:
             _tell(scene, site, site.template.problem)
         for call in site.template.calls:
             _check_call(scene, site, call)
+        text = site.node.value
+        if "map(" in text or "select" in text or "reject" in text:
+            _check_named(scene, site, text)
     for key in scene.sites.keys:
         scene.reader.add(
             "template-in-key",
@@ -54,6 +64,17 @@ def _tell(scene: Scene, site: Site, problem: Problem) -> None:
         )
     else:
         scene.inside("template-syntax", site, problem.offset, 1, f"this template cannot be read: {problem.message}")
+
+
+def _check_named(scene: Scene, site: Site, text: str) -> None:
+    """`map('upper')`, `select('odd')`: names of filters and tests that stand as text."""
+    for expression in _EXPRESSION.finditer(text):
+        for found in _NAMED.finditer(text, expression.start(), expression.end()):
+            what = "filter" if found["map"] else "test"
+            group = "filter" if found["map"] else "test" if found["test"] else "attr"
+            known = FILTERS if found["map"] else TESTS
+            if found[group] not in known:
+                _tell(scene, site, Problem("", found.start(group), what, found[group]))
 
 
 def _check_call(scene: Scene, site: Site, call: Call) -> None:

@@ -15,7 +15,7 @@ from noetl.dsl import visibility as at
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.compile import compile_playbook
 from noetl.dsl.diagnostics import Findings
-from noetl.dsl.editing import Editor, dotted, entries_in_place, name_task
+from noetl.dsl.editing import Editor, dotted, entries_in_place, lines_inside, name_task
 from noetl.dsl.format import labelled_items
 from noetl.dsl.migrate.token_args import TokenArgs
 from noetl.dsl.nodes import Mapping, Node, Scalar
@@ -70,6 +70,7 @@ class _Work:
 
     def __init__(self, text: str, document: DocumentSyntax, specs: Table[str, ToolSpec]) -> None:
         self.editor = Editor(text)
+        self.editor.inside.update(lines_inside(document.node))
         self.document = document
         self.scene = Scene(document, Reader(Findings("", text), specs))
         self.token_args = TokenArgs(document, self.scene)
@@ -211,7 +212,7 @@ class _Work:
             if span is None:
                 self._note(site.node, f"write `{new}` for `{said}`")
             else:
-                found.append((*span, new))
+                found.append((*span, new.replace("'", "''") if site.node.style == "'" else new))
         return found
 
     def _said(self, site: Site, read: Read, value: str) -> tuple[str, str]:
@@ -227,12 +228,18 @@ class _Work:
         found = _RESULT.match(value, read.offset)
         if found is None:
             return root, "output"
-        if found.group("data"):
-            self._note(
-                site.node,
-                "`outcome.result.data` also means a key `data` of the payload; if it has one, write `output.data.data`",
-            )
+        if found.group("data") and not _has_no_data(site):
+            return self._own_data(found.group(), _BELOW.match(value, found.end()))
         return found.group(), "output.data"
+
+    def _own_data(self, said: str, below: re.Match[str] | None) -> tuple[str, str]:
+        """v10 means what the payload has under `data`, and what it has itself when that is not there."""
+        if below is None:
+            return said, "(output.data.data | default(output.data))"
+        key = below.group("name") or below.group("text")
+        field = below.group().replace(" ", "")
+        other = f"output.data{field}" + (f" | default(output{field})" if key in _HTTP_FIELDS else "")
+        return said + below.group(), f"(output.data.data{field} | default({other}))"
 
     # ── what travels with the token ──────────────────────────────────────────────────────
 
@@ -304,6 +311,15 @@ class _Work:
         self.editor.comment(node, f"{MARK} {message}")
 
 
+def _has_no_data(site: Site) -> bool:
+    """Whether the payload that a template reads is of a kind that has no key `data` of its own."""
+    task = site.task if site.spot in (at.RULE, at.TASK_SET) else None
+    if task is None and site.spot in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
+        tasks = list(site.body.tasks())
+        task = tasks[0] if len(tasks) == 1 else None
+    return task is not None and task.kind in _CLOSED_PAYLOADS
+
+
 def _before(then: Mapping, word: str) -> Node:
     """The value of the entry before this one."""
     words = list(then.entries)
@@ -321,8 +337,12 @@ def _rest_of_line(text: str, offset: int) -> str:
     return text[offset:] if stop < 0 else text[offset:stop]
 
 
+# Kinds whose payload has keys of the kind's own choosing, `data` not among them.
+_CLOSED_PAYLOADS = frozenset({"postgres", "duckdb", "sqlite", "shell"})
 _SCOPE_OF = {"set_ctx": "ctx", "set_iter": "iter"}
 _ROOTS = frozenset({"outcome", "output", "args"})
 _ATTRIBUTE = re.compile(r"args\s*(?:\.\s*\w+|\[\s*(['\"])\w+\1\s*\])")
+_BELOW = re.compile(r"""\s*\.\s*(?P<name>[^\W\d]\w*)\b(?!\s*\()|\s*\[\s*(['"])(?P<text>[^'"]*)\2\s*\]""")
+_HTTP_FIELDS = frozenset({"body", "status_code", "headers", "url"})
 _PART = r"""(?:\s*\.\s*{0}\b|\s*\[\s*(?:'{0}'|"{0}")\s*\])"""
 _RESULT = re.compile(r"(?:outcome|output)" + _PART.format("result") + "(?P<data>" + _PART.format("data") + ")?")

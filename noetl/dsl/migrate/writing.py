@@ -25,7 +25,7 @@ class Writer:
         self.lines = text.split("\n")
         self.original: set[int] = set()
         self._ends: dict[int, int] = {}
-        self._inside: set[int] = set()  # lines of block scalars: a `#` there is no comment
+        self._inside: set[int] = set()  # lines that begin inside a scalar: a `#` there is no comment
         self._walk(tree)
         self.above: dict[int, list[str]] = {}
         self.behind: dict[int, str] = {}
@@ -39,6 +39,7 @@ class Writer:
             if node.style in ("|", ">"):
                 self._inside.update(range(node.line + 1, node.line + 1 + self._height(node)))
             else:
+                self._inside.update(range(node.line + 1, node.end_line + 1))
                 self._ends[node.end_line] = max(self._ends.get(node.end_line, 0), node.end)
         elif isinstance(node, Mapping):
             for key, value in node.entries.values():
