@@ -57,10 +57,10 @@ def test_migrate_prints_the_canonical_text_or_writes_it(noetl, playbook):
 
 
 def test_what_migrate_marks_is_told_with_its_line_and_exits_with_1(noetl, playbook):
-    text = "workflow:\n  - step: start\n    tool: {kind: noop}\n    set: {ctx.a: '{{ outcome.result.data.x }}'}\n"
+    text = "workflow:\n  - step: start\n    tool: {kind: noop}\n    input: {a: 1}\n    args: {a: 2}\n"
     answer = noetl("migrate", playbook(text))
     assert answer.code == 1
-    assert "sample.yaml:7: " in answer.err
+    assert "sample.yaml:8: " in answer.err
     assert "# noetl migrate: " in answer.out
 
 

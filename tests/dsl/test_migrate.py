@@ -237,7 +237,7 @@ def written(draw: st.DrawFn, where: str = "worker", *, flow: bool = False, pad: 
     reads = [
         each
         for each in READS
-        if where == "worker" or not each.startswith("_") and ("outcome" in each) <= (where == "arc")
+        if where == "worker" or (not each.startswith("_") and ("outcome" in each) <= (where == "arc"))
     ]
     text = draw(st.sampled_from(reads))
     style = draw(st.sampled_from(STYLES[:3] if flow else STYLES))
