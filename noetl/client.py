@@ -297,6 +297,32 @@ class Client:
         """Tick again, from now on."""
         return self._document("POST", f"/api/schedules/{quote(name, safe='')}/resume")
 
+    # ── webhooks ────────────────────────────────────────────────────────────────────────
+
+    def add_webhook(self, path: str, **fields: Any) -> dict[str, Any]:
+        """Let signed requests start a playbook; fields: name, credential, version, payload, window.
+
+        Without a credential the answer has the `secret` that was made."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        return self._document("POST", "/api/webhooks", {"path": path, **given})
+
+    def webhooks(self) -> Iterator[dict[str, Any]]:
+        """All of them, by name."""
+        return self._pages("/api/webhooks")
+
+    def remove_webhook(self, name: str) -> None:
+        """Forget it."""
+        self.line.ask("DELETE", f"/api/webhooks/{quote(name, safe='')}")
+
+    def deliver(self, name: str, body: bytes, secret: str) -> str:
+        """Sign a body and send it, as a sender would; the execution it starts."""
+        from noetl.control.webhooks import SIGNATURE, TIMESTAMP, sign
+
+        at = str(int(time.time()))
+        headers = {TIMESTAMP: at, SIGNATURE: f"sha256={sign(secret, at, body)}"}
+        answer = self.line.ask("POST", f"/api/webhooks/{quote(name, safe='')}", body, headers=headers)
+        return str(answer["execution_id"])
+
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:

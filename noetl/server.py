@@ -115,6 +115,7 @@ class Server:
         from noetl.control.orchestrator import Orchestrator
         from noetl.control.scheduler import Scheduler, scheduling
         from noetl.control.schedules import Schedules
+        from noetl.control.webhooks import Webhooks
         from noetl.drivers import tracing
         from noetl.drivers.clock import RealClock
         from noetl.tools import specs
@@ -159,7 +160,8 @@ class Server:
             clock = RealClock()
             triggers = open_triggers(events)
             schedules = Schedules(triggers, orchestrator.catalogue, clock)
-            self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__, schedules)
+            webhooks = Webhooks(triggers, orchestrator, credentials, clock)
+            self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__, schedules, webhooks)
             app.state.parts = self._opened
             app.state.operations = operations = Operations(self._opened, app.state.roster)
             await closing.enter_async_context(operations.sampling())

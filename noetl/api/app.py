@@ -22,6 +22,7 @@ from noetl.api import (
     results,
     schedules,
     session,
+    webhooks,
     work,
 )  # fmt: skip
 from noetl.api.access import Tokens
@@ -52,7 +53,8 @@ def create_app(
         root_path=root_path,
     )
     for module in (
-        executions, outlines, playbooks, editing, credentials, schedules, results, session, health, operations, pages,
+        executions, outlines, playbooks, editing, credentials, schedules, webhooks, results, session, health,
+        operations, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.roster = work.Roster()

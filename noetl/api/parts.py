@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from noetl.api.access import Caller, Role, Tokens
 from noetl.control.orchestrator import Orchestrator
 from noetl.control.schedules import Schedules
+from noetl.control.webhooks import Webhooks
 from noetl.model.tool import ToolSpec
 from noetl.ports import CredentialStore
 
@@ -27,6 +28,7 @@ class Parts(Struct):
     credentials: CredentialStore | None = None
     version: str = ""
     schedules: Schedules | None = None
+    webhooks: Webhooks | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:

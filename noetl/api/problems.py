@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from noetl.errors import (
+    AccessRefused,
     Conflict,
     CorruptLog,
     InvalidPlaybook,
@@ -69,6 +70,7 @@ def of_exception(error: Exception) -> Response:
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
+    (AccessRefused, 401),
     (Conflict, 409),
     (SecretUnavailable, 422),
     (RequestRefused, 400),

@@ -40,6 +40,7 @@ VERBS: dict[str, str] = {
     "register": "catalog:register",
     "catalog": "catalog:catalog",
     "schedule": "schedule:schedule",
+    "webhook": "webhook:webhook",
     "credential": "credential:credential",
     "server": "processes:server",
     "worker": "processes:worker",

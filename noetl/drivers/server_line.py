@@ -128,7 +128,7 @@ class ServerLine:
 
     def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str] | None) -> _Answer:
         sent = self._headers(headers)
-        data = None if body is None else msgspec.json.encode(body)
+        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         if data is not None:
             sent["Content-Type"] = "application/json"
         problem: BaseException | None = None
@@ -233,6 +233,8 @@ class ServerLine:
             return self._not_ours(answer)
         document: dict[str, Any] = msgspec.json.decode(answer.data)
         detail = str(document.get("detail", f"HTTP {status}"))
+        if status == 401 and "token" not in detail:
+            return AccessRefused(f"the server at {self.url} refused: {detail}")
         if status == 401:
             words = "does not know this token" if self._token else "wants a token"
             return AccessRefused(
