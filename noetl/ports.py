@@ -330,8 +330,8 @@ class SignsOfLife(Protocol):
     async def seen(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """A worker says that it lives and holds these runs (run id, epoch)."""
 
-    async def holds(self, worker: str, run_id: str, epoch: int, within: float) -> bool:
-        """Whether the worker said so within the last seconds, to any server."""
+    async def silent_for(self, worker: str, run_id: str, epoch: int) -> float | None:
+        """Seconds since the worker last said to any server that it holds this run; None when it does not say so."""
 
 
 class WorkLink(Protocol):

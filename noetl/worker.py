@@ -30,6 +30,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     from noetl.drivers.clock import RealClock
     from noetl.drivers.lifetime import close_shared
     from noetl.work.host import AddressPolicy
+    from noetl.work.pool import HEARTBEAT
     from noetl.work.starting import make_pool
 
     if settings.server_url is None or settings.token is None:
@@ -53,6 +54,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             slots=settings.slots,
             pool=settings.worker_pool,
             policy=AddressPolicy(private=False, networks=settings.private_networks),
+            heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
         )
         stopping = asyncio.Event()
         _on_signals(stopping)

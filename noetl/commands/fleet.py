@@ -12,15 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from noetl.errors import Conflict, RequestRefused
+from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 
 STOP_SECONDS = 45.0
+READY_SECONDS = 30.0
 
 
 class Member(Struct, frozen=True):
@@ -54,8 +55,7 @@ class Fleet:
             raise Conflict(f"{name} runs already; `noetl {name.partition('-')[0]} stop` stops it")
         try:
             self._run.mkdir(parents=True, exist_ok=True)
-            self._logs.mkdir(parents=True, exist_ok=True)
-            log = self._logs / f"{name}.log"
+            log = self.log_of(name)
             with log.open("ab") as words:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "noetl.clictl", *arguments],
@@ -79,10 +79,10 @@ class Fleet:
         temporary.replace(file)
         return member
 
-    def stop(self, member: Member, seconds: float = STOP_SECONDS) -> bool:
+    def stop(self, member: Member, seconds: float = STOP_SECONDS, signum: int = signal.SIGTERM) -> bool:
         """Ask it to stop and wait; False when it had to be killed."""
         with suppress(ProcessLookupError):
-            os.kill(member.pid, signal.SIGTERM)
+            os.kill(member.pid, signum)
         deadline = time.monotonic() + seconds
         while _born(member.pid) == member.born:
             if time.monotonic() > deadline:
@@ -93,6 +93,11 @@ class Fleet:
             time.sleep(0.02)
         self._forget(member.name)
         return True
+
+    def log_of(self, name: str) -> Path:
+        """Where a process of that name writes."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self._logs / f"{name}.log"
 
     def last_words(self, member: Member, lines: int = 5) -> str:
         """The end of its log, for a process that died young."""
@@ -135,3 +140,30 @@ def _born(pid: int) -> str | None:
         return None
     answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return answer.stdout.strip() or None
+
+
+def wait_ready(url: str, is_alive: Callable[[], bool]) -> None:
+    """Wait until the server there is ready; StoreUnavailable when it does not become so."""
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline and is_alive():
+        if readiness(url)[0]:
+            return
+        time.sleep(0.05)
+    raise StoreUnavailable(f"the server at {url} did not become ready")
+
+
+def readiness(url: str) -> tuple[bool, list[str]]:
+    """Whether the server there makes progress, and what is in its way."""
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+            document = json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            document = json.load(refused)
+    except (OSError, ValueError, http.client.HTTPException) as problem:
+        return False, [f"it does not answer: {problem}"]
+    return bool(document.get("ready")), [str(each) for each in document.get("problems", ())]

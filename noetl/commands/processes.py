@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from noetl.commands.fleet import readiness, wait_ready
 from noetl.commands.terminal import as_json, talk, terminal
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from noetl.commands.fleet import Fleet, Member
     from noetl.settings import Settings
 
-READY_SECONDS = 30.0
 UNREACHABLE = 4
 DETACHED = "NOETL_DETACHED"  # tells a server that the process which started it has written it down
 
@@ -85,7 +85,7 @@ def server_status(as_json: bool) -> int:
     """Say whether it runs and whether it makes progress."""
     settings = _settings()
     member = _fleet(settings).find("server")
-    ready, problems = _readiness(member.url) if member else (False, ["no server runs; `noetl server start` starts one"])
+    ready, problems = readiness(member.url) if member else (False, ["no server runs; `noetl server start` starts one"])
     if as_json:
         terminal.json(
             {
@@ -197,7 +197,7 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
     children = [_child(["server", "start", *flags], {DETACHED: "1"})]
     try:
         fleet.enlist("server", children[0].pid, url=url)
-        _wait_answer(url, lambda: children[0].poll() is None)
+        wait_ready(url, lambda: children[0].poll() is None)
         token = _admin_token(settings)
         joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token}
         children += [_child(["worker", "start"], joined) for _ in range(workers)]
@@ -329,32 +329,7 @@ def _child(arguments: list[str], environ: dict[str, str]) -> subprocess.Popen[by
 
 def _wait_ready(fleet: Fleet, member: Member) -> None:
     try:
-        _wait_answer(member.url, lambda: fleet.is_alive(member))
+        wait_ready(member.url, lambda: fleet.is_alive(member))
     except StoreUnavailable:
         words = fleet.last_words(member)
         raise StoreUnavailable(f"the server did not come up; its log {member.log} ends with:\n{words}") from None
-
-
-def _wait_answer(url: str, is_alive: Any) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and is_alive():
-        if _readiness(url)[0]:
-            return
-        time.sleep(0.05)
-    raise StoreUnavailable(f"the server at {url} did not become ready")
-
-
-def _readiness(url: str) -> tuple[bool, list[str]]:
-    import json
-    import urllib.error
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
-            document = json.load(answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            document = json.load(refused)
-    except (OSError, ValueError) as problem:
-        return False, [f"it does not answer: {problem}"]
-    return bool(document.get("ready")), [str(each) for each in document.get("problems", ())]

@@ -45,6 +45,7 @@ VERBS: dict[str, str] = {
     "server": "processes:server",
     "worker": "processes:worker",
     "dev": "processes:dev",
+    "cluster": "cluster:cluster",
     "config": "installation:config",
     "doctor": "installation:doctor",
     "completion": "installation:completion",

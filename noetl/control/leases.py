@@ -58,6 +58,11 @@ class Leases:
             if self.holds(worker, run_id, epoch):
                 self._leases[run_id].expires_at = end
 
+    def prolong(self, lease: Lease, seconds: float) -> None:
+        """Let a lease that stands last so long from now."""
+        if self._leases.get(lease.run_id) is lease:
+            lease.expires_at = self._clock.monotonic() + seconds
+
     def release(self, run_id: str, epoch: int | None = None) -> None:
         """The run is nobody's."""
         lease = self._leases.get(run_id)

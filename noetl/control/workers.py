@@ -46,6 +46,7 @@ QUEUE_SHARE = 8  # of the slots that a report frees, one in so many is for runs 
 
 Answer = asyncio.Future[Reply]
 
+WATCH_SECONDS = 0.5  # how often leases are looked at: how late a silent worker is noticed
 KEPT_SECONDS = 0.5  # how long a run that is kept for another worker stays out of the queue
 
 
@@ -284,10 +285,14 @@ class Workers:
 
     async def _watch_leases(self, term: float) -> None:
         while True:
-            await self._clock.sleep(term / 4)
+            await self._clock.sleep(min(term / 4, WATCH_SECONDS))
             for lease in self.leases.expired():
-                if self._signs is not None and await self._lives_elsewhere(self._signs, lease, term):
-                    continue
+                if self._signs is not None:
+                    if await self._lives_elsewhere(self._signs, lease, term):
+                        continue
+                    if not await self._stands(lease):
+                        self.leases.release(lease.run_id, lease.epoch)  # its end was reported to another server
+                        continue
                 metrics.EXPIRED.add()
                 log.warning(
                     "worker %s fell silent: its run %s is taken back", lease.worker, lease.run_id,
@@ -296,15 +301,25 @@ class Workers:
                 self.leases.release(lease.run_id, lease.epoch)
                 self._expire(lease.run_id, lease.epoch)
 
-    async def _lives_elsewhere(self, signs: SignsOfLife, lease: Lease, term: float) -> bool:
-        """Whether the worker of an expired lease was heard of by another server."""
+    async def _stands(self, lease: Lease) -> bool:
+        """Whether the log still has a lease that other servers may have seen the end of."""
         try:
-            lives = await signs.holds(lease.worker, lease.run_id, lease.epoch, term)
+            state = await self.executions.of(execution_of(lease.run_id)).fresh()
+        except (NotFound, StoreUnavailable):
+            return True  # whoever takes it back finds out
+        run = state.open.get(lease.run_id)
+        return run is not None and run.status == "leased" and run.epoch == lease.epoch
+
+    async def _lives_elsewhere(self, signs: SignsOfLife, lease: Lease, term: float) -> bool:
+        """Whether the worker of an expired lease was heard of by another server; its term runs from then."""
+        try:
+            silent = await signs.silent_for(lease.worker, lease.run_id, lease.epoch)
         except StoreUnavailable:
-            lives = True  # nobody could say anything meanwhile: wait another term
-        if lives:
-            self.leases.extend(lease.worker, [(lease.run_id, lease.epoch)])
-        return lives
+            silent = 0.0  # nobody could say anything meanwhile: wait another term
+        if silent is None or silent >= term:
+            return False
+        self.leases.prolong(lease, term - silent)
+        return True
 
     def _expire(self, run_id: str, epoch: int) -> None:
         execution_id = execution_of(run_id)

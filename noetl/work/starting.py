@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from noetl.ports import Clock, ResultStore, WorkLink
 from noetl.tools import load, specs
 from noetl.work.host import AddressPolicy, Watcher
-from noetl.work.pool import Pool
+from noetl.work.pool import HEARTBEAT, Pool
 from noetl.work.runner import Runner
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ def make_pool(
     labels: Iterable[str] = (),
     policy: AddressPolicy | None = None,
     watcher: Watcher | None = None,
+    heartbeat: float = HEARTBEAT,
 ) -> Pool:
     """A worker's pool over a line to the control plane."""
     runner = Runner(link, results, specs=specs(), load=load, clock=clock, policy=policy, watcher=watcher)
-    return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, labels=tuple(labels))
+    return Pool(
+        link, runner, worker=worker, clock=clock, slots=slots, pool=pool, labels=tuple(labels), heartbeat=heartbeat
+    )

@@ -1,104 +1,62 @@
-"""Two servers, four workers, one Postgres: each killed in turn while executions run; nothing lost, nothing doubled."""
+"""Two servers, four workers, Postgres and NATS from one command: each killed while executions run, and nothing is lost.
+
+`make chaos` does the same with more of everything (`chaos/kills.py`)."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import Counter
+import json
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from noetl.backends import open_stores
-from noetl.model.events import PlaybookProcessed, Recorded, WorkflowFinished
-from noetl.ports import ExecutionFilter
-from tests.api.serving import Cluster
-
-PLAYBOOK = """
-apiVersion: noetl.io/v2
-kind: Playbook
-metadata: {name: chaos, path: chaos/loop}
-workflow:
-  - step: start
-    tool: {kind: python, code: "import time; time.sleep(0.05); result = {'n': 3}"}
-    next: {arcs: [{step: each}]}
-  - step: each
-    loop: {in: "{{ range(6) | list }}", iterator: n, spec: {mode: parallel, max_in_flight: 4}}
-    tool: {kind: python, input: {n: "{{ iter.n }}"}, code: "import time; time.sleep(0.1); result = {'n': n}"}
-    next: {arcs: [{step: end}]}
-  - step: end
-    tool: {kind: noop}
-"""
+from chaos.kills import kill_while_running, prepare
+from chaos.machine import Cluster, running
+from noetl.commands import local_cluster
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, database: str):
-    settings = {"NOETL_STORE": database, "NOETL_SERVER_LEASE_SECONDS": "3", "NOETL_SLOTS": "4"}
-    servers = [Cluster(tmp_path, **settings), Cluster(tmp_path, **settings)]
-    both = ",".join(server.url for server in servers)
-    for number, server in enumerate(servers):
-        server.start_server()
-        server.environ["NOETL_SERVER_URL"] = both if number == 0 else ",".join(reversed(both.split(",")))
-        server.start_worker()
-        server.start_worker()
-    yield servers
-    for server in servers:
-        server.stop()
+@pytest.mark.timeout(420)
+def test_killing_every_part_once_loses_and_doubles_nothing():
+    with running(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
+        prepare(cluster)
+        done = kill_while_running(cluster, executions=20, kills=8, within=240)
+        assert done.judged.broken == []
+        assert dict(done.kills) == {"worker": 4, "server": 2, "nats": 1, "postgres": 1}
+        assert done.judged.outcomes == {"success": 20}
 
 
-def oracles(dsn: str, ids: list[str]) -> None:
-    """The log is dense, ended once, as the projection says, and no key is there twice."""
+@pytest.mark.timeout(300)
+def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
+    cluster = Cluster(tmp_path, servers=1, workers=1)
 
-    async def look() -> None:
-        events, _ = open_stores(dsn)
-        assert await events.unfinished() == []
-        for execution_id in ids:
-            log = await events.read(execution_id)
-            assert [each.seq for each in log] == list(range(1, len(log) + 1))
-            assert sum(isinstance(each.body, WorkflowFinished) for each in log) == 1
-            assert isinstance(log[-1].body, PlaybookProcessed)
-            summary = await events.summary(execution_id)
-            assert summary is not None and (summary.status, summary.seq) == ("success", len(log))
-            doubled = [key for key, count in Counter(filter(None, map(key_of, log))).items() if count > 1]
-            assert doubled == []
-        assert len(await events.executions(ExecutionFilter(limit=1000))) == len(ids)
-        await events.close()
+    def noetl(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "noetl.clictl", "cluster", *words]
+        return subprocess.run(command, env=cluster.environ, capture_output=True, text=True, timeout=200, check=False)
 
-    asyncio.run(look())
-
-
-def key_of(recorded: Recorded) -> tuple[object, ...] | None:
-    """What identifies an event for ever."""
-    body = recorded.body
-    if body.NAME in ("task.done", "task.failed", "step.done", "step.failed", "loop.iteration.done"):
-        fields = ("step_run_id", "path", "task", "visit", "attempt")
-        return (body.NAME, *(getattr(body, field, None) for field in fields))
-    return None
-
-
-def test_killing_each_server_and_worker_in_turn_loses_and_doubles_nothing(cluster, database):
-    first, second = cluster
-    ids: list[str] = []
-
-    def submit(server: Cluster, count: int) -> None:
-        for _ in range(count):
-            status, document = server.ask("POST", "/api/execute", {"content": PLAYBOOK})
-            assert status in (200, 201, 202), document
-            ids.append(document["execution_id"])
-
-    submit(first, 4)
-    first.workers[0].kill()
-    submit(second, 4)
-    first.start_worker()
-    first.server.kill()
-    submit(second, 4)
-    first.server.wait()
-    first.start_server()
-    second.workers[0].kill()
-    submit(first, 4)
-    second.server.kill()
-    submit(first, 2)
-    deadline = time.monotonic() + 60
-    for execution_id in ids:
-        assert first.finished(execution_id, deadline - time.monotonic())["status"] == "success"
-    oracles(database, ids)
+    try:
+        started = noetl("start", "--background", "--servers", "1", "--workers", "1", "--port", str(cluster.port))
+        assert started.returncode == 0, started.stderr
+        assert str(cluster.port) in started.stderr
+        status = noetl("status", "--json")
+        assert status.returncode == 0
+        shown = json.loads(status.stdout)
+        assert (shown["running"], shown["ready"]) == (True, True)
+        assert [part["name"] for part in shown["parts"]] == ["postgres", "nats", "server-1", "worker-1"]
+        again = noetl("start", "--port", str(cluster.port))
+        assert again.returncode == 2
+        assert "a cluster runs already" in again.stderr
+        with closing(cluster.client()) as client:
+            execution = client.submit(
+                content="apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x}\n"
+                "workflow: [{step: a, tool: {kind: noop}}]"
+            )
+            assert client.wait(execution, 60).status == "success"
+    finally:
+        stopped = noetl("stop", "--forget")
+    assert stopped.returncode == 0, stopped.stderr
+    assert local_cluster.members(cluster.fleet) == []
+    assert not (tmp_path / "cluster").exists()
+    assert noetl("status").returncode == 4
+    assert "no cluster runs" in noetl("stop").stderr

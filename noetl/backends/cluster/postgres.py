@@ -108,16 +108,14 @@ class PostgresCluster:
             [_held(run_id, epoch) for run_id, epoch in runs],
         )
 
-    async def holds(self, worker: str, run_id: str, epoch: int, within: float) -> bool:
-        """Whether the worker said so within the last seconds, to any server."""
+    async def silent_for(self, worker: str, run_id: str, epoch: int) -> float | None:
+        """Seconds since the worker last said to any server that it holds this run; None when it does not say so."""
         row = await self._database.row(
-            "SELECT 1 FROM noetl_signs WHERE worker = $1 AND seen > now() - $2 * interval '1 second' "
-            "AND $3 = ANY(runs)",
+            "SELECT extract(epoch FROM now() - seen)::float8 FROM noetl_signs WHERE worker = $1 AND $2 = ANY(runs)",
             worker,
-            within,
             _held(run_id, epoch),
         )
-        return row is not None
+        return None if row is None else float(row[0])
 
     async def _enter(self, number: int) -> bool:
         row = await self._database.row(

@@ -7,29 +7,17 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from noetl.control.views import project
 from noetl.dsl.compile import compile_playbook
-from noetl.engine.advance import fold
 from noetl.model.events import (
-    Event,
     ExecutionRequested,
-    IterationDone,
-    IterationFailed,
-    IterationStarted,
     PlaybookProcessed,
     Recorded,
-    StepDone,
-    StepFailed,
-    StepScheduled,
-    StepStarted,
     TaskDone,
-    TaskStarted,
     WorkerLost,
     WorkflowFinished,
 )
-from noetl.model.ids import iteration_id, task_run_id
+from noetl.model.ids import task_run_id
+from noetl.testing.oracles import judge_log, judge_projection, run_of
 from noetl.testing.simulation.playbooks import TEXTS
 
 if TYPE_CHECKING:
@@ -70,71 +58,18 @@ async def _all(world: World) -> list[Any]:
 
 
 def _log(world: World, log: list[Recorded]) -> Iterator[str]:
-    if [each.seq for each in log] != list(range(1, len(log) + 1)):
-        yield "the log has a gap"
-    execution_id = log[0].execution_id
-    if len(log) < world.store.acknowledged.get(execution_id, 0):
+    if len(log) < world.store.acknowledged.get(log[0].execution_id, 0):
         yield "acknowledged events are missing"
-    names = Counter(type(each.body) for each in log)
-    if names[WorkflowFinished] > 1 or names[PlaybookProcessed] > 1:
-        yield f"it finished {names[WorkflowFinished]} times"
-    finished = next((each.seq for each in log if isinstance(each.body, WorkflowFinished)), None)
-    if finished is not None:
-        after = [each.body.NAME for each in log if each.seq > finished]
-        if after != ["playbook.processed"]:
-            yield f"after workflow.finished came {after}"
-    yield from _runs(log)
+    yield from judge_log(log)
     yield from _effects(world, log)
 
 
 def _was_poison(log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> bool:
     """Three workers were lost on one run (of it or of a child), which may end it with `worker.lost`."""
     every = [each.body for one in logs.values() for each in one]
-    lost = Counter(_run_of(body) for body in every if isinstance(body, WorkerLost) and not body.returned)
+    lost = Counter(run_of(body) for body in every if isinstance(body, WorkerLost) and not body.returned)
     finished = next(each.body for each in log if isinstance(each.body, WorkflowFinished))
     return finished.error is not None and finished.error.kind == "worker.lost" and max(lost.values(), default=0) >= 3
-
-
-def _runs(log: list[Recorded]) -> Iterator[str]:
-    """Leases are fenced: a run's events come under its newest epoch, each key once, and end once."""
-    epochs: Counter[str] = Counter()
-    seen: set[tuple[Any, ...]] = set()
-    ended: set[str] = set()
-    scheduled: set[str] = set()
-    for each in log:
-        body: Any = each.body
-        run = _run_of(body)
-        if isinstance(body, StepScheduled):
-            if body.step_run_id in scheduled:
-                yield f"{body.step_run_id} was scheduled twice"
-            scheduled.add(body.step_run_id)
-        elif isinstance(body, StepStarted | IterationStarted):
-            if body.epoch != epochs[run] + 1:
-                yield f"{run}: epoch {body.epoch} after {epochs[run]}"
-            epochs[run] = body.epoch
-            if run in ended:
-                yield f"{run} was leased after its end"
-        elif isinstance(body, WorkerLost):
-            if body.epoch != epochs[run]:
-                yield f"{run}: a worker of epoch {body.epoch} was lost in epoch {epochs[run]}"
-        elif isinstance(body, TaskStarted | TaskDone):
-            key = (
-                type(body),
-                run,
-                body.task,
-                body.visit,
-                body.attempt,
-                epochs[run] if isinstance(body, TaskStarted) else 0,
-            )
-            if key in seen:
-                yield f"{body.NAME} twice: {task_run_id(run, body.task, body.visit, body.attempt)}"
-            seen.add(key)
-            if run in ended:
-                yield f"{run}: {body.NAME} after its end"
-        elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):
-            if run in ended:
-                yield f"{run} ended twice"
-            ended.add(run)
 
 
 # Outcomes that a task can have without its tool having come to an end.
@@ -146,7 +81,7 @@ def _effects(world: World, log: list[Recorded]) -> Iterator[str]:
     for each in log:
         body = each.body
         if isinstance(body, TaskDone) and body.kind == "effect" and not body.skipped:
-            name = task_run_id(_run_of(body), body.task, body.visit, body.attempt)
+            name = task_run_id(run_of(body), body.task, body.visit, body.attempt)
             if body.outcome.error is not None and body.outcome.error.kind in _WITHOUT_TOOL:
                 continue
             if not world.ledger.done[name]:
@@ -156,18 +91,7 @@ def _effects(world: World, log: list[Recorded]) -> Iterator[str]:
 async def _projection(world: World, execution_id: str, log: list[Recorded]) -> list[str]:
     request = log[0].body
     assert isinstance(request, ExecutionRequested)
-    summary = await world.store.summary(execution_id)
-    again = project(None, log)
-    shown = msgspec.structs.replace(summary, key=None) if summary else None
-    if shown != again:
-        return [f"the projection {shown} is not what the log says: {again}"]
-    state = fold(compiled(request.path), log)
-    return [] if state.status == again.status else [f"folded status {state.status}, projected {again.status}"]
-
-
-def _run_of(body: Event) -> str:
-    step_run = getattr(body, "step_run_id", "")
-    return iteration_id(step_run, getattr(body, "path", ())) if step_run else ""
+    return judge_projection(await world.store.summary(execution_id), log, compiled(request.path))
 
 
 def outcome_of(log: list[Recorded]) -> Any:

@@ -1,0 +1,1 @@
+"""Experiments with real processes: what the guarantees promise, tried on a cluster of this machine."""

@@ -1,0 +1,140 @@
+"""G2: SIGKILL over servers, workers, Postgres and NATS while executions run; none lost, none doubled.
+
+Each execution writes rows to a table, each in a transaction that records the task's idempotency key. So the table says
+whether something was done twice, or not at all, whatever the log says.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+
+import psycopg
+from msgspec import Struct, field
+
+from chaos.judging import Judgement, judge
+from chaos.machine import Cluster
+
+ITEMS = 4
+RETRY = "{do: retry, attempts: 400, delay: 0.3}"
+PLAYBOOK = f"""
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: chaos, path: chaos/kills}}
+workload: {{dsn: '', number: 0}}
+workflow:
+  - step: start
+    tool: {{kind: python, input: {{n: "{{{{ workload.number }}}}"}}, code: "import time; time.sleep(0.02); result = n"}}
+    next: {{arcs: [{{step: each}}]}}
+  - step: each
+    loop: {{in: "{{{{ range({ITEMS}) | list }}}}", iterator: item, spec: {{mode: parallel, max_in_flight: 3}}}}
+    tool:
+      - name: effect
+        kind: postgres
+        auth: "{{{{ workload.dsn }}}}"
+        command: "INSERT INTO chaos_effects(number, item) VALUES (:number, :item)"
+        params: {{number: "{{{{ workload.number }}}}", item: "{{{{ iter.item }}}}"}}
+        spec:
+          exactly_once: true
+          policy: {{rules: [{{when: "{{{{ output.status == 'error' }}}}", then: {RETRY}}}]}}
+    next: {{arcs: [{{step: end}}]}}
+  - step: end
+    tool:
+      - name: last
+        kind: postgres
+        auth: "{{{{ workload.dsn }}}}"
+        command: "INSERT INTO chaos_effects(number, item) VALUES (:number, -1)"
+        params: {{number: "{{{{ workload.number }}}}"}}
+        spec:
+          exactly_once: true
+          policy: {{rules: [{{when: "{{{{ output.status == 'error' }}}}", then: {RETRY}}}]}}
+"""
+
+
+class Killed(Struct):
+    """What was done, and what came of it."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    recovered: list[float] = field(default_factory=list)  # seconds from a kill of everything to the last end
+    seconds: float = 0.0
+    judged: Judgement = field(default_factory=Judgement)
+
+    @property
+    def total(self) -> int:
+        """How many processes were killed."""
+        return sum(self.kills.values())
+
+
+def prepare(cluster: Cluster) -> None:
+    """The table that remembers what was done."""
+    with psycopg.connect(cluster.dsn) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS chaos_effects(number int NOT NULL, item int NOT NULL)")
+
+
+def kill_while_running(
+    cluster: Cluster, *, executions: int, kills: int, pause: float = 0.5, seed: int = 1, within: float = 180.0
+) -> Killed:
+    """Kill parts in turn while executions are submitted and run; then everything must come to its end.
+
+    The first kills take every part once; the others are drawn. A part is killed again as soon as it is back."""
+    draw = random.Random(seed)
+    parts = sorted(cluster.pids())
+    plan = draw.sample(parts, len(parts)) + draw.choices(parts, k=max(0, kills - len(parts)))
+    done = Killed()
+    ids: list[str] = []
+    broken: list[str] = []
+    began = time.monotonic()
+
+    def submit(lane: int) -> None:
+        for number in range(lane, executions, 4):
+            try:
+                ids.append(cluster.submit(PLAYBOOK, {"dsn": dsn, "number": number}, f"chaos-{seed}-{number}"))
+            except RuntimeError as problem:
+                broken.append(str(problem))
+            time.sleep(gap)
+
+    dsn = cluster.dsn
+    gap = max(0.0, kills * pause / max(1, executions) * 4 * 0.8)  # so that requests come while parts are killed
+    lanes = [threading.Thread(target=submit, args=[lane]) for lane in range(4)]
+    for lane in lanes:
+        lane.start()
+    for name in plan[:kills]:
+        deadline = time.monotonic() + 30
+        while not cluster.kill(name) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        done.kills[name.partition("-")[0]] += 1
+        time.sleep(pause * draw.uniform(0.5, 1.5))
+    stopped = time.monotonic()
+    for lane in lanes:
+        lane.join()
+    left = cluster.unfinished(ids, within)
+    done.recovered.append(time.monotonic() - stopped)
+    done.seconds = time.monotonic() - began
+    cluster.wait_whole(60)
+    done.judged = judge(cluster.dsn, ids)
+    done.judged.broken += [*broken, *(f"execution {each} did not end within {within:g} s" for each in left)]
+    done.judged.broken += _effects(cluster, executions)
+    return done
+
+
+def _effects(cluster: Cluster, executions: int) -> list[str]:
+    """What was done twice, or not at all."""
+    rows: list[tuple[int, int, int]] = []
+    for _ in range(50):
+        with suppress(psycopg.OperationalError), psycopg.connect(cluster.dsn) as connection:
+            rows = connection.execute(
+                "SELECT number, item, count(*)::int FROM chaos_effects GROUP BY number, item"
+            ).fetchall()
+            break
+        time.sleep(0.2)
+    counted = {(number, item): count for number, item, count in rows}
+    broken = []
+    for number in range(executions):
+        for item in (-1, *range(ITEMS)):
+            count = counted.pop((number, item), 0)
+            if count != 1:
+                broken.append(f"effect {item} of request {number} was done {count} times")
+    return broken + [f"an effect nobody asked for: {each}" for each in counted]

