@@ -33,7 +33,7 @@ class Clock(Protocol):
 # ── events ──────────────────────────────────────────────────────────────────────────────
 
 
-class ExecutionSummary(Struct, frozen=True, omit_defaults=True):
+class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     """One row of the list of executions: a projection, always derivable from the log."""
 
     execution_id: str
@@ -51,7 +51,7 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True):
     steps_running: int = 0
 
 
-class Append(Struct, frozen=True):
+class Append(Struct, frozen=True, gc=False):
     """One atomic addition to one execution's log, with the projection it leads to."""
 
     execution_id: str
@@ -281,7 +281,7 @@ class Keychain(Protocol):
 # ── work ────────────────────────────────────────────────────────────────────────────────
 
 
-class QueuedRun(Struct, frozen=True, omit_defaults=True):
+class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     """A run that is owed and that nobody holds: enough to find a worker for it."""
 
     execution_id: str

@@ -25,7 +25,7 @@ _decode_rows = msgspec.json.Decoder(list[tuple[float, str, int, int | None, msgs
 _decode_summary = msgspec.json.Decoder(ExecutionSummary).decode
 
 
-class Encoded(Struct, frozen=True):
+class Encoded(Struct, frozen=True, gc=False):
     """An append as its rows hold it."""
 
     number: int

@@ -113,7 +113,7 @@ def advance(
     return _Advance(state, env, facts, ending, timer, stirred).run()
 
 
-class _Advance(Struct, eq=False):
+class _Advance(Struct, eq=False, gc=False):
     """One advance under way; it can stop for a need and go on where it stopped."""
 
     state: State

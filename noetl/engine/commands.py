@@ -19,7 +19,7 @@ from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference
 
 
-class Command(Struct, frozen=True):
+class Command(Struct, frozen=True, gc=False):
     """Base of everything the engine asks for after the append."""
 
 

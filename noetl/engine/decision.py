@@ -12,7 +12,7 @@ from noetl.engine.facts import Reply
 from noetl.model.events import Recorded
 
 
-class Decision(Struct, frozen=True, eq=False):
+class Decision(Struct, frozen=True, eq=False, gc=False):
     """Events to append as one, commands to carry out after that, and a reply to each fact.
 
     With `needs` it is not finished: nothing may be appended yet. Answer all of them (`Need.key`

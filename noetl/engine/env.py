@@ -42,7 +42,7 @@ class Failure(NoetlError):
         self.error = error
 
 
-class Env(Struct, eq=False):
+class Env(Struct, eq=False, gc=False):
     """The surroundings of one advance."""
 
     playbook: Playbook

@@ -16,7 +16,7 @@ from noetl.model.outcome import ErrorInfo, Outcome
 from noetl.model.work import Report, RunOrder, Verdict
 
 
-class Fact(Struct, frozen=True):
+class Fact(Struct, frozen=True, gc=False):
     """Base of everything that can be told to an execution."""
 
 
@@ -113,7 +113,7 @@ class ChildEnded(Fact, frozen=True):
     outcome: Outcome
 
 
-class Reply(Struct, frozen=True, omit_defaults=True):
+class Reply(Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one fact. `reason` says why it was not accepted."""
 
     accepted: bool

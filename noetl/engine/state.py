@@ -140,13 +140,7 @@ class Loop:
         return self.finished >= self.target
 
     def status(self, index: int) -> int:
-        """# Shared and never written to: whoever has something to put in makes a new one.
-        _EMPTY: dict[str, Any] = {}
-        _NOTHING: dict[str, int] = {}
-        _NONE_OPEN: dict[str, None] = {}
-        _NO_RESULTS: dict[str, Outcome] = {}
-
-                PENDING, OK, FAILED or SKIPPED."""
+        """PENDING, OK, FAILED or SKIPPED."""
         return self.statuses[index] if index < len(self.statuses) else PENDING
 
     def is_claimed(self, index: int) -> bool:

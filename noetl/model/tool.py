@@ -120,7 +120,7 @@ class Host(Protocol):
         """Whether the installation's policy lets tools reach this IP address."""
 
 
-class ToolCall(Struct, frozen=True):
+class ToolCall(Struct, frozen=True, gc=False):
     """One execution of a task's tool: rendered input and everything around it.
 
     `task_run_id` names this attempt, `idempotency_key` is stable over the attempts of a visit.

@@ -18,7 +18,7 @@ from noetl.model.outcome import Outcome
 from noetl.model.playbook import Task
 
 
-class RunTask(Struct, frozen=True):
+class RunTask(Struct, frozen=True, gc=False):
     """Run the tool of `task` with this rendered input, then `apply_outcome`."""
 
     task: Task
@@ -33,7 +33,7 @@ class RunTask(Struct, frozen=True):
     covered: bool  # the append that gave the lease stands for this start
 
 
-class Returned(Struct, frozen=True):
+class Returned(Struct, frozen=True, gc=False):
     """The task's outcome is known without running a tool: pack it, then `apply_outcome`.
 
     A called block came to its end, a child execution answered, or the input could not be rendered."""
@@ -43,20 +43,20 @@ class Returned(Struct, frozen=True):
     events: tuple[Event, ...]
 
 
-class Wait(Struct, frozen=True):
+class Wait(Struct, frozen=True, gc=False):
     """Wait this long, then ask again; a crash meanwhile resumes without the rest of the wait."""
 
     seconds: float
     events: tuple[Event, ...]
 
 
-class Suspend(Struct, frozen=True):
+class Suspend(Struct, frozen=True, gc=False):
     """The server carries out the task (a child playbook); let go of the run."""
 
     events: tuple[Event, ...]
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, gc=False):
     """The pipeline has ended: pack the output, then report `events` and the terminal event."""
 
     step: str

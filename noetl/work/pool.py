@@ -83,6 +83,7 @@ class Pool:
         self._idle.set()
         self._draining = False
         self._ensuring = False
+        self._more = 1  # slot tasks to begin at once
         self.finished = 0  # runs this worker brought to their end
 
     # ── life ────────────────────────────────────────────────────────────────────────────
@@ -226,13 +227,16 @@ class Pool:
     def _ensure(self) -> None:
         """See to it that somebody works while there is work.
 
-        One more slot task a turn of the loop: runs that do not wait are all done by the first."""
-        if not self._line or self._ensuring or len(self._slots) - self._resting >= self.slots:
+        One slot task first, and twice as many with every turn of the loop: runs that do not wait are all
+        done by the first, and those that do have not long to wait for a slot."""
+        room = self.slots - len(self._slots) + self._resting
+        if not self._line or self._ensuring or room <= 0:
             return
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._work())
-        self._slots.add(task)
-        task.add_done_callback(self._slot_left)
+        for _ in range(min(self._more, room, len(self._line))):
+            task = loop.create_task(self._work())
+            self._slots.add(task)
+            task.add_done_callback(self._slot_left)
         self._ensuring = True
         loop.call_soon(self._ensure_again)
 
@@ -241,8 +245,9 @@ class Pool:
         self._ensure()
 
     def _ensure_again(self) -> None:
-        # Runs after the new task's first turn, since that was scheduled before.
+        # Runs after the new tasks' first turn, since that was scheduled before.
         self._ensuring = False
+        self._more = 2 * self._more if self._line else 1
         self._ensure()
 
     async def _work(self) -> None:
