@@ -54,6 +54,7 @@ class Catalogue:
         self._capacity = capacity
         self._compiled: OrderedDict[tuple[str, bool, bool], Playbook] = OrderedDict()  # digest, strict, legacy
         self._encoded: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: OrderedDict[str, None] = OrderedDict()
 
     # ── compiling ───────────────────────────────────────────────────────────────────────
 
@@ -97,6 +98,11 @@ class Catalogue:
     async def keep(self, playbook: Playbook, source: Source) -> None:
         """Remember the text, so that `load` finds it for ever."""
         await self._playbooks.keep(playbook.digest, source.text, source.file)
+        self._remember(self._kept, playbook.digest, None)
+
+    def has_kept(self, playbook: Playbook) -> bool:
+        """Whether this process knows the text to be kept already."""
+        return playbook.digest in self._kept
 
     async def encoded(self, digest: str) -> bytes:
         """The compiled playbook as JSON, for workers."""

@@ -138,6 +138,8 @@ class Orchestrator:
         source = await source_of(submission, self.catalogue)
         playbook = self.catalogue.compile(source, strict=submission.strict, legacy=submission.legacy)
         fact = await first_fact(submission, source, playbook, self._keychain)
+        if self.catalogue.has_kept(playbook):
+            return await self._begin(playbook, fact, submission)
         # Both wait for the same flush; neither is acknowledged before it.
         kept = asyncio.ensure_future(self.catalogue.keep(playbook, source))
         try:
@@ -150,7 +152,8 @@ class Orchestrator:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         ended: asyncio.Future[None] = loop.create_future()
-        self._ended.setdefault(execution_id, []).append(ended)
+        waiting = self._ended.setdefault(execution_id, [])
+        waiting.append(ended)
         try:
             # What this process holds is known here first; what another one does is looked for now and then.
             summary = self._held(execution_id) or await self.summary(execution_id)
@@ -158,18 +161,25 @@ class Orchestrator:
                 remaining = LOOK_SECONDS if deadline is None else deadline - loop.time()
                 if remaining <= 0:
                     raise TimeoutError(f"execution {execution_id} is still {summary.status} after {timeout} s")
-                await asyncio.wait((ended,), timeout=min(LOOK_SECONDS, remaining))
+                if ended.done():
+                    waiting.remove(ended)
+                    ended = loop.create_future()
+                    waiting.append(ended)
+                timer = loop.call_later(min(LOOK_SECONDS, remaining), _ring, ended)
+                try:
+                    await ended
+                finally:
+                    timer.cancel()
                 held = self._held(execution_id)
                 if held is None or held is summary:  # while it goes on in this process the store has nothing newer
                     held = await self.summary(execution_id)
                 summary = held
             return summary
         finally:
-            waiting = self._ended.get(execution_id, [])
             if ended in waiting:
                 waiting.remove(ended)
-                if not waiting:
-                    del self._ended[execution_id]
+            if not waiting and self._ended.get(execution_id) is waiting:
+                del self._ended[execution_id]
 
     async def cancel(self, execution_id: str, reason: str = "") -> None:
         """Stop an execution and its children; Conflict when it has ended already."""
@@ -388,8 +398,7 @@ class Orchestrator:
             self._queued.discard(execution_id)
             self._deeds.insist(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
         for future in self._ended.pop(execution_id, ()):
-            if not future.done():
-                future.set_result(None)
+            _ring(future)
 
     def _timer_due(self, execution_id: str) -> None:
         self._deeds.insist(f"timer of {execution_id}", lambda: self._executions.tell(execution_id, TimerDue()))
@@ -408,3 +417,8 @@ def _trace(active: tracing.Tracing, execution: Execution) -> None:
         started_at=summary.started_at,
         ended_at=summary.ended_at,
     )
+
+
+def _ring(bell: asyncio.Future[None]) -> None:
+    if not bell.done():
+        bell.set_result(None)

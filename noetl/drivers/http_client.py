@@ -327,6 +327,7 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
+@lru_cache(256)
 def checked_url(text: str) -> URL:
     """An absolute http(s) URL, or a HttpFailure that says what is wrong with it."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
@@ -37,7 +38,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     default: Any = None
 
 
-class ToolSpec(Struct, frozen=True, omit_defaults=True):
+class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     """A tool kind: parameters, spec defaults, helpers, and whether it touches the world.
 
     `helpers` are the kind's own parts of the output envelope with their null values
@@ -60,16 +61,20 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True):
     extra: str | None = None  # the pip extra that brings its driver
     example: str = ""
 
+    @cached_property
+    def spellings(self) -> dict[str, str]:
+        """Accepted spellings of fields that are not their names -> the field."""
+        aliases = {alias: name for name, declared in self.fields.items() for alias in declared.aliases}
+        return {alias: name for alias, name in aliases.items() if alias not in self.fields}
+
 
 def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters under their fields' own names; a field's own name wins over its aliases."""
     spelled = dict(given)
-    for name, declared in spec.fields.items():
-        if declared.aliases:
-            for alias in declared.aliases:
-                if alias in spelled and alias not in spec.fields:
-                    value = spelled.pop(alias)
-                    spelled.setdefault(name, value)
+    for alias, name in spec.spellings.items():
+        if alias in spelled:
+            value = spelled.pop(alias)
+            spelled.setdefault(name, value)
     return spelled
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,12 +40,24 @@ def timeout_of(spec: Mapping[str, Any]) -> Timeout:
     if value is None:
         return _NO_TIMEOUT
     if isinstance(value, Mapping):
-        parts = {name: _seconds(value.get(name), f"timeout.{name}") for name in ("connect", "read", "total")}
-        return Timeout(**parts)
+        parts = value.get("connect"), value.get("read"), value.get("total")
+        try:
+            return _timeout(*parts)
+        except TypeError:  # a part that cannot even be remembered
+            return _timeout.__wrapped__(*parts)
     return Timeout(total=_seconds(value, "timeout"))
 
 
 _NO_TIMEOUT = Timeout()
+
+
+@lru_cache(256, typed=True)  # the same few for every call of a task
+def _timeout(connect: Any, read: Any, total: Any) -> Timeout:
+    return Timeout(
+        connect=_seconds(connect, "timeout.connect"),
+        read=_seconds(read, "timeout.read"),
+        total=_seconds(total, "timeout.total"),
+    )
 
 
 def _seconds(value: Any, what: str) -> float | None:

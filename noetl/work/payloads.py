@@ -135,7 +135,13 @@ class Payloads:
 
     def must_park(self, events: Sequence[Event], limit: int) -> bool:
         """Whether some event's position or private patch is too large to travel."""
-        return any(type(event) is not TaskStarted and _private_size(event) > limit for event in events)
+        for event in events:
+            kind = type(event)
+            if kind is TaskDone and event.position is None and not event.patch:  # type: ignore[attr-defined]
+                continue  # the most common by far, as are starts
+            if kind is not TaskStarted and _private_size(event) > limit:
+                return True
+        return False
 
     async def park(
         self, events: Sequence[Event], name: str, limit: int, parked: dict[int, tuple[Any, Any]]

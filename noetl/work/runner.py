@@ -77,11 +77,11 @@ class Counter:
 
     __slots__ = ("_action", "_job", "_next", "_runner")
 
-    def __init__(self, runner: Runner, job: Job, action: RunTask) -> None:
+    def __init__(self, runner: Runner, job: Job, action: RunTask, started: float) -> None:
         self._runner = runner
         self._job = job
         self._action = action
-        self._next = runner.clock.monotonic() + PROGRESS_AFTER
+        self._next = started + PROGRESS_AFTER
 
     def __call__(self, counts: dict[str, float]) -> None:
         """The task has come so far."""
@@ -352,7 +352,7 @@ class Runner:
                     job.frame.playbook.file,
                     job.secrets,
                     self.around,
-                    Counter(self, job, action),
+                    Counter(self, job, action, started),
                 ),
                 execution_id=context.execution_id,
                 step=context.step,
