@@ -103,7 +103,7 @@ export function Chart({ title, unit, times, series, every, digits = 0 }: ChartPr
               </text>
             </g>
           ))}
-          {ticks(from, last).map((time) => (
+          {ticks(from, last, Math.max(2, Math.floor(width / 88))).map((time) => (
             <text key={time} x={x(time)} y={HEIGHT - 5} text-anchor="middle">
               {clock.format(time)}
             </text>
@@ -157,9 +157,9 @@ function niceTop(value: number): number {
 
 const compact = (value: number) => new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
-/** Round instants inside a span: every 1, 5, 10 or 15 minutes. */
-function ticks(from: number, to: number): number[] {
-  const minutes = [1, 2, 5, 10, 15].find((each) => (to - from) / 60_000 / each <= 6) ?? 15;
+/** Round instants inside a span, at most so many. */
+function ticks(from: number, to: number, most: number): number[] {
+  const minutes = [1, 2, 5, 10, 15, 20, 30].find((each) => (to - from) / 60_000 / each <= most) ?? 30;
   const step = minutes * 60_000;
   const found = [];
   for (let time = Math.ceil((from + step / 4) / step) * step; time < to - step / 4; time += step) found.push(time);

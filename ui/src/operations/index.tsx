@@ -35,7 +35,7 @@ export function Operations({ params }: { params: Record<string, string> }) {
         <h1>Operations</h1>
       </div>
       <Tabs label="Parts of operations" tabs={tabs} value={room} onChange={(to) => go(to === "overview" ? "/operations" : `/operations/${to}`)} />
-      <div role="tabpanel" id={`panel-${room}`} aria-labelledby={`tab-${room}`} class="panel">
+      <div role="tabpanel" id={`panel-${room}`} aria-labelledby={`tab-${room}`} class="room">
         <Shown />
       </div>
     </>

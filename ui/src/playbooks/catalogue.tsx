@@ -101,7 +101,7 @@ export function Catalogue() {
                   </td>
                   <td class="right number">{each.steps}</td>
                   <td class="right number">
-                    <Link to={`${placeOf(each.path)}?tab=versions`} aria-label={`Versions of ${each.path}`}>
+                    <Link to={`${placeOf(each.path)}?tab=versions`} aria-label={`v${each.version}, versions of ${each.path}`}>
                       v{each.version}
                     </Link>
                   </td>

@@ -1,5 +1,5 @@
 /** The text editor: CodeMirror with the language's own words. Loaded only when a playbook is opened. */
-import { acceptCompletion, autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, type CompletionContext, type CompletionResult } from "@codemirror/autocomplete";
+import { acceptCompletion, autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, insertBracket, type CompletionContext, type CompletionResult } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
 import { yaml } from "@codemirror/lang-yaml";
 import { bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
@@ -66,9 +66,11 @@ export function open(parent: HTMLElement, options: Options): Opened {
         look,
         EditorState.readOnly.of(options.readOnly),
         EditorView.contentAttributes.of({
+          tabindex: "0",
           "aria-label": options.label,
           "aria-description": "Escape, then Tab leaves the editor. Control and Space offers words.",
         }),
+        EditorView.domEventHandlers({ beforeinput: overSelection }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged) options.onChange(update.state.doc.toString());
         }),
@@ -96,6 +98,16 @@ export function open(parent: HTMLElement, options: Options): Opened {
     },
     close: () => view.destroy(),
   };
+}
+
+/** What is typed over a selection is put in by us: the browser would carry the style of what it replaces along,
+ * inline, which the page's policy forbids. */
+function overSelection(event: InputEvent, view: EditorView): boolean {
+  const { state } = view;
+  if (event.inputType !== "insertText" || !event.data || event.isComposing || state.selection.main.empty || state.readOnly) return false;
+  event.preventDefault();
+  view.dispatch(insertBracket(state, event.data) ?? state.update(state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true }));
+  return true;
 }
 
 /** The offset of a line and a column, both from 1; places behind the text are its end. */

@@ -27,7 +27,7 @@ export function Findings({ found, docs, onGo }: FindingsProps) {
     <ul class="findings">
       {found.map((each, index) => (
         <li key={index} class={each.severity}>
-          <button type="button" class="where number" onClick={() => onGo(each.line, each.column)} aria-label={`Go to line ${each.line}, column ${each.column}`}>
+          <button type="button" class="where number" onClick={() => onGo(each.line, each.column)} aria-label={`${each.line}:${each.column}, go to this place`}>
             {each.line}:{each.column}
           </button>
           <div>

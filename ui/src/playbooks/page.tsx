@@ -61,7 +61,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
         value={tab as Tab}
         onChange={setTab}
       />
-      <div role="tabpanel" id={`panel-${tab}`} aria-labelledby={`tab-${tab}`} class="panel">
+      <div role="tabpanel" id={`panel-${tab}`} aria-labelledby={`tab-${tab}`} class="room">
         {!value && <Loading what="Reading the playbook" />}
         {value && tab === "text" && (
           <Text key={`${value.version}`} path={path} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={again} />
@@ -201,7 +201,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
         </span>
       </div>
       <div class="halves">
-        <section class="card left" aria-label="Text">
+        <section class="card text" aria-label="Text">
           <Writing
             given={given}
             readOnly={!mayWrite && !mayRun}
@@ -214,8 +214,8 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
             onRun={() => mayRun && setRunning(true)}
           />
         </section>
-        <div class="right">
-          <section class="card net" aria-label="Net">
+        <div class="beside">
+          <section class="card drawing" aria-label="Net">
             <Preview net={net} stale={checked?.valid === false} onGo={(line) => goTo(line, 1)} />
           </section>
           <section class="card problems" aria-label="Problems">
