@@ -99,6 +99,16 @@ class EventStore(Protocol):
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
 
+    async def expired(self, before: float, most: int = 1000) -> list[str]:
+        """Executions that ended before that instant and that nobody needs any more, oldest first; a child is needed
+        as long as its caller is there."""
+
+    async def drop(self, executions: Sequence[str]) -> None:
+        """Forget these executions: they are not listed, not found by their keys, and their logs are gone or go soon."""
+
+    async def tidy(self, now: float) -> int:
+        """Give back the space of what was dropped and make room for what comes; how many partitions went."""
+
     async def check(self) -> None:
         """Write something and flush it; the error says why nothing can be written now."""
 
@@ -223,6 +233,9 @@ class ResultStore(Protocol):
 
     async def collect(self, now: float) -> int:
         """Delete what has outlived its ttl; how many."""
+
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl; how many."""
 
     async def close(self) -> None:
         """Let go."""

@@ -110,7 +110,7 @@ class Server:
         from noetl.backends.queue.ticketed import TicketedRunQueue
         from noetl.backends.results import open_results
         from noetl.control import recovery
-        from noetl.control.housekeeping import collecting
+        from noetl.control.housekeeping import keeping_house
         from noetl.control.membership import membership
         from noetl.control.orchestrator import Orchestrator
         from noetl.control.scheduler import Scheduler, scheduling
@@ -174,7 +174,9 @@ class Server:
             self._recovered = True
             if cluster is not None:
                 self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
-            await closing.enter_async_context(collecting(results, clock))
+            await closing.enter_async_context(
+                keeping_house(results, clock, store=events, retention=settings.retention, turns=cluster)
+            )
             scheduler = Scheduler(triggers, orchestrator, clock, cluster)
             await closing.enter_async_context(scheduling(scheduler, schedules))
             if resumed:

@@ -52,6 +52,7 @@ class Settings(Struct, frozen=True):
     private_networks: tuple[str, ...]
     log_format: str
     traces: str
+    retention: float | None
     nats_url: str | None
     nats_prefix: str
 
@@ -144,6 +145,20 @@ def _seconds(value: Any) -> float:
 
 def _pause(value: Any) -> float:
     return 0.0 if value in (0, "0") and not isinstance(value, bool) else _seconds(value)
+
+
+def _duration(value: Any) -> float | None:
+    if value in ("off", "never", "none"):
+        return None
+    from noetl.drivers.payloads import seconds
+
+    try:
+        number = None if isinstance(value, bool) else seconds(value)
+    except ValueError:
+        number = None
+    if not number:
+        raise ValueError("it must be a duration such as 12h, 30d or 52w, or off")
+    return number
 
 
 def _one_of(*words: str) -> Callable[[Any], str]:
@@ -254,6 +269,12 @@ TABLE: tuple[Setting, ...] = (
         _one_of("off", "otlp", "console"),
         lambda known, environ: "off",
         "OpenTelemetry traces of servers and workers: `otlp` (where `OTEL_EXPORTER_OTLP_ENDPOINT` says), `console`",
+    ),
+    Setting(
+        "retention",
+        _duration,
+        lambda known, environ: None,
+        "how long a server keeps executions that have ended, such as `30d`; none: for ever",
     ),
     Setting(
         "nats.url",

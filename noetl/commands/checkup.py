@@ -30,8 +30,8 @@ class Finding(NamedTuple):
     detail: str
 
 
-def checkup() -> list[Finding]:
-    """All checks, in the order in which things depend on each other."""
+def checkup(*, verify: bool = False) -> list[Finding]:
+    """All checks, in the order in which things depend on each other; `verify` reads every log."""
     findings = [Finding("noetl", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")]
     try:
         loaded = load()
@@ -39,6 +39,8 @@ def checkup() -> list[Finding]:
         return [*findings, Finding("settings", FAILED, str(problem))]
     settings = loaded.settings
     findings += [*_settings(loaded), *_home(settings), _sqlite(), _store(settings), *_tools(), *_server(settings)]
+    if verify:
+        findings += _verified(settings)
     return findings
 
 
@@ -84,6 +86,28 @@ def _store(settings: Settings) -> Finding:
         return Finding("store", OK, asyncio.run(look()))
     except (NoetlError, OSError) as problem:
         return Finding("store", FAILED, f"{settings.store}: {problem}")
+
+
+def _verified(settings: Settings) -> Iterator[Finding]:
+    async def look() -> tuple[int, int, list[str]]:
+        from noetl.backends import open_stores
+        from noetl.control.verifying import verify
+
+        events, _ = open_stores(settings.store)
+        try:
+            return await verify(events)
+        finally:
+            await events.close()
+
+    try:
+        executions, count, damaged = asyncio.run(look())
+    except (NoetlError, OSError) as problem:
+        yield Finding("checksums", FAILED, f"{settings.store}: {problem}")
+        return
+    if not damaged:
+        yield Finding("checksums", OK, f"{count} events of {executions} executions are as they were written")
+    for words in damaged:
+        yield Finding("checksums", FAILED, words)
 
 
 def _tools() -> Iterator[Finding]:

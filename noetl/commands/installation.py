@@ -66,9 +66,10 @@ def completion(shell: str) -> None:
 
 
 @click.command()
+@click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums; takes a while.")
 @as_json
 @talk
-def doctor(as_json: bool) -> int:
+def doctor(verify: bool, as_json: bool) -> int:
     """Check this installation.
 
     Settings, data folder, store, tools, server. Exit code 0 when everything needed works (warnings
@@ -76,7 +77,7 @@ def doctor(as_json: bool) -> int:
     """
     from noetl.commands.checkup import FAILED, checkup
 
-    found = checkup()
+    found = checkup(verify=verify)
     if as_json:
         terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
     else:

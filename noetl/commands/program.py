@@ -46,6 +46,7 @@ VERBS: dict[str, str] = {
     "worker": "processes:worker",
     "dev": "processes:dev",
     "cluster": "cluster:cluster",
+    "retention": "retention:retention",
     "config": "installation:config",
     "doctor": "installation:doctor",
     "completion": "installation:completion",

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import secrets
 
-from noetl.model.ids import COUNTER_BITS, PROCESS_BITS
+from noetl.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS
 from noetl.ports import Clock
-
-EPOCH_MS = 1_700_000_000_000
 
 
 class ExecutionIds:

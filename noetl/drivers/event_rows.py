@@ -76,7 +76,10 @@ def intact(crc: object, execution: int, place: object, data: object, count: obje
 
 def number_of(execution_id: str) -> int | None:
     """Ids are decimal text that fits 64 bits; anything else names nothing here."""
-    return int(execution_id) if execution_id.isdecimal() and len(execution_id) < 19 else None
+    if not execution_id.isdecimal() or len(execution_id) > 19:
+        return None
+    number = int(execution_id)
+    return number if number < 1 << 63 else None
 
 
 def decode_log(
@@ -158,3 +161,12 @@ def listed_summary(row: tuple[int, int, str, str, bytes, int]) -> ExecutionSumma
         return ExecutionSummary(
             execution_id=str(row[0]), path=row[3], status=row[2], started_at=0.0, seq=row[1], error=str(problem)
         )
+
+
+def has_expired(row: tuple[int, int, str, str, bytes, int], before: float) -> bool:
+    """Whether an execution's row says that it ended before that instant; a damaged one is kept for whoever mends it."""
+    try:
+        found = one_summary(row)
+    except CorruptLog:
+        return False
+    return found is not None and found.ended_at is not None and found.ended_at < before

@@ -18,6 +18,12 @@ IterationPath = tuple[int, ...]
 # An execution id is 41 bits of milliseconds, the number of the process that minted it, and a counter.
 PROCESS_BITS = 12
 COUNTER_BITS = 10
+EPOCH_MS = 1_700_000_000_000
+
+
+def number_at(at: float) -> int:
+    """The smallest number that an id minted at that instant can have."""
+    return max(0, int(at * 1000) - EPOCH_MS) << (PROCESS_BITS + COUNTER_BITS)
 
 
 def process_of(execution_id: str) -> int:

@@ -185,6 +185,34 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
+    def test_what_ended_long_ago_can_be_forgotten(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            def ended(execution_id: str, at: float, **more: Any) -> Append:
+                return make_append(execution_id, 0, *BODIES[:2], status="success", ended_at=at, **more)
+
+            await store.append(ended("1001", 1_700_000_100.0, key="k"))
+            await store.append(ended("1002", 1_700_000_900.0))
+            await store.append(make_append("1003", 0, BODIES[0]))
+            await store.append(ended("1004", 1_700_000_100.0, parent="1003"))
+            await store.append(ended("1005", 1_700_000_100.0, parent="1001"))
+            await store.save_snapshot("1001", 2, b"state")
+            assert await store.expired(1_700_000_500.0) == ["1001"], "1005 is needed by its caller until that is gone"
+            assert await store.expired(1_700_000_950.0, 1) == ["1001"]
+            await store.drop(["1001"])
+            assert await store.expired(1_700_000_500.0) == ["1005"]
+            await store.drop(["1005", "4711"])
+            await store.tidy(1_700_000_500.0)
+            assert await store.summary("1001") is None
+            assert await store.by_key("k") is None
+            assert await store.snapshot("1001") is None
+            listed = [each.execution_id for each in await store.executions(ExecutionFilter())]
+            assert listed == ["1004", "1003", "1002"]
+            for kept in listed:
+                assert len(await store.read(kept)) in (1, 2)
+            await store.append(make_append("1003", 1, BODIES[1]))
+
+        self._run(tmp_path, scenario)
+
     def test_a_check_writes_and_changes_nothing_else(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, BODIES[0]))

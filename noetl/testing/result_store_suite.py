@@ -178,6 +178,25 @@ class ResultStoreSuite:
 
         self.run(open_store, deed)
 
+    def test_what_an_execution_stored_is_forgotten_with_it(self, open_store: OpenStore) -> None:
+        """Its own payloads go; those of others, also of ids that begin alike, stay; what has a ttl waits for it."""
+
+        async def deed(store: ResultStore) -> None:
+            gone = [await store.put(f"471/s/{n}", chunked(b"a"), content_type="text/plain") for n in range(3)]
+            kept = [
+                await store.put("4711/s/1", chunked(b"b"), content_type="text/plain"),
+                await store.put("47/s/1", chunked(b"c"), content_type="text/plain"),
+                await store.put("471/s/ttl", chunked(b"d"), content_type="text/plain", ttl="1d"),
+            ]
+            assert await store.forget(["471", "999"]) == 3
+            for reference in gone:
+                with pytest.raises(PayloadUnavailable):
+                    await read(store, reference)
+            assert [await read(store, reference) for reference in kept] == [b"b", b"c", b"d"]
+            assert await store.forget(["471"]) == 0
+
+        self.run(open_store, deed)
+
     def test_a_producer_that_fails_leaves_nothing(self, open_store: OpenStore) -> None:
         """Its own error reaches the caller, and no half payload can be read."""
 

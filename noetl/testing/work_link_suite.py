@@ -309,5 +309,8 @@ class _NoResults:
     async def collect(self, now: float) -> int:
         return 0
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        return 0
+
     async def close(self) -> None:
         return

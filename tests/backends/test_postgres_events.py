@@ -1,15 +1,17 @@
 """What only a store on a server must withstand: rivals, lost connections, damaged rows."""
 
 import asyncio
+import time
 from contextlib import suppress
 
 import psycopg
 import pytest
 
-from noetl.backends.events.postgres import PostgresEventStore
+from noetl.backends.events.postgres import SCHEMA, WEEK, PostgresEventStore
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.errors import CorruptLog, StoreUnavailable, VersionConflict
 from noetl.model.events import CtxPatched, PlaybookProcessed
+from noetl.model.ids import number_at
 from noetl.testing.event_store_suite import BODIES, make_append
 
 
@@ -154,6 +156,102 @@ def test_an_append_to_what_never_began_is_a_conflict(database):
         store = open_store(database)
         with pytest.raises(VersionConflict):
             await store.append(make_append("1001", 4, BODIES[1]))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+# ── partitions and retention ────────────────────────────────────────────────────────────
+
+WEEK_SECONDS = 7 * 24 * 3600.0
+
+
+def partitions(dsn: str) -> list[str]:
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'noetl_log'::regclass ORDER BY 1"
+        )
+        return [row[0] for row in rows]
+
+
+def test_an_older_log_is_partitioned_while_servers_append_to_it(database):
+    async def scenario():
+        older = open_store(database)
+        older.database.migrate("events", SCHEMA[:1])
+        began = str(number_at(time.time()))
+        await older.append(make_append(began, 0, *BODIES[:2], key="k"))
+        await older.append(make_append("1001", 0, BODIES[0]))
+
+        appending = [
+            asyncio.create_task(older.append(make_append(str(int(began) + n), 0, BODIES[0]))) for n in range(1, 50)
+        ]
+        newer = open_store(database)
+        await newer.append(make_append(began, 2, BODIES[2]))
+        await asyncio.gather(*appending)
+        await older.append(make_append(began, 3, BODIES[3]))
+
+        assert partitions(database) == ["noetl_log_first", "noetl_log_other"]
+        for store in (older, newer):
+            assert [each.seq for each in await store.read(began)] == [1, 2, 3, 4]
+            assert [each.seq for each in await store.read("1001")] == [1]
+            assert (await store.counts()) == {"running": 51}
+        with pytest.raises(StoreUnavailable, match="start it again with the NoETL that changed them"):
+            await older.check()
+        await newer.check()
+        for store in (older, newer):
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_past_weeks_are_dropped_whole_and_what_runs_keeps_its_own(database):
+    async def scenario():
+        store = open_store(database)
+        now = time.time()
+        await store.tidy(now)
+        made = partitions(database)
+        assert len(made) == 2 + 3, (
+            "the first one goes to the week after next, and there are four weeks ahead of this one"
+        )
+        later = now + 3 * WEEK_SECONDS
+        ids = [str(number_at(later)), str(number_at(later) + 1), str(number_at(later) + WEEK)]
+        ended = {"status": "success", "ended_at": later}
+        await store.append(make_append(ids[0], 0, *BODIES[:2], **ended))
+        await store.append(make_append(ids[1], 0, BODIES[0]))
+        await store.append(make_append(ids[2], 0, *BODIES[:2], **ended))
+
+        end = later + 4 * WEEK_SECONDS
+        await store.drop(await store.expired(end))
+        assert await store.tidy(end) >= 2
+        left = partitions(database)
+        assert "noetl_log_first" not in left
+        assert await store.read(ids[1]) != [], "it has not ended"
+        with psycopg.connect(database) as connection:
+            rows = connection.execute("SELECT execution FROM noetl_log ORDER BY 1").fetchall()
+        assert [str(row[0]) for row in rows] == ids[:2], "a week goes as a whole, or not yet"
+        await store.append(make_append(ids[1], 1, BODIES[1], **ended))
+        await store.drop(await store.expired(end))
+        assert await store.tidy(end) == 1
+        with psycopg.connect(database) as connection:
+            assert connection.execute("SELECT count(*) FROM noetl_log").fetchone() == (0,)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_ids_that_fit_no_partition_are_kept_all_the_same(database):
+    async def scenario():
+        store = open_store(database)
+        far = time.time() + 500 * WEEK_SECONDS
+        stray = str(number_at(far))
+        await store.append(make_append(stray, 0, *BODIES[:2], status="success", ended_at=far))
+        await store.tidy(far)
+        await store.append(make_append(str(int(stray) + 1), 0, BODIES[0]))
+        assert [each.seq for each in await store.read(stray)] == [1, 2]
+        await store.drop(await store.expired(far + 1))
+        with psycopg.connect(database) as connection:
+            rows = connection.execute("SELECT execution FROM noetl_log_other").fetchall()
+        assert rows == [(int(stray) + 1,)]
         await store.close()
 
     asyncio.run(scenario())

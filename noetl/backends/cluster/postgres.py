@@ -68,14 +68,20 @@ class PostgresCluster:
         died = await self._database.fetch(
             "DELETE FROM noetl_servers WHERE seen < now() - $1 * interval '1 second' RETURNING number", self._seconds
         )
-        turn = await self._database.row(
-            "INSERT INTO noetl_duties AS d (name, until) VALUES ('sweep', now() + $1 * interval '1 second') "
-            "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
-            SWEEP_SECONDS,
-        )
-        if turn is not None:
+        sweep = await self.take_turn("sweep", SWEEP_SECONDS)
+        if sweep:
             await self._database.execute("DELETE FROM noetl_signs WHERE seen < now() - interval '1 day'")
-        return Beat(row is None, tuple(each[0] for each in died), turn is not None)
+        return Beat(row is None, tuple(each[0] for each in died), sweep)
+
+    async def take_turn(self, name: str, seconds: float) -> bool:
+        """Whether this duty is ours now; no other server has it for so long."""
+        turn = await self._database.row(
+            "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
+            "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
+            name,
+            seconds,
+        )
+        return turn is not None
 
     async def leave(self) -> None:
         """Go: the next beat of another server takes over what we owe."""

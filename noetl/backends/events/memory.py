@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -91,6 +91,30 @@ class MemoryEventStore:
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
         return dict(Counter(summary.status for summary in self._summaries.values()))
+
+    async def expired(self, before: float, most: int = 1000) -> list[str]:
+        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        return [
+            summary.execution_id
+            for summary in self._summaries.values()
+            if summary.status in FINAL
+            and summary.ended_at is not None
+            and summary.ended_at < before
+            and summary.parent not in self._summaries
+        ][:most]
+
+    async def drop(self, executions: Sequence[str]) -> None:
+        """Forget these executions."""
+        for execution_id in executions:
+            summary = self._summaries.pop(execution_id, None)
+            if summary is not None and summary.key is not None:
+                self._keys.pop(summary.key, None)
+            self._logs.pop(execution_id, None)
+            self._snapshots.pop(execution_id, None)
+
+    async def tidy(self, now: float) -> int:
+        """Memory is given back at once."""
+        return 0
 
     async def check(self) -> None:
         """Memory can be written as long as the store is open."""

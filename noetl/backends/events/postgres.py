@@ -6,13 +6,15 @@ woken by NOTIFY and look by themselves as well.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+from noetl.drivers.event_partitions import tidy
 from noetl.drivers.event_rows import (
     check_complete,
     checksum,
     decode_log,
     encode_append,
+    has_expired,
     intact,
     listed_summary,
     number_of,
@@ -23,7 +25,11 @@ from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.drivers.tails import Tails, follow
 from noetl.errors import RequestRefused
 from noetl.model.events import Recorded
+from noetl.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, number_at
 from noetl.ports import Append, ExecutionFilter, ExecutionSummary
+
+ID_BITS = PROCESS_BITS + COUNTER_BITS  # of an id, below its milliseconds
+WEEK = 7 * 24 * 3600 * 1000 << ID_BITS  # ids of a week, and of a partition
 
 SCHEMA = (
     """
@@ -57,6 +63,31 @@ SCHEMA = (
       data bytea NOT NULL,
       crc int8 NOT NULL
     )
+    """,
+    # The log by weeks, since ids are minted in the order of time. What was there becomes the first partition, up to
+    # the week after the next; nothing is copied, and appends wait only while the rows' ids are looked at.
+    f"""
+    DO $$
+    DECLARE bound int8 := (extract(epoch FROM now()) * 1000)::int8 - {EPOCH_MS};
+    BEGIN
+      SELECT greatest(bound << {ID_BITS}, max(execution)) INTO bound FROM noetl_log;
+      bound := (bound / {WEEK} + 2) * {WEEK};
+      ALTER TABLE noetl_log RENAME TO noetl_log_first;
+      ALTER INDEX noetl_log_pkey RENAME TO noetl_log_first_pkey;
+      EXECUTE format('ALTER TABLE noetl_log_first ADD CONSTRAINT noetl_log_first_ids CHECK (execution < %s)', bound);
+      CREATE TABLE noetl_log(
+        execution int8 NOT NULL,
+        first int8 NOT NULL,
+        count int8 NOT NULL,
+        data bytea NOT NULL,
+        crc int8 NOT NULL,
+        PRIMARY KEY(execution, first)
+      ) PARTITION BY RANGE (execution);
+      EXECUTE format(
+        'ALTER TABLE noetl_log ATTACH PARTITION noetl_log_first FOR VALUES FROM (MINVALUE) TO (%s)', bound
+      );
+      CREATE TABLE noetl_log_other PARTITION OF noetl_log DEFAULT;
+    END $$
     """,
 )
 
@@ -158,6 +189,37 @@ class PostgresEventStore:
         """How many executions there are, by status."""
         rows = await self.database.fetch("SELECT status, count(*) FROM noetl_executions GROUP BY status")
         return {row[0]: row[1] for row in rows}
+
+    async def expired(self, before: float, most: int = 1000) -> list[str]:
+        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        found: list[str] = []
+        last = -1
+        while len(found) < most:
+            rows = await self.database.fetch(
+                f"{_SELECT} AS e WHERE id < $1 AND id > $2 AND ended AND "
+                "NOT EXISTS (SELECT 1 FROM noetl_executions AS caller WHERE caller.id = e.parent) "
+                "ORDER BY id LIMIT $3",
+                number_at(before),
+                last,
+                most,
+            )
+            found += [str(row[0]) for row in rows if has_expired(tuple(row), before)]
+            if len(rows) < most:
+                break
+            last = rows[-1][0]
+        return found[:most]
+
+    async def drop(self, executions: Sequence[str]) -> None:
+        """Forget these executions at once; their logs go with the partition, when all of it may go."""
+        numbers = [number for each in executions if (number := number_of(each)) is not None]
+        async with self.database.connection() as connection, connection.transaction():
+            await connection.execute("DELETE FROM noetl_executions WHERE id = ANY($1::int8[])", numbers)
+            await connection.execute("DELETE FROM noetl_snapshots WHERE execution = ANY($1::int8[])", numbers)
+            await connection.execute("DELETE FROM noetl_log_other WHERE execution = ANY($1::int8[])", numbers)
+
+    async def tidy(self, now: float) -> int:
+        """Drop the partitions of past weeks in which no execution is left, and make those of the coming weeks."""
+        return await tidy(self.database, number_at(now), WEEK)
 
     async def check(self) -> None:
         """Write something and flush it."""

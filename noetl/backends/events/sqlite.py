@@ -11,7 +11,7 @@ what an append is checked against: the one of two conflicting appends that commi
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from noetl.drivers.event_rows import (
     Encoded,
@@ -20,6 +20,7 @@ from noetl.drivers.event_rows import (
     decode_log,
     encode_append,
     encode_json,
+    has_expired,
     intact,
     listed_summary,
     number_of,
@@ -29,6 +30,7 @@ from noetl.drivers.sqlite_file import SqliteFile
 from noetl.drivers.tails import Tails, follow
 from noetl.errors import Conflict, VersionConflict
 from noetl.model.events import Recorded
+from noetl.model.ids import number_at
 from noetl.ports import Append, ExecutionFilter, ExecutionSummary
 
 SCHEMA = (
@@ -66,6 +68,8 @@ SCHEMA = (
     )
     """,
 )
+
+DROPPED_AT_ONCE = 100  # executions deleted in one transaction: appends wait for no more than that
 
 
 class SqliteEventStore:
@@ -126,6 +130,20 @@ class SqliteEventStore:
         return await self._file.read(
             lambda db: dict(db.execute("SELECT status, count(*) FROM executions GROUP BY status").fetchall())
         )
+
+    async def expired(self, before: float, most: int = 1000) -> list[str]:
+        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        return await self._file.read(lambda db: _expired(db, before, most))
+
+    async def drop(self, executions: Sequence[str]) -> None:
+        """Forget these executions, some at a time so that appends get their turn between them."""
+        numbers = [number for each in executions if (number := number_of(each)) is not None]
+        for start in range(0, len(numbers), DROPPED_AT_ONCE):
+            await self._file.write(_drop_job(numbers[start : start + DROPPED_AT_ONCE]))
+
+    async def tidy(self, now: float) -> int:
+        """Nothing to do: pages that were freed are written over by what comes."""
+        return 0
 
     async def check(self) -> None:
         """Write something and flush it."""
@@ -223,6 +241,16 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     return job
 
 
+def _drop_job(numbers: Sequence[int]) -> Callable[[sqlite3.Connection], None]:
+    def job(db: sqlite3.Connection) -> None:
+        rows = [(number,) for number in numbers]
+        db.executemany("DELETE FROM executions WHERE id = ?", rows)
+        db.executemany("DELETE FROM log WHERE execution = ?", rows)
+        db.executemany("DELETE FROM snapshots WHERE execution = ?", rows)
+
+    return job
+
+
 # ── reading ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -240,6 +268,21 @@ def _read(db: sqlite3.Connection, execution_id: str, number: int, after: int, li
         row = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
         check_complete(execution_id, row[0] if row else None, end)
     return events
+
+
+def _expired(db: sqlite3.Connection, before: float, most: int) -> list[str]:
+    rows = db.execute(
+        f"{_SELECT} AS e WHERE id < ? AND ended = 1 AND "
+        "NOT EXISTS (SELECT 1 FROM executions AS caller WHERE caller.id = e.parent) ORDER BY id",
+        (number_at(before),),
+    )
+    found: list[str] = []
+    for row in rows:
+        if has_expired(row, before):
+            found.append(str(row[0]))
+            if len(found) >= most:
+                break
+    return found
 
 
 def _clauses(where: ExecutionFilter) -> tuple[list[str], list[object]]:

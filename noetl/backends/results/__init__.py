@@ -101,6 +101,10 @@ class ResultStores:
         """Delete what has outlived its ttl, in all stores; how many."""
         return sum([await store.collect(now) for store in self.by_type.values()])
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl, in all stores; how many."""
+        return sum([await store.forget(executions) for store in self.by_type.values()])
+
     async def close(self) -> None:
         """Let go of all of them."""
         for store in self.by_type.values():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -90,6 +91,10 @@ class BlobResults:
         """Delete what has outlived its ttl; how many."""
         return await _on_disk(self._collect, now)
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl; how many."""
+        return await _on_disk(self._forget, executions)
+
     async def close(self) -> None:
         """Nothing is held open."""
 
@@ -117,6 +122,15 @@ class BlobResults:
         if not path.is_relative_to(self.root) or path == self.root:
             raise PayloadUnavailable(f"{named!r} is not a place in the result store")
         return path
+
+    def _forget(self, executions: Sequence[str]) -> int:
+        forgotten = 0
+        for execution_id in executions:
+            folder = self.root / execution_id
+            if execution_id.isdecimal() and folder.is_dir():
+                forgotten += sum(len(names) for _, _, names in os.walk(folder))
+                shutil.rmtree(folder)
+        return forgotten
 
     def _collect(self, now: float) -> int:
         collected = 0

@@ -118,6 +118,18 @@ class NatsResults:
         await self._guarded(objects.drop_abandoned(kept, now - ABANDONED))
         return len(expired)
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl; how many."""
+        objects = await self._objects()
+        names: list[str] = await self._guarded(objects.names())
+        theirs = set(executions)
+        forgotten = [
+            name for name in names if name.partition("/")[0] in theirs and not name.rpartition(".")[2].isdigit()
+        ]
+        for name in forgotten:
+            await self._guarded(objects.delete(name))
+        return len(forgotten)
+
     async def close(self) -> None:
         """Close the connection."""
         if self._client is not None:

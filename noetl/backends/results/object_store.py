@@ -122,6 +122,23 @@ class ObjectResults:
             await self._delete(expired[start : start + 1000])
         return len(expired)
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl; how many."""
+        import obstore
+
+        forgotten = 0
+        for execution_id in executions:
+            try:
+                async for page in obstore.list(self._store, prefix=self._path(execution_id)):
+                    keys = [entry["path"] for entry in page]
+                    await self._delete(keys)
+                    forgotten += len(keys)
+            except StoreUnavailable:
+                raise
+            except Exception as problem:
+                raise self._unavailable(problem, execution_id) from problem
+        return forgotten
+
     async def close(self) -> None:
         """Nothing is held open."""
 

@@ -52,6 +52,9 @@ class Database(Protocol):
     async def collect(self, now: float) -> int:
         """Delete what has expired (counted) and what was never finished."""
 
+    async def forget(self, prefixes: Sequence[str]) -> int:
+        """Delete what has no ttl and a key that begins so; how many."""
+
     async def close(self) -> None:
         """Let go."""
 
@@ -145,6 +148,10 @@ class RelationalResults:
         """Delete what has outlived its ttl; how many."""
         return await self.database.collect(now)
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl; how many."""
+        return await self.database.forget([f"{each}/" for each in executions])
+
     async def close(self) -> None:
         """Let go of the database."""
         await self.database.close()
@@ -221,6 +228,25 @@ class SqliteDatabase:
         count = await self._change("DELETE FROM noetl_results WHERE finished = 1 AND expires_at <= ?", (now,))
         await self._change("DELETE FROM noetl_results WHERE finished = 0 AND created_at < ?", (now - ABANDONED,))
         return count
+
+    async def forget(self, prefixes: Sequence[str]) -> int:
+        """Delete what has no ttl and a key that begins so; how many."""
+
+        def forget() -> int:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                changed = connection.executemany(
+                    "DELETE FROM noetl_results WHERE key >= ? AND key < ? AND expires_at IS NULL",
+                    [(prefix, prefix + "\U0010ffff") for prefix in prefixes],
+                ).rowcount
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.rollback()
+                raise
+            return changed
+
+        return await self._do(forget)
 
     async def close(self) -> None:
         """Let go of the file and of the thread."""
@@ -333,6 +359,14 @@ class PostgresDatabase:
         """Delete what has expired (counted) and what was never finished."""
         count, _ = await self._do("DELETE FROM noetl_results WHERE finished AND expires_at <= %s", (now,))
         await self._do("DELETE FROM noetl_results WHERE NOT finished AND created_at < %s", (now - ABANDONED,))
+        return count
+
+    async def forget(self, prefixes: Sequence[str]) -> int:
+        """Delete what has no ttl and a key that begins so; how many."""
+        count, _ = await self._do(
+            "DELETE FROM noetl_results WHERE split_part(key, '/', 1) || '/' = ANY(%s) AND expires_at IS NULL",
+            (list(prefixes),),
+        )
         return count
 
     async def close(self) -> None:

@@ -128,6 +128,10 @@ class MemoryResults:
         """Nothing outlives anything here."""
         return 0
 
+    async def forget(self, executions: Sequence[str]) -> int:
+        """What is kept is named by its digest and stays."""
+        return 0
+
     async def close(self) -> None:
         """Let go."""
 
