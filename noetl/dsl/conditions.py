@@ -71,6 +71,8 @@ def alternatives(text: str) -> tuple[str, ...]:
 
 def _split(text: str, joint: str, others: tuple[str, ...]) -> tuple[str, ...]:
     """The pieces between the joints, outside of brackets; the whole when another word binds it."""
+    if joint not in text:
+        return (text,)
     parts: list[str] = []
     depth = first = 0
     for piece in _PIECE.finditer(text):

@@ -217,11 +217,14 @@ class BodySyntax(Struct, eq=False):
 
     def tasks(self) -> Iterator[TaskSyntax]:
         """Every task in the author's order, also those inside choose, while and until."""
-        yield from _tasks_of(self.items)
+        items = self.items
+        if len(items) == 1 and isinstance(items[0], TaskSyntax):
+            return iter((items[0],))  # the common case, asked for by every check
+        return _tasks_of(items)
 
     def constructs(self) -> Iterator[ConstructSyntax]:
         """Every choose, while and until, outer ones first."""
-        yield from _constructs_of(self.items)
+        return _constructs_of(self.items)
 
 
 class StepSyntax(BodySyntax, eq=False):

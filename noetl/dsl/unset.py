@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from noetl.dsl.reachability import gathered
+from noetl.dsl.reachability import all_others, gathered
 
 
 class Unset(NamedTuple):
@@ -71,47 +71,54 @@ def flow(count: int, first: int, edges: Sequence[Edge], universe: int) -> list[U
     free, chosen = [0] * count, [0] * count
     maybe: list[int | None] = [None] * count  # keys that some way may have set; None: no way has come here yet
     free[first], maybe[first] = universe, 0
-    waiting = [first]
-    queued = {first}
+    order = _downwards(ways, first)
+    waiting = {first}
     while waiting:
-        node = waiting.pop()
-        queued.discard(node)
-        here, known = free[node], maybe[node] or 0
-        for edge, others in zip(ways[node], left_out[node], strict=True):
-            new_free = here & ~(others | edge.some | edge.sets)
-            new_chosen = here & others & ~edge.some
-            if not edge.choice:
-                new_chosen |= here & edge.some & ~others
-            if not edge.choice or edge.again:
-                new_chosen |= chosen[node] & ~edge.some & ~others
-            new_chosen &= ~edge.sets if not edge.gated else 0
-            new_maybe = known | edge.may
-            target = edge.target
-            held = maybe[target]
-            if held is not None and not (
-                (new_free & ~free[target]) | (new_chosen & ~chosen[target]) | (new_maybe & ~held)
-            ):
+        for node in order:
+            if node not in waiting:
                 continue
-            free[target] |= new_free
-            chosen[target] |= new_chosen
-            maybe[target] = (held or 0) | new_maybe
-            if target not in queued:
-                queued.add(target)
-                waiting.append(target)
+            waiting.discard(node)
+            here, there, known = free[node], chosen[node], maybe[node] or 0
+            for edge, others in zip(ways[node], left_out[node], strict=True):
+                new_free = here & ~(others | edge.some | edge.sets)
+                new_chosen = here & others & ~edge.some
+                if not edge.choice:
+                    new_chosen |= here & edge.some & ~others
+                if not edge.choice or edge.again:
+                    new_chosen |= there & ~edge.some & ~others
+                new_chosen &= ~edge.sets if not edge.gated else 0
+                new_maybe = known | edge.may
+                target = edge.target
+                held = maybe[target]
+                if held is None or (new_free & ~free[target]) | (new_chosen & ~chosen[target]) | (new_maybe & ~held):
+                    free[target] |= new_free
+                    chosen[target] |= new_chosen
+                    maybe[target] = (held or 0) | new_maybe
+                    waiting.add(target)
     never = [universe & ~known if known is not None else 0 for known in maybe]
     return [Unset(*found) for found in zip(never, free, chosen, strict=True)]
+
+
+def _downwards(ways: list[list[Edge]], first: int) -> list[int]:
+    """The nodes in an order in which most ways lead to later ones, so that few rounds are enough."""
+    seen = {first}
+    finished: list[int] = []
+    work = [(first, 0)]
+    while work:
+        node, place = work.pop()
+        if place < len(ways[node]):
+            work.append((node, place + 1))
+            target = ways[node][place].target
+            if target not in seen:
+                seen.add(target)
+                work.append((target, 0))
+        else:
+            finished.append(node)
+    finished.reverse()
+    return finished
 
 
 def _left_out(leaving: list[Edge], later: list[int]) -> list[int]:
     """For each way what the ways that were not taken could have set."""
     behind = [edge.may | later[edge.target] if edge.target != edge.source else 0 for edge in leaving]
-    found = [0] * len(leaving)
-    seen = 0
-    for number in range(len(leaving)):
-        found[number] = seen
-        seen |= behind[number]
-    seen = 0
-    for number in reversed(range(len(leaving))):
-        found[number] |= seen
-        seen |= behind[number]
-    return [bits if edge.choice else 0 for edge, bits in zip(leaving, found, strict=True)]
+    return [bits if edge.choice else 0 for edge, bits in zip(leaving, all_others(behind), strict=True)]

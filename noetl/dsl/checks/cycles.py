@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.conditions import always, never
 from noetl.dsl.nodes import Scalar
+from noetl.dsl.reachability import components
 from noetl.dsl.reading import is_template
 from noetl.dsl.syntax import ArcSyntax, BodySyntax, RuleSyntax, StepSyntax, TaskSyntax
 from noetl.dsl.templates import glance
@@ -136,7 +137,9 @@ def _check_net(scene: Scene) -> None:
         [numbers[arc.target] for arc in (step.router.arcs if step.router else ()) if arc.target in numbers]
         for step in steps
     ]
-    for circle in circles(arcs, numbers[scene.entry]):
+    for circle in components(arcs, [numbers[scene.entry]]):
+        if len(circle) == 1 and circle[0] not in arcs[circle[0]]:
+            continue
         inside = {steps[number].name for number in circle}
         if not any(_leaves(steps[number], inside) for number in circle):
             _tell_circle(scene, [steps[number] for number in sorted(circle)], inside)
@@ -183,46 +186,6 @@ def _closing(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
             if arc.target in earlier and arc.target in inside:
                 return arc
     return None
-
-
-def circles(arcs: list[list[int]], entry: int) -> list[list[int]]:
-    """The circles of a net that can be reached from its entry: groups of nodes that all lead to each other."""
-    order: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    found: list[list[int]] = []
-    work = [(entry, 0)]
-    while work:
-        node, place = work.pop()
-        if place == 0:
-            order[node] = low[node] = len(order)
-            stack.append(node)
-            on_stack.add(node)
-        following = arcs[node]
-        while place < len(following):
-            other = following[place]
-            place += 1
-            if other not in order:
-                work += [(node, place), (other, 0)]
-                break
-            if other in on_stack:
-                low[node] = min(low[node], low[other])
-        else:
-            if low[node] == order[node]:
-                group = []
-                while True:
-                    member = stack.pop()
-                    on_stack.discard(member)
-                    group.append(member)
-                    if member == node:
-                        break
-                if len(group) > 1 or node in arcs[node]:
-                    found.append(group)
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[node])
-    return found
 
 
 # --- blocks -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from noetl.dsl.checks.scene import Scene, all_sets
+from noetl.dsl.checks.scene import Scene
 from noetl.dsl.conditions import alternatives, conjuncts, expression, never
 from noetl.dsl.nodes import Node, Scalar
 from noetl.dsl.reachability import Reachability
@@ -153,7 +153,7 @@ def _refuses(rule: AdmitRuleSyntax) -> bool:
 def _facts(scene: Scene, step: StepSyntax) -> set[Fact]:
     """What is known of `ctx` once a step has run; setting a key to nothing opens no gate that asks for its value."""
     found: set[Fact] = set()
-    for each in all_sets(step):
+    for each in scene.sets_of(step):
         if each.scope == "ctx":
             found.add(("set", each.keys[0]))
             if not isinstance(each.value, Scalar) or each.value.value:

@@ -5,7 +5,7 @@ What can be told from the text alone: an assignment whose whole value is one nam
 
 from __future__ import annotations
 
-from noetl.dsl.checks.scene import Scene, all_sets
+from noetl.dsl.checks.scene import Scene
 from noetl.dsl.nodes import Mapping, Scalar, Sequence
 from noetl.dsl.sites import Site
 from noetl.dsl.syntax import SetSyntax
@@ -18,7 +18,7 @@ _PAYLOADS = frozenset({"data", "status", "error", "http", "pg", "py"})
 def check(scene: Scene) -> None:
     """Tell references under names of data, data under names of references, and fields read from locators."""
     for body in scene.document.bodies():
-        for assigned in all_sets(body):
+        for assigned in scene.sets_of(body):
             _check_assignment(scene, assigned)
     for site in scene.sites.templates:
         for read in site.template.reads:

@@ -86,9 +86,11 @@ def _check_order(scene: Scene, rules: list[tuple[Node | None, Node]], what: str)
 
 def _handles_errors(rules: list[RuleSyntax]) -> bool:
     """Whether the rules together take every error: by `else`, or by guards that ask for nothing but the error."""
+    if any(rule.is_else for rule in rules):
+        return True
     asked: set[str] = set()
     for rule in rules:
-        if rule.do == "skip" and not rule.is_else:
+        if rule.do == "skip":
             continue
         if always(rule.when):
             return True

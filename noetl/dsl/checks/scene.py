@@ -33,7 +33,8 @@ class Scene:
         running = document.around
         self.sites = Sites(document)
         self.steps: frozenset[str] = frozenset(document.step_names())
-        sets = [assigned for body in document.bodies() for assigned in all_sets(body)]
+        self._sets = {id(body): _all_sets(body) for body in document.bodies()}
+        sets = [assigned for found in self._sets.values() for assigned in found]
         self.ctx_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "ctx")
         self.args_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "args")
         self.workload_keys = frozenset(document.workload.entries) if document.workload else frozenset()
@@ -59,8 +60,12 @@ class Scene:
         """What the templates of one step or block can read."""
         known = self._bodies.get(id(body))
         if known is None:
-            known = self._bodies[id(body)] = _body(body)
+            known = self._bodies[id(body)] = _body(body, self.sets_of(body))
         return known
+
+    def sets_of(self, body: BodySyntax) -> list[SetSyntax]:
+        """Every assignment of a step or block, its arcs' included."""
+        return self._sets[id(body)]
 
     def called_keys(self, body: BodySyntax) -> frozenset[str]:
         """Keys of `ctx` that the blocks which a step or block calls may set."""
@@ -84,7 +89,7 @@ class Scene:
     @cached_property
     def _block_keys(self) -> dict[str, set[str]]:
         return {
-            block.name: {each.keys[0] for each in all_sets(block) if each.scope == "ctx"}
+            block.name: {each.keys[0] for each in self.sets_of(block) if each.scope == "ctx"}
             for block in self.document.blocks
         }
 
@@ -102,8 +107,7 @@ class Scene:
         self.inside(code, site, read.offset, stop - read.offset, message, hint)
 
 
-def all_sets(body: BodySyntax) -> list[SetSyntax]:
-    """Every assignment of a step or block, its arcs' included."""
+def _all_sets(body: BodySyntax) -> list[SetSyntax]:
     found = list(body.sets)
     for task in body.tasks():
         found += task.sets
@@ -127,8 +131,7 @@ def blocks_called(body: BodySyntax) -> set[str] | None:
     return called
 
 
-def _body(body: BodySyntax) -> Body:
-    sets = all_sets(body)
+def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:
     levels = list(body.loop.levels()) if body.loop else []
     return Body(
         tasks=frozenset(task.name for task in body.tasks()) | {construct.name for construct in body.constructs()},

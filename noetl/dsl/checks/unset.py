@@ -14,11 +14,11 @@ from operator import or_
 from msgspec import Struct
 
 from noetl.dsl import visibility as at
-from noetl.dsl.checks.scene import Scene, all_sets, is_block
+from noetl.dsl.checks.scene import Scene, is_block
 from noetl.dsl.conditions import always, asks_how_it_ended, events, expression, is_conditional, never
 from noetl.dsl.grammar import ITERATION_NAMES
 from noetl.dsl.nodes import Node, Scalar
-from noetl.dsl.reachability import gathered
+from noetl.dsl.reachability import all_others, gathered
 from noetl.dsl.sites import Site
 from noetl.dsl.syntax import ArcSyntax, BodySyntax, RouterSyntax, SetSyntax, StepSyntax, TaskSyntax
 from noetl.dsl.templates import Read, glance
@@ -56,9 +56,8 @@ class _Inside(Struct, eq=False):
     points: list[Unset]
     end: Unset  # what stays unset when its pipeline has run
     some: int  # what only some of its ways set
-    may: int  # all it may set
-    before: dict[int, int]  # id of an assignment -> what is set before it
-    arcs: dict[int, int]  # id of an arc's guard -> its number
+    before: dict[int, int]  # id of an assignment, or of a rule's guard -> what is set before it
+    arrived: Unset | None = None
 
 
 class _Check:
@@ -93,20 +92,21 @@ class _Check:
         inside = self.inside(step)
         stays = (inside.end.free | inside.end.chosen) & self.universe
         own = self.universe & ~stays | self._sets(step.sets)
-        known = reduce(or_, (self._mentioned(arc.when) for arc in arcs), self._gate(step))
+        known = self._gate(step) if step.admit is not None else 0
+        for arc in arcs:
+            if arc.when is not None:
+                known |= self._mentioned(arc.when)
         every = self.may[step.name]
         inclusive = step.router is not None and step.router.mode == "inclusive"
+        beside = [0] * len(arcs)
+        if inclusive:
+            beside = all_others([self._sets(arc.sets) | later[self.number[arc.target or ""]] for arc in arcs])
         ended = True  # every guard so far asks only how the step ended
         for place, arc in enumerate(arcs):
             ended = ended and asks_how_it_ended(arc.when)
             target = self.number[arc.target or ""]
             assigned = self._sets(arc.sets)
-            beside = 0
-            if inclusive:
-                for other, another in enumerate(arcs):
-                    if other != place:
-                        beside |= self._sets(another.sets) | later[self.number[another.target or ""]]
-            sets = (every if _on_failure(arc) else own) | known | assigned | beside
+            sets = (every if _on_failure(arc) else own) | known | assigned | beside[place]
             sure = always(arc.when) and (inclusive or place == 0)
             yield Edge(
                 number,
@@ -149,13 +149,21 @@ class _Check:
         return found
 
     def _sets(self, sets: Iterable[SetSyntax]) -> int:
-        return reduce(or_, (self.bits.get(each.keys[0], 0) for each in sets if each.scope == "ctx"), 0)
+        found = 0
+        for each in sets:
+            if each.scope == "ctx":
+                found |= self.bits.get(each.keys[0], 0)
+        return found
 
     def _all_keys(self, body: BodySyntax) -> int:
-        called = (self.bits.get(key, 0) for key in self.scene.called_keys(body))
-        router = getattr(body, "router", None)
-        arcs = {id(each) for arc in (router.arcs if router else ()) for each in arc.sets}
-        return reduce(or_, called, self._sets(each for each in all_sets(body) if id(each) not in arcs))
+        found = self._sets(body.sets)
+        for task in body.tasks():
+            found |= self._sets(task.sets)
+            for rule in task.policy.rules if task.policy is not None else ():
+                found |= self._sets(rule.sets)
+        for key in self.scene.called_keys(body):
+            found |= self.bits.get(key, 0)
+        return found
 
     # --- one step or block ---
 
@@ -167,27 +175,22 @@ class _Check:
         return known
 
     def _look_inside(self, body: BodySyntax) -> _Inside:
-        sets = [each for task in body.tasks() for each in _task_sets(task)]
         keys: dict[str, int] = {}
         iterators = self.scene.body(body).iterators
-        for each in (*sets, *body.sets):
+        for each in self.scene.sets_of(body):
             if each.scope in ("step", "iter") and each.keys[0] not in (*ITERATION_NAMES, *iterators):
                 keys.setdefault(f"{each.scope}.{each.keys[0]}", 1 << (self.width + len(keys)))
         universe = self.universe | ((1 << len(keys)) - 1) << self.width
-        before: dict[int, int] = {}
-        router = body.router if isinstance(body, StepSyntax) else None
-        arcs = {id(arc.when): number for number, arc in enumerate(router.arcs if router else ()) if arc.when}
-        everything = Unset(universe, universe, 0)
-        inside = _Inside(keys, None, [], everything, 0, 0, before, arcs)
-        inside.may = self._may(body.tasks(), keys)
-        if inside.may:
+        inside = _Inside(keys, None, [], Unset(universe, universe, 0), 0, {})
+        if self._may(body.tasks(), keys):
             inside.pipeline = Pipeline(body)
             inside.points = self._points(inside.pipeline, inside, universe)
             inside.end = inside.points[END]
             inside.some = inside.end.chosen & ~inside.end.free
-        for task in body.tasks():
-            self._order(task, inside)
+            for task in body.tasks():
+                self._order(task, inside)
         self._in_order(body.sets, 0, inside)
+        router = body.router if isinstance(body, StepSyntax) else None
         for arc in router.arcs if router else ():
             self._in_order(arc.sets, 0, inside)
         return inside
@@ -270,18 +273,20 @@ class _Check:
             if not bit or (id(site.body), key) in told:
                 continue
             unset = self._at(site, site.body, inside)
-            if is_conditional(site.node.text):
-                unset = Unset(unset.never)
-            if bit & (unset.never | unset.free | unset.chosen):
+            if not bit & (unset.never | unset.free | unset.chosen):
+                continue
+            if bit & unset.never or not is_conditional(site.node.text):
                 told.add((id(site.body), key))
                 self._tell(site, read, certain=bool(unset.never & bit), bit=bit)
 
     def _at(self, site: Site, body: BodySyntax, inside: _Inside) -> Unset:
         """What may be unset where a template stands."""
-        arrived = self._arrived(body, inside)
+        arrived = inside.arrived
+        if arrived is None:
+            arrived = inside.arrived = self._arrived(body, inside)
         if site.spot is at.ADMIT:
             return arrived._replace(chosen=0)
-        if isinstance(body, StepSyntax):
+        if isinstance(body, StepSyntax) and body.admit is not None:
             arrived = arrived.but(self._gate(body))
         if body.loop is not None:
             arrived = arrived._replace(chosen=0)  # the loop may have nothing to go over
@@ -321,7 +326,9 @@ class _Check:
             ended = ended.but(self._bits(body.sets, inside.keys))
             if site.assigns is not None:
                 return Unset(*ended.but(inside.before.get(id(site.assigns), 0))[:2])
-            return ended if inside.arcs.get(id(site.node)) == 0 else ended._replace(chosen=0)
+            router = body.router if isinstance(body, StepSyntax) else None
+            first = router is not None and bool(router.arcs) and router.arcs[0].when is site.node
+            return ended if first else ended._replace(chosen=0)
         return ended
 
     def _tell(self, site: Site, read: Read, *, certain: bool, bit: int) -> None:
@@ -340,7 +347,7 @@ class _Check:
         scope, key = read.path[:2]
         bodies = self.scene.document.bodies() if scope == "ctx" else (site.body,)
         for body in bodies:
-            for each in all_sets(body) if body is not None else ():
+            for each in self.scene.sets_of(body) if body is not None else ():
                 if each.scope == scope and each.keys[0] == key:
                     return f"line {each.key.line} sets it, which comes later"
         return "what sets it comes later"
