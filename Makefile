@@ -40,7 +40,8 @@ $(DEV_ENV): $(RUN_ENV) requirements-dev.lock
 run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 	@$(PY) examples/quickstart/run.py
 
-test: $(DEV_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers
+test: $(DEV_ENV) $(UI_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
+	@.ci/browser
 	@$(PY) -m pytest -n $(JOBS) --dist loadgroup || { \
 	  code=$$?; [ $$code -eq 1 ] || exit $$code; \
 	  echo "== what failed beside others is tried once more, alone ==" >&2; \

@@ -42,6 +42,7 @@ VERBS: dict[str, str] = {
     "schedule": "schedule:schedule",
     "webhook": "webhook:webhook",
     "credential": "credential:credential",
+    "token": "token:token",
     "server": "processes:server",
     "worker": "processes:worker",
     "dev": "processes:dev",

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from noetl.model.outcome import Outcome, error, ok
 from noetl.model.tool import Field, ToolCall, ToolSpec
@@ -19,6 +22,8 @@ from noetl.model.tool import Field, ToolCall, ToolSpec
 MEMORY_MB = 4096
 MOST_OUTPUT = 256 * 1024 * 1024
 MOST_LOG = 1024 * 1024
+LOG_WITH_OUTCOME = 8 * 1024  # characters of printed output that go with the outcome, as `output.meta.log`
+LONGEST_LINE = 2_000
 MESSAGE_CHARS = 4000
 # Scopes by their own names; what else code can look at by name are results of steps and tasks.
 SCOPES = frozenset(
@@ -57,6 +62,12 @@ SPEC = ToolSpec(
 
 async def run(call: ToolCall) -> Outcome:
     """Run the code (or the callable) once."""
+    log = _Log(call)
+    outcome = await _ran(call, log)
+    return replace(outcome, meta={**outcome.meta, "log": log.text()}) if log.kept else outcome
+
+
+async def _ran(call: ToolCall, log: _Log) -> Outcome:
     from noetl.drivers.lifetime import shared
     from noetl.drivers.python_pool import IsolationUnavailable, ProcessEnded, PythonPool
 
@@ -67,7 +78,6 @@ async def run(call: ToolCall) -> Outcome:
     if isinstance(frame, Outcome):
         return frame
     pool = shared(PythonPool, PythonPool)
-    log = _Log(call)
     try:
         answer = await pool.call(
             frame,
@@ -219,10 +229,13 @@ _USUAL_LIMITS = _limits({})
 
 
 class _Log:
-    """Lines of the code's output on their way to the host, up to a limit."""
+    """Lines of the code's output on their way to the host, up to a limit; the last ones stay with the outcome."""
 
     def __init__(self, call: ToolCall) -> None:
         self.host = call.host
+        self.kept: deque[str] = deque()
+        self._size = 0
+        self._cut = False
         self.left = int(call.spec.get("max_log_bytes") or MOST_LOG)
 
     def __call__(self, line: str, stream: str) -> None:
@@ -232,6 +245,16 @@ class _Log:
         if self.left < 0:
             line = "... more output is not kept (spec.max_log_bytes)"
         self.host.log(line, stream=stream)
+        line = line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..."
+        self.kept.append(line)
+        self._size += len(line) + 1
+        while self._size > LOG_WITH_OUTCOME and self.kept:
+            self._size -= len(self.kept.popleft()) + 1
+            self._cut = True
+
+    def text(self) -> str:
+        """The last lines; secrets are masked with the rest of the outcome."""
+        return ("... (earlier lines are in the worker's log)\n" if self._cut else "") + "\n".join(self.kept)
 
 
 # ── errors in the author's terms ────────────────────────────────────────────────────────

@@ -377,6 +377,14 @@ def test_lines_come_while_the_code_runs(loop, tmp_path):
     assert outcome.status == "ok" and host.lines == [("stdout", "ready")]
 
 
+def test_the_last_lines_stay_with_the_outcome(python):
+    assert python("print('one')\nprint('two')\nresult = 1").meta["log"] == "one\ntwo"
+    assert "log" not in python("result = 1").meta
+    assert python("print('before')\nraise ValueError('no')").meta["log"] == "before"
+    long = python("for n in range(5000):\n    print('line', n)").meta["log"]
+    assert len(long) < 9_000 and long.startswith("... ") and long.endswith("line 4999")
+
+
 def test_a_flood_of_output_is_cut(python):
     host = ToolHost()
     code = "for n in range(200000):\n    print('line', n)\nprint('x' * 10_000_000)\nresult = 'done'"

@@ -114,7 +114,7 @@ export function Events({ log, version, id, seq, onSeq, step }: Props) {
         class="ev-frame"
         ref={frame}
         tabIndex={0}
-        role="grid"
+        role="treegrid"
         aria-label="Events"
         aria-rowcount={rows.length}
         aria-activedescendant={rows.length ? `event-${rows[Math.min(cursor, rows.length - 1)]}` : undefined}
@@ -211,7 +211,7 @@ function Row({ log, seq, top, at, open, current, past, id, toggle, jump, onSeq }
   const begin = log.atOf(1);
   const state = ["", "success", "failed", "skipped"][log.state.data[seq - 1]];
   return (
-    <div id={`event-${seq}`} role="row" aria-rowindex={at + 1} aria-expanded={open} class={`ev-row ${open ? "open" : ""} ${current ? "current" : ""} ${past ? "" : "future"}`} style={{ top: `${top}px` }}>
+    <div id={`event-${seq}`} role="row" aria-level={1} aria-rowindex={at + 1} aria-expanded={open} class={`ev-row ${open ? "open" : ""} ${current ? "current" : ""} ${past ? "" : "future"}`} style={{ top: `${top}px` }}>
       <div class="ev-line" onClick={toggle}>
         <span role="gridcell" class="ev-seq number">
           {seq}

@@ -1,0 +1,25 @@
+"""`noetl token`: made once, listed without their text, forgotten."""
+
+from __future__ import annotations
+
+from noetl.api.access import Tokens
+
+
+def test_a_token_is_made_listed_and_forgotten(noetl, tmp_path):
+    made = noetl("token", "add", "vera", "--role", "viewer", "--json")
+    assert made.code == 0
+    caller = Tokens(tmp_path / "home").caller(made.json["token"])
+    assert (caller.name, caller.role) == ("vera", "viewer")
+    listed = noetl("token", "list", "--json")
+    assert listed.json == [{"name": "vera", "role": "viewer"}] and made.json["token"] not in listed.out
+    assert noetl("token", "remove", "vera").code == 0
+    assert Tokens(tmp_path / "home").caller(made.json["token"]) is None
+
+
+def test_a_name_twice_an_unknown_one_and_an_unknown_role_are_refused_in_words(noetl):
+    assert noetl("token", "add", "ann").code == 0
+    again = noetl("token", "add", "ann")
+    assert again.code == 2 and "there is a token named 'ann' already" in again.err
+    assert noetl("token", "add", "bob", "--role", "king").code == 2
+    unknown = noetl("token", "remove", "eve")
+    assert unknown.code == 2 and "noetl token list" in unknown.err

@@ -1,0 +1,77 @@
+"""A real Chromium, and a tab of it that remembers what went wrong in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def chromium() -> str:
+    """The browser of this machine; a failure with the way out when there is none."""
+    if os.environ.get("NOETL_SKIP_BROWSER"):
+        pytest.skip("NOETL_SKIP_BROWSER is set")
+    named = os.environ.get("NOETL_CHROMIUM")
+    found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.fail(
+            "the tests of the web page need Chromium: run `.ci/browser` (apt-get install chromium), or set "
+            "NOETL_CHROMIUM to a browser, or NOETL_SKIP_BROWSER=1 to leave these tests out",
+            pytrace=False,
+        )
+    return found
+
+
+class Tab:
+    """A page of the browser, signed in or not, that keeps errors of the console and of scripts."""
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.errors: list[str] = []
+        self.forgiven: tuple[str, ...] = ()
+        page.set_default_timeout(20_000)
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.errors.append(f"script: {error}"))
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(f"{message.type}: {message.text}")
+
+    def open(self, path: str, *, token: str | None = None) -> Tab:
+        """Go to an address of the page."""
+        self.page.goto(self.url + path + (f"#token={token}" if token else ""))
+        return self
+
+    def sign_in(self, token: str) -> Tab:
+        """By the address, as `noetl dev` prints it."""
+        self.open("/executions", token=token)
+        self.page.get_by_role("navigation", name="Pages").wait_for()
+        return self
+
+    def serious_violations(self) -> list[str]:
+        """What axe-core finds on the page as it is now, serious or worse."""
+        if not AXE.exists():
+            pytest.fail("axe-core is not there: run `make ui` once (npm ci in ui/)", pytrace=False)
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{each['id']} ({each['impact']}): {each['nodes'][0]['html'][:160]} {each['nodes'][0]['failureSummary'][:200]}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    def wrong(self) -> list[str]:
+        """Errors so far, without those a test expects (an answer that was refused, a server that is away)."""
+        return [error for error in self.errors if not any(word in error for word in self.forgiven)]

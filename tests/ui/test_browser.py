@@ -1,0 +1,347 @@
+"""The page in a real Chromium, against a real server and a real worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import Cluster, free_port
+from tests.ui.browsing import ROOT, Tab
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+EXAMPLE = ROOT / "examples" / "quickstart"
+
+
+def status_of(tab: Tab):
+    return tab.page.locator(".facts .status").first
+
+
+def place_in_log(tab: Tab) -> tuple[int, int]:
+    """The moment that is shown, and the length of the log, as the slider says them."""
+    text = tab.page.locator(".slider-words b").inner_text()
+    shown, length = text.replace(",", "").split(" / ")
+    return int(shown), int(length)
+
+
+# ── signing in ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wrong_token_is_refused_in_words_and_the_right_one_signs_in(new_tab, cluster: Cluster):
+    tab = new_tab()
+    tab.forgiven = ("401",)
+    tab.open("/executions")
+    tab.page.get_by_label("Token").fill("noetl_wrong")
+    tab.page.get_by_role("button", name="Sign in").click()
+    tab.page.get_by_role("alert").get_by_text("not known here").wait_for()
+    assert tab.serious_violations() == []
+    tab.page.get_by_label("Token").fill(cluster.token)
+    tab.page.get_by_role("button", name="Sign in").click()
+    tab.page.get_by_role("heading", name="Executions").wait_for()
+    assert tab.page.evaluate("document.cookie") == ""  # scripts cannot read the session
+    tab.page.get_by_role("button", name="Sign out").click()
+    tab.page.get_by_label("Token").wait_for()
+
+
+def test_a_viewer_looks_and_cannot_cancel(new_tab, cluster: Cluster, started):
+    environ = {**os.environ, "NOETL_HOME": str(cluster.home)}
+    made = subprocess.run(
+        [sys.executable, "-m", "noetl", "token", "add", "vera", "--role", "viewer"],
+        env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    id = started("people/approval", seconds=30)
+    tab = new_tab().sign_in(made.stdout.strip())
+    tab.open(f"/executions/{id}")
+    status_of(tab).get_by_text("running").wait_for()
+    tab.page.get_by_text("steering needs the role operator").wait_for()
+    assert tab.page.get_by_role("button", name="Cancel").count() == 0
+    tab.forgiven = ("403",)
+    refused = tab.page.evaluate(f"fetch('/api/executions/{id}/cancel', {{method: 'POST'}}).then(a => a.status)")
+    assert refused == 403
+    cluster.ask("POST", f"/api/executions/{id}/cancel", {})
+
+
+# ── the list ────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_list_follows_executions_and_its_filter_stands_in_the_address(tab: Tab, cluster: Cluster, started):
+    tab.open("/executions?search=people")
+    id = started("people/approval", seconds=30)
+    row = tab.page.locator(f"tr[data-id='{id}']")
+    row.locator(".status", has_text="running").wait_for()  # it came without a reload
+    assert tab.page.locator("tbody tr").filter(has_text="shop/orders").count() == 0
+    row.get_by_role("checkbox").check()
+    tab.page.get_by_role("button", name=re.compile("Cancel 1")).click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+    row.locator(".status", has_text="cancelled").wait_for()
+    tab.page.get_by_role("button", name="failed").click()
+    tab.page.wait_for_url("**/executions?search=people&status=failed")
+    tab.page.get_by_text("Nothing matches").wait_for()
+    tab.page.go_back()
+    assert tab.serious_violations() == []
+
+
+# ── one execution ───────────────────────────────────────────────────────────────────────
+
+
+def test_an_execution_is_watched_until_it_has_ended(tab: Tab, cluster: Cluster, started):
+    id = started("shop/orders")
+    tab.open(f"/executions/{id}")
+    tab.page.locator(".net-step.running, .net-step.scheduled").first.wait_for()
+    status_of(tab).get_by_text("success").wait_for()
+    fetch = tab.page.locator(".net-step", has_text="fetch")
+    assert "24/24" in fetch.inner_text()
+    assert "⟳" in fetch.inner_text()  # three customers needed retries
+    assert "not reached" in tab.page.locator(".net-step", has_text="alarm").inner_text()
+    shown, length = place_in_log(tab)
+    assert shown == length == cluster.ask("GET", f"/api/executions/{id}")[1]["seq"]
+    tab.page.get_by_text("its output is that of step end").wait_for()
+    assert tab.serious_violations() == []
+
+
+def test_a_failure_is_explained_in_words(tab: Tab, cluster: Cluster, started):
+    id = started("billing/nightly")
+    cluster.finished(id)
+    tab.open(f"/executions/{id}")
+    status_of(tab).get_by_text("failed").wait_for()
+    why = tab.page.get_by_role("region", name="Why")
+    why.get_by_text("Step charge failed, and no arc of it takes a failure").or_(
+        why.get_by_text("step charge failed, and no arc of it takes a failure")
+    ).wait_for()
+    assert "NoneType" in why.inner_text()
+    tab.page.locator(".net-step.failed").click()
+    tab.page.get_by_role("region", name="Step charge").get_by_text("TypeError").wait_for()
+    assert tab.serious_violations() == []
+
+
+def test_the_time_slider_shows_an_earlier_state(tab: Tab, cluster: Cluster, started):
+    id = started("shop/orders")
+    cluster.finished(id)
+    tab.open(f"/executions/{id}?tab=state")
+    tab.page.get_by_text("orders: ").first.wait_for()  # ctx at the end
+    slider = tab.page.get_by_label("Moment of the log")
+    slider.focus()
+    slider.press("Home")
+    assert place_in_log(tab)[0] == 1
+    tab.page.get_by_text("Nothing has been set yet.").wait_for()
+    assert tab.page.locator(".net-step.success").count() == 0
+    slider.fill("60")
+    tab.page.locator(".net-step.running", has_text="fetch").wait_for()
+    assert "not reached" in tab.page.locator(".net-step", has_text="report").inner_text()
+    assert status_of(tab).inner_text() == "running"
+    assert "at=60" in tab.page.url
+    tab.page.get_by_text("Leases").wait_for()
+    # The same moment from its address, and back to the end.
+    tab.page.reload()
+    tab.page.locator(".net-step.running", has_text="fetch").wait_for()
+    tab.page.get_by_role("button", name="End", exact=True).click()
+    assert status_of(tab).inner_text() == "success"
+
+
+def test_events_open_to_their_payload_and_lead_to_their_cause(tab: Tab, cluster: Cluster, started):
+    id = started("billing/nightly")
+    cluster.finished(id)
+    tab.open(f"/executions/{id}?tab=events")
+    tab.page.get_by_label("Filter events").fill("TypeError")
+    rows = tab.page.locator(".ev-row")
+    rows.first.locator(".ev-line").click()
+    tab.page.get_by_text("payload").first.wait_for()
+    tab.page.get_by_text(re.compile("caused by")).wait_for()
+    tab.page.get_by_role("button", name=re.compile(r"^[a-z.]+ \(\d+\)$")).click()  # to the cause
+    tab.page.locator(".ev-row.open").wait_for()
+    assert tab.serious_violations() == []
+
+
+def test_results_logs_and_data_that_would_be_markup_are_shown_as_text(tab: Tab, cluster: Cluster, started):
+    playbook = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: odd, path: demo/odd}
+workflow:
+  - step: start
+    tool:
+      - name: talk
+        kind: python
+        code: |
+          print("<b>hello from python</b>")
+          result = [{"name": "<img src=x onerror=alert(1)>", "n": i} for i in range(3)]
+    next: {arcs: [{step: large}]}
+  - step: large
+    tool: [{name: many, kind: python, code: "result = [{'row': i, 'text': 'x' * 100} for i in range(2000)]"}]
+"""
+    _, answer = cluster.ask("POST", "/api/execute", {"content": playbook})
+    id = answer["execution_id"]
+    cluster.finished(id)
+    tab.open(f"/executions/{id}?tab=results&step=start")
+    tab.page.get_by_role("cell", name="<img src=x onerror=alert(1)>").first.wait_for()
+    tab.page.get_by_label("Steps with results").get_by_text("large").click()
+    tab.page.get_by_text("stored outside the log").wait_for()
+    tab.page.get_by_role("button", name="Later →").click()
+    tab.page.get_by_role("cell", name="150", exact=True).first.wait_for()
+    with tab.page.expect_download() as downloaded:
+        tab.page.get_by_role("link", name="Download").click()
+    assert downloaded.value.path().stat().st_size > 200_000
+    tab.open(f"/executions/{id}?tab=logs&step=start")
+    tab.page.get_by_text("<b>hello from python</b>").wait_for()
+    assert tab.serious_violations() == []
+
+
+def test_cancel_pause_signal_and_rerun_from_a_step(tab: Tab, cluster: Cluster, started):
+    id = started("people/approval", seconds=60)
+    tab.open(f"/executions/{id}")
+    publish = tab.page.locator(".net-step", has_text="publish")
+    publish.get_by_text("waiting").wait_for()
+    tab.page.get_by_role("button", name="Pause").click()
+    status_of(tab).get_by_text("paused").wait_for()
+    tab.page.get_by_role("button", name="Resume").click()
+    status_of(tab).get_by_text("running").wait_for()
+    tab.page.get_by_role("button", name="Signal").click()
+    dialog = tab.page.get_by_role("dialog")
+    dialog.get_by_label("Payload (JSON object)").fill('{"approved": tru}')
+    dialog.get_by_text("not JSON").wait_for()
+    dialog.get_by_label("Payload (JSON object)").fill('{"approved": true}')
+    dialog.get_by_role("button", name="Send").click()
+    publish.get_by_text("done").wait_for()
+    tab.page.get_by_role("button", name="Cancel").click()
+    dialog.get_by_label(re.compile("Reason")).fill("enough")
+    dialog.get_by_role("button", name="Cancel it").click()
+    status_of(tab).get_by_text("cancelled").wait_for()
+    tab.page.get_by_text("enough").first.wait_for()
+    publish.click()
+    tab.page.get_by_role("button", name="Rerun").click()
+    dialog.get_by_role("button", name="Rerun from publish").click()
+    tab.page.wait_for_url(lambda url: id not in url)
+    status_of(tab).get_by_text("success").wait_for()
+
+
+def test_a_server_restart_loses_no_event(new_tab, cluster: Cluster, started):
+    tab = new_tab().sign_in(cluster.token)
+    tab.forgiven = ("ERR_CONNECTION", "Failed to load resource", "ERR_INCOMPLETE", "ERR_EMPTY")
+    id = started("demo/ticking")
+    tab.open(f"/executions/{id}")
+    tab.page.get_by_text("live", exact=True).wait_for()
+    before = place_in_log(tab)[1]
+    cluster.server.terminate()
+    cluster.server.wait(20)
+    tab.page.get_by_text("reconnecting").wait_for()
+    cluster.start_server()
+    status_of(tab).get_by_text("success").wait_for(timeout=40_000)
+    length = cluster.finished(id)["seq"]
+    assert before < length == place_in_log(tab)[1]
+    assert "40/40" in tab.page.locator(".net-step", has_text="start").inner_text()
+
+
+def test_the_keyboard_reaches_everything(tab: Tab, cluster: Cluster, started):
+    id = started("billing/nightly")
+    cluster.finished(id)
+    tab.open("/executions")
+    tab.page.locator("a.name").first.wait_for()
+    tab.page.keyboard.press("/")
+    assert tab.page.evaluate("document.activeElement.type") == "search"
+    tab.page.locator("a.name").first.focus()
+    tab.page.keyboard.press("j")
+    tab.page.keyboard.press("k")
+    tab.page.keyboard.press("Enter")
+    tab.page.get_by_role("tab", name="Timeline").focus()
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.get_by_role("treegrid", name="Events").focus()
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("Enter")
+    tab.page.locator(".ev-row.open").wait_for()
+
+
+def test_the_page_works_at_400_pixels_and_in_the_dark(new_tab, cluster: Cluster, started):
+    id = started("billing/nightly")
+    cluster.finished(id)
+    tab = new_tab(width=400, dark=True).sign_in(cluster.token)
+    for path in ("/executions", f"/executions/{id}", f"/executions/{id}?tab=events", f"/executions/{id}?tab=state"):
+        tab.open(path)
+        tab.page.locator("h1").first.wait_for()
+        tab.page.wait_for_timeout(200)
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= 400, path
+        assert tab.serious_violations() == [], path
+
+
+# ── the whole way ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[str]:
+    """The API that the quickstart reads."""
+    port = free_port()
+    api = subprocess.Popen(
+        [sys.executable, str(EXAMPLE / "api.py"), "--port", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        api.terminate()
+        api.wait(10)
+
+
+def test_the_quickstart_is_run_from_its_form_and_watched_until_it_has_ended(
+    tab: Tab, cluster: Cluster, shop: str, tmp_path: Path
+):
+    text = (EXAMPLE / "playbook.yaml").read_text()
+    assert cluster.ask("POST", "/api/catalog/register", {"content": text})[0] == 201
+    tab.open("/playbooks")
+    tab.page.get_by_role("link", name="examples/quickstart").first.click()
+    tab.page.get_by_role("button", name=re.compile("^Run")).first.click()
+    form = tab.page.get_by_role("dialog")
+    form.get_by_label("api_url").fill(shop)
+    form.get_by_label("build").fill(str(tmp_path))
+    form.get_by_role("button", name="Run", exact=True).click()
+    tab.page.wait_for_url("**/executions/*")
+    status_of(tab).get_by_text("success").wait_for(timeout=60_000)
+    assert "3/3" in tab.page.locator(".net-step", has_text="fetch").inner_text()
+    assert (tmp_path / "shop.duckdb").exists()
+
+
+# ── large executions ────────────────────────────────────────────────────────────────────
+
+
+def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, cluster: Cluster):
+    (row,) = [
+        each for each in cluster.ask("GET", "/api/executions?search=big_loop")[1]["items"] if each["seq"] > 100_000
+    ]
+    devtools = tab.page.context.new_cdp_session(tab.page)
+    devtools.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})  # processor time, whoever else is busy
+    devtools.send("Performance.enable")
+
+    def metrics() -> dict[str, float]:
+        return {each["name"]: each["value"] for each in devtools.send("Performance.getMetrics")["metrics"]}
+
+    def work() -> float:
+        """Seconds of scripts, styles and layout; painting without a graphics card is not the page's doing."""
+        found = metrics()
+        return found["ScriptDuration"] + found["LayoutDuration"] + found["RecalcStyleDuration"]
+
+    tab.open(f"/executions/{row['execution_id']}")
+    tab.page.get_by_label("Moment of the log").wait_for()
+    assert work() < 1.0  # from here on it can be used; the rest of the log comes meanwhile
+    tab.page.get_by_text("loading the log").wait_for(state="hidden")
+    assert place_in_log(tab) == (row["seq"], row["seq"])
+    tab.page.locator(".tl-curve").wait_for()
+    assert work() < 2.0
+    before = work()
+    slider = tab.page.get_by_label("Moment of the log")
+    for moment in (90_000, 50_000, 10_000, 70_000):
+        slider.fill(str(moment))
+    assert "start" in tab.page.locator(".net-step.running").inner_text()
+    tab.page.get_by_role("tab", name="Events").click()
+    frame = tab.page.get_by_role("treegrid", name="Events")
+    for part in range(1, 11):
+        frame.evaluate(f"element => element.scrollTop = element.scrollHeight * {part} / 10")
+        tab.page.wait_for_timeout(20)
+    tab.page.locator(".ev-row").last.wait_for()
+    assert tab.page.locator(".ev-row").count() < 100  # only what is seen exists
+    assert work() - before < 2.0
+    devtools.send("HeapProfiler.collectGarbage")
+    assert metrics()["JSHeapUsedSize"] < 300 * 2**20
