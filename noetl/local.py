@@ -196,6 +196,8 @@ async def open_local(
         closing.append(orchestrator.close)
         if work:
             closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher))
+            if owners is not None:
+                closing.append(await _listen(orchestrator))
         if resume:
             from noetl.control import recovery
 
@@ -240,6 +242,16 @@ def _later(close: Callable[[], None]) -> Callable[[], Any]:
         close()
 
     return closing
+
+
+async def _listen(orchestrator: Orchestrator) -> Callable[[], Any]:
+    from contextlib import AsyncExitStack
+
+    from noetl.control.news import listening
+
+    stack = AsyncExitStack()
+    await stack.enter_async_context(listening(orchestrator))
+    return stack.aclose
 
 
 async def _start_pool(

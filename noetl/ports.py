@@ -122,6 +122,14 @@ class EventStore(Protocol):
         """Flush and let go."""
 
 
+@runtime_checkable
+class SharedLogs(Protocol):
+    """An event store whose logs other processes of this machine write to without telling."""
+
+    async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
+        """How long these logs are now (those that exist)."""
+
+
 # ── playbooks ───────────────────────────────────────────────────────────────────────────
 
 

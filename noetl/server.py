@@ -112,6 +112,7 @@ class Server:
         from noetl.control import recovery
         from noetl.control.housekeeping import keeping_house
         from noetl.control.membership import membership
+        from noetl.control.news import listening
         from noetl.control.orchestrator import Orchestrator
         from noetl.control.scheduler import Scheduler, scheduling
         from noetl.control.schedules import Schedules
@@ -174,6 +175,7 @@ class Server:
             self._recovered = True
             if cluster is not None:
                 self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
+            await closing.enter_async_context(listening(orchestrator))
             await closing.enter_async_context(
                 keeping_house(results, clock, store=events, retention=settings.retention, turns=cluster)
             )

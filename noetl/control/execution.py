@@ -60,6 +60,7 @@ class Execution:
         self.id = execution_id
         self.state: State | None = None
         self.summary: ExecutionSummary | None = None
+        self.overtaken = False  # another process wrote first, and what it decided has not been looked at
         self._parts = parts
         self._written = written
         self._offers = offers

@@ -103,6 +103,11 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
+    def of_execution(self, execution_id: str) -> list[Lease]:
+        """Runs of an execution that somebody holds."""
+        prefix = f"{execution_id}:"
+        return [lease for lease in self._leases.values() if lease.run_id.startswith(prefix)]
+
     def held_by(self, worker: str) -> list[Lease]:
         """What a worker holds."""
         return [lease for lease in self._leases.values() if lease.worker == worker]

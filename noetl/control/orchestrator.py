@@ -44,6 +44,7 @@ from noetl.engine.facts import (
     SignalSent,
     TimerDue,
 )
+from noetl.engine.outstanding import outstanding
 from noetl.engine.state import State
 from noetl.errors import Conflict, NotFound, VersionConflict
 from noetl.model.events import ExecutionRequested, PlaybookProcessed, Recorded
@@ -61,6 +62,7 @@ from noetl.ports import (
     QueuedRun,
     ResultStore,
     RunQueue,
+    SharedLogs,
     SignsOfLife,
 )
 
@@ -318,6 +320,17 @@ class Orchestrator:
         if any(isinstance(command, GoOn) for command in commands):
             self._executions.of(state.execution_id).nudge()
 
+    async def look_for_news(self) -> None:
+        """Go on with what other processes of this machine wrote into our executions: a signal, a cancellation."""
+        if not isinstance(self.store, SharedLogs):
+            return
+        known = self._executions.lengths()
+        found = await self.store.lengths(list(known)) if known else []
+        now = self._executions.lengths()  # what we wrote meanwhile is no news
+        for execution_id, seq in found:
+            if seq > now.get(execution_id, seq):
+                await self._catch_up(execution_id)
+
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     async def _begin(self, playbook: Playbook, fact: RequestMade, submission: Submission) -> str:
@@ -364,6 +377,10 @@ class Orchestrator:
         """A decision is on disk: leases follow its events, its commands are carried out."""
         self.work.follow(decision.events)
         self._carry_out(execution.id, decision.commands)
+        if execution.overtaken:
+            execution.overtaken = False
+            if self._acts and not self._parts.shared:  # servers that share a store each do what they decide
+                self._deeds.insist(f"news of {execution.id}", lambda: self._catch_up(execution.id))
         if decision.events and isinstance(last := decision.events[-1].body, PlaybookProcessed):
             metrics.ENDED.add(1, last.outcome)
             level = logging.DEBUG if last.outcome == "success" else logging.INFO
@@ -391,6 +408,14 @@ class Orchestrator:
         if queued:
             self._queued.add(execution_id)
             self._deeds.insist(f"queueing runs of {execution_id}", lambda: self._queue.put(queued))
+
+    async def _catch_up(self, execution_id: str) -> None:
+        """Another process decided something here and left the deeds to us."""
+        state = await self._executions.of(execution_id).fresh()
+        self.work.revoke_others(state)
+        self.take_over(state, outstanding(state))
+        if state.finished is not None:
+            self._has_ended(execution_id)
 
     def _has_ended(self, execution_id: str) -> None:
         self._timers.set(execution_id, None)

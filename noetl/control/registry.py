@@ -50,6 +50,14 @@ class Executions:
     def __len__(self) -> int:
         return len(self._known)
 
+    def lengths(self) -> dict[str, int]:
+        """How long the logs are, as far as this process knows, of executions that go on and wait for news."""
+        return {
+            execution_id: execution.summary.seq
+            for execution_id, execution in self._known.items()
+            if execution.idle and execution.summary is not None and execution.summary.ended_at is None
+        }
+
     def __contains__(self, execution_id: str) -> bool:
         return execution_id in self._known
 

@@ -178,6 +178,13 @@ class Workers:
             if not self.leases.holds(worker, run_id, epoch):
                 self.leases.grant(run_id, epoch, worker)
 
+    def revoke_others(self, state: State) -> None:
+        """Take away what the log says that nobody holds (any more): another process cancelled it."""
+        held = {(run_id, epoch) for run_id, epoch, _ in leases(state)}
+        for lease in self.leases.of_execution(state.execution_id):
+            if (lease.run_id, lease.epoch) not in held:
+                self.leases.revoke(lease.run_id, lease.epoch, lease.worker)
+
     def expire_all(self, state: State) -> None:
         """Take back every lease of a folded log: its workers are gone."""
         for run_id, epoch, _ in leases(state):

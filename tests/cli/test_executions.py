@@ -231,3 +231,65 @@ def wait_for(what, seconds: float = 20.0) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+TWO_WAYS = """\
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: {spec: {mode: inclusive}, arcs: [{step: slow}, {step: gated}]}
+  - step: slow
+    tool: {kind: shell, cmd: 'touch waiting; while [ ! -e go ]; do sleep 0.05; done'}
+  - step: gated
+    spec: {policy: {admit: {rules: [{when: "{{ ctx.go | default(false) }}", then: {allow: true}}]}}}
+    tool: {kind: shell, cmd: touch go}
+"""
+
+
+def test_a_run_hears_a_signal_from_another_terminal(noetl, playbook, start, folder):
+    process = start("run", playbook(TWO_WAYS, "two"), "--json")
+    wait_for(lambda: (folder / "waiting").exists())
+    assert "gated" in noetl("why", "last").out
+    assert noetl("signal", "last", "--set", "go=true").code == 0
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert [row["status"] for row in json.loads(out)["steps"]] == ["success"] * 3
+
+
+def test_a_run_hears_that_it_was_cancelled_and_stops_its_tool(noetl, playbook, start, folder):
+    process = start("run", playbook(TWO_WAYS, "two"), "--json")
+    wait_for(lambda: (folder / "waiting").exists())
+    assert noetl("cancel", "last", "--json").json["status"] == "cancelled"
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(out)["status"]) == (1, "cancelled")
+
+
+def test_a_run_hears_pause_and_resume(noetl, playbook, start, folder):
+    text = (
+        "workflow:\n  - step: start\n    tool: {kind: shell, cmd: 'touch waiting; while [ ! -e go ]; do sleep 0.05; done'}\n"
+        "    next: {arcs: [{step: end}]}\n  - step: end\n    tool: {kind: noop}\n"
+    )
+    process = start("run", playbook(text, "paused"), "--json")
+    wait_for(lambda: (folder / "waiting").exists())
+    assert noetl("pause", "last", "--json").json["status"] == "paused"
+    (folder / "go").touch()
+    wait_for(lambda: noetl("replay", "last", "--json").json["steps"]["start"]["status"] == "success")
+    assert process.poll() is None
+    assert noetl("resume", "last", "--json").json["status"] == "running"
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert json.loads(out)["status"] == "success"
+
+
+def test_who_only_steers_leaves_the_deeds_to_who_runs_it(noetl, playbook, start, folder):
+    process = start("run", playbook(TWO_WAYS, "two"))
+    wait_for(lambda: (folder / "waiting").exists())
+    process.kill()
+    process.wait()
+    assert noetl("signal", "last", "--set", "go=true").code == 0
+    for verb in ("status", "why", "events", "replay"):
+        assert noetl(verb, "last").code == 0
+    assert not (folder / "go").exists()
+    answer = noetl("resume", "last", "--json")
+    assert answer.json["status"] == "success", answer.err
+    assert (folder / "go").exists()

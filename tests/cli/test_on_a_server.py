@@ -173,3 +173,11 @@ def test_something_else_that_listens_is_not_taken_for_a_server(noetl):
         answer = noetl("status", "1", "--server", f"http://127.0.0.1:{other.server_port}")
     assert answer.code == 4
     assert "not as a NoETL server" in answer.err
+
+
+def test_a_server_hears_what_is_written_into_its_store(there, cluster, playbook):
+    found = there("execute", playbook(SLOW, "slow"), "--no-wait").out.strip()
+    store = f"sqlite://{cluster.home}/noetl.db"
+    assert there("cancel", found, "--store", store, "--json").json["status"] == "cancelled"
+    assert cluster.finished(found, 5)["status"] == "cancelled"
+    assert there("execute", playbook(ONE, "one")).code == 0

@@ -77,7 +77,7 @@ class SqliteEventStore:
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = self._file = file  # other back ends keep their tables in it, too
-        self._tails = Tails(lambda followed: file.read(lambda db: _lengths(db, followed)))
+        self._tails = Tails(self.lengths)
         file.migrate("events", SCHEMA)
 
     async def append(self, append: Append) -> None:
@@ -148,6 +148,10 @@ class SqliteEventStore:
     async def check(self) -> None:
         """Write something and flush it."""
         await self._file.check()
+
+    async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
+        """How long these logs are now, whoever wrote them."""
+        return await self._file.read(lambda db: _lengths(db, ids))
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
         """Keep a folded state; an older one never replaces a newer one."""
@@ -307,7 +311,7 @@ def _clauses(where: ExecutionFilter) -> tuple[list[str], list[object]]:
     return clauses, values
 
 
-def _lengths(db: sqlite3.Connection, followed: list[str]) -> list[tuple[str, int]]:
+def _lengths(db: sqlite3.Connection, followed: Sequence[str]) -> list[tuple[str, int]]:
     rows = db.execute(
         "SELECT id, seq FROM executions WHERE id IN (SELECT value FROM json_each(?))",
         (encode_json([int(name) for name in followed]).decode(),),
