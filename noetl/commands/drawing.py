@@ -92,17 +92,18 @@ async def _kept_net(target: str, legacy: bool, place: Place) -> Any:
 def plan(file: str, strict: bool, legacy: bool, as_json: bool) -> None:
     """Show what FILE (- is stdin) would do: its steps in order, effective specs, findings, needs. Touches nothing."""
     from noetl import tools
-    from noetl.dsl.plan import as_text, plan_document
+    from noetl.dsl.plan import as_text, missing_timeouts, plan_document
 
     compilation = compiled(file, strict=strict, legacy=legacy)
     document = plan_document(compilation.playbook, dict(tools.specs()))
+    told = sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook)))
     if as_json:
         import msgspec
 
         from noetl.dsl.diagnostics import as_json as findings
 
-        terminal.json({**document, "findings": msgspec.json.decode(findings(compilation.diagnostics))})
+        terminal.json({**document, "findings": msgspec.json.decode(findings(told))})
         return
     terminal.data(as_text(document))
-    for one in compilation.diagnostics:
+    for one in told:
         terminal.data(f"{one.severity}: {one.file}:{one.line}:{one.column}: {one.message} [{one.code}]")

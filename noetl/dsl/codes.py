@@ -107,7 +107,7 @@ _WARNINGS = {
     "endless-cycle": "A circle without a way out",
     "closed-gate": "A gate that can never open",
     "unused-keychain": "A secret that nothing reads",
-    "missing-timeout": "A timeout that is waited for and never set",
+    "missing-timeout": "A timeout that is missing",
     "unused-block": "A workbook block that nothing calls",
     "unused-field": "A field that has no effect here",
     "set-without-scope": "A target without a scope",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from noetl.dsl.diagnostics import Diagnostic
 from noetl.dsl.templates import glance
 from noetl.model.playbook import Block, Loop, Playbook, Rule, Step, Task
 from noetl.model.tool import ToolSpec
@@ -51,7 +52,7 @@ def _step(playbook: Playbook, step: Step) -> dict[str, Any]:
         "line": _line(playbook, step.path),
         "admission": [_bare(rule.when) for rule in step.admission.rules],
         "join": step.admission.join,
-        **_body(playbook, step),
+        **_body(playbook, step, bounded=step.timeout_s is not None or step.deadline_s is not None),
         "timeout_s": step.timeout_s,
         "deadline_s": step.deadline_s,
         "next": {
@@ -68,10 +69,10 @@ def _step(playbook: Playbook, step: Step) -> dict[str, Any]:
     }
 
 
-def _body(playbook: Playbook, body: Step | Block) -> dict[str, Any]:
+def _body(playbook: Playbook, body: Step | Block, *, bounded: bool = False) -> dict[str, Any]:
     return {
         "loop": _loop(body.loop),
-        "tasks": [_task(playbook, task) for task in body.tasks if task.generated is None],
+        "tasks": [_task(playbook, task, bounded) for task in body.tasks if task.generated is None],
         "sets": [".".join((each.scope, *each.keys)) for each in body.assignments],
         "failure": body.failure,
     }
@@ -89,16 +90,30 @@ def _loop(loop: Loop | None) -> dict[str, Any] | None:
     }
 
 
-def _task(playbook: Playbook, task: Task) -> dict[str, Any]:
+def _task(playbook: Playbook, task: Task, bounded: bool) -> dict[str, Any]:
     return {
         "name": task.name,
         "kind": task.kind,
         "line": _line(playbook, task.path),
+        "column": place.column if (place := playbook.place(task.path)) else None,
         "spec": task.spec,
         "effect": task.effect,
         "rules": ["ok: continue", "error: fail"] if task.rules is None else [_rule(rule) for rule in task.rules],
-        "notes": ["no timeout"] if task.kind in WAITING and "timeout" not in task.spec else [],
+        "notes": [] if bounded or task.kind not in WAITING or "timeout" in task.spec else ["no timeout"],
     }
+
+
+def missing_timeouts(plan: dict[str, Any], playbook: Playbook) -> tuple[Diagnostic, ...]:
+    """Findings about tasks that nothing would ever end: no mistake, so the validator does not tell them."""
+    found = []
+    for body in (*plan["steps"], *plan["blocks"].values()):
+        for task in body["tasks"]:
+            if "no timeout" in task["notes"] and task["line"] is not None:
+                message = f'the task "{task["name"]}" ({task["kind"]}) may wait for ever: no timeout ends it'
+                hint = "give it `spec: {timeout: SECONDS}`, or its step `spec.policy.lifecycle.timeout_s`"
+                place = (task["line"], task["column"])
+                found.append(Diagnostic(playbook.file, *place, *place, "missing-timeout", "warning", message, hint))
+    return tuple(found)
 
 
 def _rule(rule: Rule) -> str:

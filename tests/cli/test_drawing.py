@@ -31,3 +31,17 @@ def test_a_plan_is_text_or_one_document_with_findings(noetl, playbook):
     document = noetl("plan", file, "--json").json
     assert document["entry"] == "start"
     assert document["findings"] == []
+
+
+def test_a_plan_lists_tasks_that_nothing_would_end(noetl, playbook):
+    steps = "workflow:\n  - step: start\n    tool:\n      - {name: a, kind: shell, command: make}\n"
+    steps += (
+        "      - {name: b, kind: shell, command: make, spec: {timeout: 5}}\n      - {name: c, kind: http, url: u}\n"
+    )
+    file = playbook(steps)
+    (found,) = noetl("plan", file, "--json").json["findings"]
+    assert (found["code"], found["line"]) == ("missing-timeout", 7)
+    assert '"a" (shell) may wait for ever' in noetl("plan", file).out
+    assert noetl("validate", file, "--format", "json").json == []
+    bounded = steps.replace("    tool:", "    spec: {policy: {lifecycle: {timeout_s: 60}}}\n    tool:")
+    assert noetl("plan", playbook(bounded), "--json").json["findings"] == []
