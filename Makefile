@@ -12,7 +12,7 @@ NODE    = $(shell node -e 'process.exit(+(process.versions.node.split(".")[0] < 
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt ui bench bench-peers docs simulate lock clean
+.PHONY: help run test check fmt ui screenshots bench bench-peers docs simulate lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -63,6 +63,10 @@ $(UI_ENV): ui/package-lock.json | $(DEV_ENV)
 
 ui: $(UI_ENV) ## build the web page into noetl/ui
 	@cd ui && PATH="$(NODE):$$PATH" node build.mjs
+
+screenshots: $(DEV_ENV) $(UI_ENV) ## take the pictures of the documentation again
+	@.ci/browser
+	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py
 
 bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench

@@ -202,7 +202,10 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
         joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token}
         children += [_child(["worker", "start"], joined) for _ in range(workers)]
         terminal.note(f"NoETL is at {url}, with {workers} workers")
-        terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
+        if sys.stderr.isatty():  # an address that signs in belongs to the person at the terminal, not into a log
+            terminal.note(f"  open {url}{settings.server_prefix}/#token={token}")
+        else:
+            terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
         terminal.note(f"  noetl execute PATH --server {url}")
         terminal.note("  Ctrl-C stops everything")
         while all(child.poll() is None for child in children):

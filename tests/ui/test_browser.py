@@ -304,6 +304,25 @@ def test_the_quickstart_is_run_from_its_form_and_watched_until_it_has_ended(
     assert (tmp_path / "shop.duckdb").exists()
 
 
+def test_the_page_works_below_a_path_prefix(browser, tmp_path: Path):
+    cluster = Cluster(tmp_path, NOETL_SERVER_PREFIX="/flows")
+    context = browser.new_context()
+    try:
+        cluster.start_server()
+        tab = Tab(context.new_page(), cluster.url + "/flows")
+        tab.sign_in(cluster.token)
+        tab.page.get_by_text("No executions yet").wait_for()
+        tab.page.get_by_role("navigation", name="Pages").get_by_text("Playbooks").click()
+        tab.page.wait_for_url("**/flows/playbooks")
+        tab.page.reload()
+        tab.page.get_by_role("heading").first.wait_for()
+        assert [cookie["path"] for cookie in context.cookies()] == ["/flows"]
+        assert tab.serious_violations() == [] and tab.wrong() == []
+    finally:
+        context.close()
+        cluster.stop()
+
+
 # ── large executions ────────────────────────────────────────────────────────────────────
 
 

@@ -6,6 +6,7 @@ import { Log, type OutlinePage } from "./log";
 
 const FIRST_PAGE = 2_000;
 const PAGE = 20_000;
+const LARGE = 20_000; // events from which on the page is drawn twice a second, not as they come
 
 export interface Live {
   log: Log;
@@ -25,16 +26,19 @@ export function useLog(id: string): Live {
     let stop = () => {};
     let told = false;
     setLive({ ...start(), log });
-    // Many pages may arrive in one frame: they are shown together.
+    // Many messages may arrive in one frame: they are shown together.
     const show = (changes: Partial<Live> = {}) => {
       if (stopped) return;
       if (Object.keys(changes).length) return setLive((known) => ({ ...known, ...changes, log, version: log.version }));
       if (told) return;
       told = true;
-      requestAnimationFrame(() => {
-        told = false;
-        if (!stopped) setLive((known) => ({ ...known, log, version: log.version }));
-      });
+      setTimeout(
+        () => {
+          told = false;
+          if (!stopped) setLive((known) => ({ ...known, log, version: log.version }));
+        },
+        log.length > LARGE ? 500 : 16,
+      );
     };
     const load = async () => {
       for (;;) {

@@ -20,6 +20,9 @@ interface Bar {
   open: boolean;
   title: string;
   seq: number;
+  /** Tasks inside of an iteration's bar, where few enough are seen. */
+  iteration: string | null;
+  inner: { from: number; to: number; state: number; title: string }[];
 }
 
 interface Lane {
@@ -183,6 +186,11 @@ function BarView({ bar, at, lane, percent, now, onSeq }: { bar: Bar; at: number;
       onDblClick={() => onSeq(bar.seq)}
     >
       {wait > 1 && <u style={{ width: `${wait}%` }} />}
+      {bar.inner.map((task, index) => {
+        const whole = Math.max(0.001, (bar.open ? Math.max(bar.from, now) : bar.to) - bar.from);
+        const style = { left: `${(100 * (task.from - bar.from)) / whole}%`, width: `max(1px, ${(100 * (task.to - task.from)) / whole}%)` };
+        return <s key={index} class={task.state === ERROR ? "failed" : ""} title={`${bar.title}\n${task.title}`} style={style} />;
+      })}
     </i>
   );
 }
@@ -217,7 +225,7 @@ function lay(log: Log, seq: number, begin: number, from: number, to: number, ord
     if (spans.start.data[at] > end) break;
     const kind = spans.kind.data[at];
     if (kind === ITERATION) looping.add(spans.step.data[at]);
-    if (kind === TASK && spans.path.data[at] >= 0) continue;
+    if (kind === TASK && spans.path.data[at] >= 0) continue; // drawn inside of their iterations
     const step = log.steps.texts[spans.step.data[at]];
     const task = kind === TASK ? log.tasks.texts[spans.task.data[at]] : "";
     const key = `${step}\n${kind}\n${task}`;
@@ -258,7 +266,31 @@ function lay(log: Log, seq: number, begin: number, from: number, to: number, ord
     }
     lanes.push(lane);
   }
+  within(log, lanes, begin, end, now);
   return lanes;
+}
+
+const MOST_INNER = 600;
+
+/** Give the bars of iterations their tasks, when that is not more than can be told apart. */
+function within(log: Log, lanes: Lane[], begin: number, end: number, now: number) {
+  const bars = new Map<string, Bar>();
+  const spans = log.spans;
+  for (const lane of lanes) for (const each of lane.bars.flat()) if (each.iteration) bars.set(each.iteration, each);
+  if (!bars.size || bars.size > MOST_BARS) return;
+  let count = 0;
+  for (let at = 0; at < spans.length && count < MOST_INNER; at++) {
+    if (spans.start.data[at] > end) break;
+    if (spans.kind.data[at] !== TASK || spans.path.data[at] < 0) continue;
+    const outer = bars.get(`${spans.run.data[at]}/${spans.path.data[at]}`);
+    if (!outer) continue;
+    const ended = spans.end.data[at] > 0 && spans.end.data[at] <= end;
+    const from = log.atOf(spans.start.data[at]) - begin;
+    const to = ended ? log.atOf(spans.end.data[at]) - begin : now;
+    const attempt = spans.attempt.data[at] > 1 ? `, attempt ${spans.attempt.data[at]}` : "";
+    outer.inner.push({ from, to, state: ended ? spans.state.data[at] : 0, title: `${log.tasks.texts[spans.task.data[at]]}${attempt}: ${duration(to - from)}` });
+    count++;
+  }
 }
 
 function bar(log: Log, at: number, begin: number, end: number, now: number): Bar {
@@ -278,6 +310,8 @@ function bar(log: Log, at: number, begin: number, end: number, now: number): Bar
     state: spans.state.data[at],
     open: !ended,
     seq: spans.start.data[at],
+    inner: [],
+    iteration: spans.kind.data[at] === ITERATION ? `${spans.run.data[at]}/${spans.path.data[at]}` : null,
     title: `${log.steps.texts[spans.step.data[at]]}${path}${task}: ${words}, ${duration(to - from)}${queued}`,
   };
 }

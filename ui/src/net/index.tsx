@@ -4,7 +4,7 @@ import "./net.css";
 import { BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Moment, StepMoment } from "../execution/moment";
-import { HEIGHT, place, shortened, WIDTH, type Net, type NetStep } from "./layout";
+import { HEIGHT, place, shortened, WIDTH, type Net, type NetArc, type NetStep } from "./layout";
 
 export type { Net } from "./layout";
 
@@ -101,6 +101,12 @@ function ArcEdge(props: EdgeProps<Edge<ArcData>>) {
   );
 }
 
+/** Arcs that were taken are drawn last, over the others. */
+function inOrder(arcs: NetArc[], moment: Moment | null | undefined): NetArc[] {
+  const taken = (arc: NetArc) => (moment?.arcs.get(`${arc.source}#${arc.index}`)?.taken ? 1 : 0);
+  return [...arcs].sort((a, b) => taken(a) - taken(b));
+}
+
 const nodeTypes = { step: StepNode as any };
 const edgeTypes = { arc: ArcEdge as any };
 
@@ -159,7 +165,7 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
   );
   const edges = useMemo<Edge<ArcData>[]>(
     () =>
-      net.arcs.map((arc) => {
+      inOrder(net.arcs, moment).map((arc) => {
         const at = moment?.arcs.get(`${arc.source}#${arc.index}`);
         const target = moment?.steps.get(arc.target)?.status;
         const moving = !!at?.taken && (target === "running" || target === "scheduled") && moment?.status === "running";

@@ -50,7 +50,7 @@ export function shortened(when: unknown): string {
 
 export function place(net: Net, across: boolean): Placed {
   const graph = new graphlib.Graph({ multigraph: true });
-  graph.setGraph({ rankdir: across ? "LR" : "TB", nodesep: across ? 26 : 34, ranksep: across ? 64 : 46, marginx: 8, marginy: 8 });
+  graph.setGraph({ rankdir: across ? "LR" : "TB", nodesep: across ? 26 : 34, ranksep: across ? 50 : 42, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of net.nodes) graph.setNode(node.step, { width: WIDTH, height: HEIGHT });
   for (const arc of net.arcs) {

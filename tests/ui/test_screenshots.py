@@ -1,0 +1,51 @@
+"""The pictures of the documentation: made by `make screenshots`, and every time to see that they can be made.
+
+Without NOETL_SCREENSHOTS they go to a temporary folder, so that a run of the tests changes no file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import Cluster
+from tests.ui.browsing import ROOT, Tab
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return ROOT / "docs" / "images" if os.environ.get("NOETL_SCREENSHOTS") else tmp_path
+
+
+def taken(tab: Tab, file: Path, *, ready: str, height: int | None = None) -> None:
+    """A picture of what is seen, once `ready` is there and nothing moves."""
+    tab.page.locator(ready).first.wait_for()
+    tab.page.wait_for_timeout(400)
+    clip = {"x": 0, "y": 0, "width": 1280, "height": height} if height else None
+    tab.page.screenshot(path=file, animations="disabled", clip=clip)
+    assert file.stat().st_size > 10_000
+
+
+def test_the_pictures_of_the_documentation_can_be_made(new_tab, cluster: Cluster, started, folder: Path):
+    for _ in range(2):
+        done = started("shop/orders")
+    failed = started("billing/nightly")
+    waiting = started("people/approval", seconds=40)
+    cluster.finished(done)
+    cluster.finished(failed)
+    tab = new_tab().sign_in(cluster.token)
+    taken(tab.open("/executions"), folder / "executions.png", ready=f"tr[data-id='{waiting}'] .running", height=480)
+    taken(tab.open(f"/executions/{done}"), folder / "execution.png", ready=".tl-bar")
+    middle = cluster.ask("GET", f"/api/executions/{done}")[1]["seq"] * 2 // 5
+    taken(tab.open(f"/executions/{done}?at={middle}&step=fetch"), folder / "moment.png", ready=".why li")
+    taken(tab.open(f"/executions/{failed}?tab=events"), folder / "failure.png", ready=".why-end")
+    taken(tab.open(f"/executions/{done}?tab=results&step=report"), folder / "results.png", ready=".data-table td")
+    taken(tab.open(f"/executions/{waiting}?tab=state"), folder / "waiting.png", ready=".small-table")
+    dark = new_tab(dark=True).sign_in(cluster.token)
+    taken(dark.open(f"/executions/{done}"), folder / "execution-dark.png", ready=".tl-bar")
+    small = new_tab(width=400, height=820).sign_in(cluster.token)
+    taken(small.open(f"/executions/{failed}"), folder / "execution-small.png", ready=".why-end")
+    cluster.ask("POST", f"/api/executions/{waiting}/cancel", {})
