@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
@@ -62,6 +62,7 @@ class PostgresDatabase:
         self._pool: Any = None
         self._opening = asyncio.Lock()
         self._schemas: dict[str, Sequence[str]] = {}
+        self._migrated = False
         self._heard: dict[str, list[Callable[[str], None]]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._told: dict[str, dict[str, None]] = {}
@@ -76,8 +77,9 @@ class PostgresDatabase:
             self._hear_over(bus, channel)
 
     def migrate(self, part: str, schema: Sequence[str]) -> None:
-        """Steps that lead to this part's tables, oldest first; taken before the first use."""
+        """Steps that lead to this part's tables, oldest first; taken before the next use of the database."""
         self._schemas[part] = schema
+        self._migrated = False
 
     # ── asking ──────────────────────────────────────────────────────────────────────────
 
@@ -167,12 +169,15 @@ class PostgresDatabase:
     async def _open(self) -> Any:
         if self.closed:
             raise StoreUnavailable("the store is closed")
-        if self._pool is None:
+        if self._pool is None or not self._migrated:
             async with self._opening:
+                while not self._migrated:
+                    known = dict(self._schemas)
+                    await self._migrate(known)
+                    self._migrated = known == self._schemas  # a part may have come meanwhile
                 if self._pool is None:
-                    await self._migrate()
                     self._pool = await asyncpg.create_pool(
-                        min_size=0, max_size=self._size, connect=self._connect_pooled
+                        min_size=0, max_size=self._size, connect=self._connect_pooled, reset=_leave_as_it_is
                     )
         return self._pool
 
@@ -188,13 +193,13 @@ class PostgresDatabase:
             **others,
         )
 
-    async def _migrate(self) -> None:
+    async def _migrate(self, schemas: Mapping[str, Sequence[str]]) -> None:
         connection = await self._connect()
         try:
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
                 await connection.execute(_MIGRATIONS)
-                for part, schema in self._schemas.items():
+                for part, schema in schemas.items():
                     done = await connection.fetchval("SELECT version FROM noetl_migrations WHERE part = $1", part) or 0
                     if done > len(schema):
                         raise StoreUnavailable(
@@ -276,6 +281,10 @@ def _payloads(words: dict[str, None]) -> list[str]:
             size = len(word.encode()) + 1
         payloads[-1].append(word)
     return ["\n".join(each) for each in payloads if each]
+
+
+async def _leave_as_it_is(_connection: Any) -> None:
+    """Nothing of a session outlives its use here (transactions end with their block): no need to ask for a reset."""
 
 
 async def _close_quietly(connection: Any) -> None:

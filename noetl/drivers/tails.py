@@ -1,13 +1,13 @@
-"""Following logs that grow: appends of this process ring at once, those of others after one shared poll."""
+"""Following logs that grow: what this process appends is handed on, what others append is found by one shared poll."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from noetl.errors import NoetlError, NotFound
 from noetl.model.events import PlaybookProcessed, Recorded
-from noetl.ports import EventStore
+from noetl.ports import Append, EventStore
 
 POLL_SECONDS = 0.2  # how soon a tail notices what another process wrote
 PAGE = 2_000  # events a tail reads at once
@@ -21,13 +21,18 @@ async def follow(store: EventStore, tails: Tails, execution_id: str, after: int)
         raise NotFound(f"there is no execution {execution_id}")
     with tails.watch(execution_id, after) as watch:
         while True:
-            events = await store.read(execution_id, watch.seen, PAGE)
+            events = watch.take()
+            if not events and watch.behind:
+                watch.behind = False
+                events = await store.read(execution_id, watch.seen, PAGE)
+                watch.behind = watch.behind or len(events) == PAGE
+                watch.known = events[-1].seq if events else watch.known
             for recorded in events:
                 yield recorded
                 watch.seen = recorded.seq
                 if isinstance(recorded.body, PlaybookProcessed):
                     return
-            if len(events) < PAGE:
+            if not events and not watch.behind:
                 await watch.wait()
 
 
@@ -39,6 +44,9 @@ class Watch:
         self.execution_id = execution_id
         self.seen = seen
         self.bell = asyncio.Event()
+        self.behind = True  # the log may have more than what was handed on
+        self.known = seen  # the last event that was read or handed on
+        self._handed: list[Recorded] = []
 
     def __enter__(self) -> Watch:
         self._tails.add(self)
@@ -47,8 +55,30 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._tails.remove(self)
 
+    def hand(self, events: Sequence[Recorded]) -> None:
+        """Events that are on disk: they need not be read when they follow on what was seen or handed before."""
+        if events and events[0].seq == self.known + 1 and len(self._handed) < PAGE:
+            self._handed += events
+            self.known = events[-1].seq
+        else:
+            self.behind = True
+        self.bell.set()
+
+    def ring(self) -> None:
+        """Somebody else has written, or may have."""
+        self.behind = True
+        self.bell.set()
+
+    def take(self) -> list[Recorded]:
+        """What was handed on, if it follows on what was seen."""
+        handed, self._handed = self._handed, []
+        if handed and handed[0].seq != self.seen + 1:
+            self.behind, self.known = True, self.seen
+            return []
+        return handed
+
     async def wait(self) -> None:
-        """Until there may be more to read."""
+        """Until there may be more."""
         await self.bell.wait()
         self.bell.clear()
 
@@ -80,15 +110,16 @@ class Tails:
         if not self._watches:
             self._stop()
 
-    def written(self, execution_id: str, done: asyncio.Future[None]) -> None:
-        """An append of this process has been answered."""
-        if not done.cancelled() and done.exception() is None:
-            self.ring(execution_id)
+    def written(self, append: Append) -> None:
+        """An append of this process is on disk."""
+        for watch in self._watches.get(append.execution_id, ()):
+            watch.hand(append.events)
 
-    def ring(self, execution_id: str) -> None:
-        """There is more to read of this log."""
+    def ring(self, execution_id: str, seq: int) -> None:
+        """This log is so long now."""
         for watch in self._watches.get(execution_id, ()):
-            watch.bell.set()
+            if seq > watch.known:
+                watch.ring()
 
     def close(self) -> None:
         """Ring everybody once more; they meet a closed store."""
@@ -103,7 +134,7 @@ class Tails:
     def _ring_all(self) -> None:
         for watches in self._watches.values():
             for watch in watches:
-                watch.bell.set()
+                watch.ring()
 
     async def _poll(self) -> None:
         while True:
@@ -114,6 +145,4 @@ class Tails:
                 self._ring_all()  # each follower reads for itself, and meets the error there
                 continue
             for name, seq in grown:
-                for watch in self._watches.get(name, ()):
-                    if seq > watch.seen:
-                        watch.bell.set()
+                self.ring(name, seq)

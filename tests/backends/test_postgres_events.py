@@ -255,3 +255,15 @@ def test_ids_that_fit_no_partition_are_kept_all_the_same(database):
         await store.close()
 
     asyncio.run(scenario())
+
+
+def test_a_part_that_comes_after_the_first_use_gets_its_tables(database):
+    async def scenario():
+        opened = PostgresDatabase(database)
+        opened.migrate("early", ("CREATE TABLE early(x int)",))
+        assert await opened.fetch("SELECT * FROM early") == []
+        opened.migrate("late", ("CREATE TABLE late(x int)",))
+        assert await opened.fetch("SELECT * FROM late") == []
+        await opened.close()
+
+    asyncio.run(scenario())

@@ -93,6 +93,15 @@ SCHEMA = (
 
 CHANNEL = "noetl_log"
 ROWS = 500  # log rows read at once
+# Rows of a log from the one that holds an event on; beside each, where it had to begin and what was acknowledged.
+_PAGE = """
+    SELECT l.first, l.count, l.data, l.crc, b.first, b.seq
+    FROM (
+      SELECT coalesce((SELECT max(first) FROM noetl_log WHERE execution = $1 AND first <= $2), 1) AS first,
+        (SELECT seq FROM noetl_executions WHERE id = $1) AS seq
+    ) b LEFT JOIN noetl_log l ON l.execution = $1 AND l.first >= b.first
+    ORDER BY l.first LIMIT $3
+"""
 _SELECT = "SELECT id, seq, status, path, data, crc FROM noetl_executions"
 
 
@@ -112,50 +121,37 @@ class PostgresEventStore:
         if "\x00" in (row.summary.key or "") or "\x00" in row.summary.path:
             raise RequestRefused("a key or a path with a NUL character cannot be kept; leave it out")
         await self._writer.submit(append, row)
-        self._tails.ring(append.execution_id)
-        self.database.tell(CHANNEL, append.execution_id)
+        self._tails.written(append)
+        self.database.tell(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
         number = number_of(execution_id)
         if number is None:
             return []
-        async with (
-            self.database.connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            begin = (
-                await connection.fetchval(
-                    "SELECT max(first) FROM noetl_log WHERE execution = $1 AND first <= $2", number, after + 1
-                )
-                or 1
-            )
-            events: list[Recorded] = []
-            while True:
-                rows = await connection.fetch(
-                    "SELECT first, count, data, crc FROM noetl_log WHERE execution = $1 AND first >= $2 "
-                    "ORDER BY first LIMIT $3",
-                    number,
-                    begin,
-                    ROWS,
-                )
-                seen = events[-1].seq if events else after
-                remaining = None if limit is None else limit - len(events)
-                page, end = decode_log(execution_id, number, map(tuple, rows), seen, remaining, begin)
-                events += page
-                if end is None or (limit is not None and len(events) >= limit):
-                    return events
-                if len(rows) < ROWS:
-                    acknowledged = await connection.fetchval("SELECT seq FROM noetl_executions WHERE id = $1", number)
-                    check_complete(execution_id, acknowledged, end)
-                    return events
-                begin = end + 1
+        # One statement sees one moment, so that the log's end and its acknowledged length agree; pages before the
+        # last need no common moment, since what is written stays.
+        events: list[Recorded] = []
+        seen = after
+        while True:
+            rows = await self.database.fetch(_PAGE, number, seen + 1, ROWS)
+            begin, acknowledged = rows[0][4:]
+            found = [tuple(row)[:4] for row in rows if row[0] is not None]
+            remaining = None if limit is None else limit - len(events)
+            page, end = decode_log(execution_id, number, found, seen, remaining, begin)
+            events += page
+            if end is None or (limit is not None and len(events) >= limit):
+                return events
+            if len(found) < ROWS:
+                check_complete(execution_id, acknowledged, end)
+                return events
+            seen = end
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """Events as they come, until the execution's last one; NotFound when there is no such execution."""
         if not self._listening:
             self._listening = True
-            self.database.listen(CHANNEL, self._tails.ring)
+            self.database.listen(CHANNEL, self._heard)
         return follow(self, self._tails, execution_id, after)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
@@ -253,6 +249,11 @@ class PostgresEventStore:
         await self._writer.close()
         await self.database.close()
         self._tails.close()
+
+    def _heard(self, word: str) -> None:
+        execution_id, _, seq = word.partition(":")
+        if seq.isdigit():  # other words are of a gap, or of another version: the poll finds what was missed
+            self._tails.ring(execution_id, int(seq))
 
     async def _lengths(self, followed: list[str]) -> list[tuple[str, int]]:
         rows = await self.database.fetch(

@@ -10,6 +10,7 @@ what an append is checked against: the one of two conflicting appends that commi
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -84,8 +85,12 @@ class SqliteEventStore:
         """Add events at the expected seq; on disk when it returns."""
         encoded = encode_append(append)
         future = self._file.submit(_append_job(append, encoded), len(encoded.data))
-        future.add_done_callback(lambda done: self._tails.written(append.execution_id, done))
+        future.add_done_callback(lambda done: self._answered(append, done))
         await future
+
+    def _answered(self, append: Append, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._tails.written(append)
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
