@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from noetl.drivers.tables import encode_value
 from noetl.drivers.values import jsonable
 from noetl.errors import PayloadUnavailable
 from noetl.model.reference import Reference
@@ -110,3 +112,21 @@ def message_value(data: bytes) -> Any:
         return data.decode()
     except UnicodeDecodeError:
         return base64.b64encode(data).decode()
+
+
+def encoded(data: Any, format: str, key: str) -> bytes:
+    """A value as the bytes of a file or object of this name."""
+    if format == "bytes" and isinstance(data, str):
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error:
+            return data.encode()  # text that is no base64 is just text
+    options = {"delimiter": "\t"} if key.lower().endswith(".tsv") else {}
+    return encode_value(data, format, **options)
+
+
+def natural_format(data: Any) -> str:
+    """How a value is written where nothing says it."""
+    if isinstance(data, str):
+        return "text"
+    return "bytes" if isinstance(data, bytes | bytearray) else "json"

@@ -22,6 +22,7 @@ MEMORY = ":memory:"
 LINGER = 0.3  # seconds a file stays open after its last call
 WAIT_FOR_FILE = 10.0
 BATCH = 10_000
+UTC = "SET TimeZone = 'UTC'"  # a setting of each cursor: instants are given in UTC, whatever the machine's zone
 
 
 class Database:
@@ -45,6 +46,7 @@ class Database:
             try:
                 cursor = self._instance.cursor()
                 try:
+                    cursor.execute(UTC)
                     yield cursor
                 finally:
                     cursor.close()
@@ -94,14 +96,12 @@ class Database:
 
 
 def connect(path: str, read_only: bool = False) -> Any:
-    """Open a database; instants are given in UTC, whatever the machine's zone."""
+    """Open a database."""
     import duckdb
 
     if path != MEMORY:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-    connection = duckdb.connect(path, read_only=read_only)
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
+    return duckdb.connect(path, read_only=read_only)
 
 
 def database(path: str, *, read_only: bool = False) -> Database:

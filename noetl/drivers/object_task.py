@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +12,20 @@ from msgspec import DecodeError
 
 from noetl.drivers import objects, tables
 from noetl.drivers.auth import BadAuth, fields_of
-from noetl.drivers.content import INLINE_BYTES, blocks_of, file_blocks, kept_or_stored, reference_in, save
+from noetl.drivers.content import (
+    INLINE_BYTES,
+    blocks_of,
+    encoded,
+    file_blocks,
+    kept_or_stored,
+    natural_format,
+    reference_in,
+    save,
+)
 from noetl.drivers.objects import Place
 from noetl.drivers.reading import NotThere, Part, TooLarge, take
 from noetl.drivers.specs import MOST_BYTES, OBJECT_ACTIONS, OBJECT_NULLS
 from noetl.drivers.sqltask import flag
-from noetl.drivers.tables import encode_value
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.model.outcome import Outcome, error, ok
 from noetl.model.tool import ToolCall
@@ -62,9 +69,9 @@ class _Task:
     async def run(self) -> Outcome:
         """Find the store and do it."""
         action = self._action()
-        place = self._place(action)
-        self.what = place.url
         fields = await fields_of(self._given("auth"), self.call.host, prefixes=objects.PREFIXES)
+        place = self._place(action, fields)
+        self.what = place.url
         store = objects.store_of(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
         if action in ("put", "get", "head", "exists") and not place.key:
             raise ValueError(f"`{action}` needs a key: {place.url} names only a bucket")
@@ -90,10 +97,12 @@ class _Task:
     def _has_content(self) -> bool:
         return any(self._given(name) is not None for name in ("data", "ref"))
 
-    def _place(self, action: str) -> Place:
+    def _place(self, action: str, credential: Mapping[str, Any]) -> Place:
         address, key, bucket = self._given("uri"), self._given("key"), self._given("bucket")
         kinds = {"s3": "s3", "gcs": "gcs", "azure": "azure"}
         scheme = self._given("provider") or kinds.get(self.call.kind)
+        if scheme and scheme != "file":
+            bucket = bucket or credential.get("bucket")
         if bucket and not scheme and not address:
             raise ValueError("`bucket` needs its `provider`: s3, gcs, azure or file")
         target = str(address if address is not None else key or "")
@@ -115,13 +124,13 @@ class _Task:
         call = self.call
         data, file = self._given("data"), self._given("file")
         reference = reference_in(self._given("ref")) or reference_in(data)
-        format = tables.format_of(given=self._given("format"), path=place.key, default=_natural(data))
+        format = tables.format_of(given=self._given("format"), path=place.key, default=natural_format(data))
         content_type = str(self._given("content_type") or "")
         if reference is not None:
             blocks: Any = call.host.open_result(reference)
             content_type = content_type or reference.meta.content_type
         elif data is not None:
-            blocks = blocks_of(_encoded(data, format, place.key))
+            blocks = blocks_of(encoded(data, format, place.key))
         elif file:
             blocks = file_blocks(call.host.resolve_path(str(file)))
         else:
@@ -248,22 +257,6 @@ async def _with_prefix(store: Any, prefix: str) -> Any:
     folder = prefix.rpartition("/")[0]
     async for page in obstore.list(store, prefix=folder or None, chunk_size=1000):
         yield [entry for entry in page if entry["path"].startswith(prefix)]
-
-
-def _encoded(data: Any, format: str, key: str) -> bytes:
-    if format == "bytes" and isinstance(data, str):
-        try:
-            return base64.b64decode(data, validate=True)
-        except binascii.Error:
-            return data.encode()  # text that is no base64 is just text
-    options = {"delimiter": "\t"} if key.lower().endswith(".tsv") else {}
-    return encode_value(data, format, **options)
-
-
-def _natural(data: Any) -> str:
-    if isinstance(data, str):
-        return "text"
-    return "json" if isinstance(data, Mapping | list | int | float | bool) else "bytes"
 
 
 def _failed(kind: str, message: str) -> Outcome:

@@ -10,7 +10,7 @@ from msgspec import DecodeError, to_builtins
 
 from noetl.drivers import objects
 from noetl.drivers.auth import fields_of
-from noetl.drivers.content import blocks_of, reference_in
+from noetl.drivers.content import blocks_of, natural_format, reference_in
 from noetl.drivers.reading import NotThere, Part, TooLarge, take
 from noetl.drivers.specs import MOST_BYTES
 from noetl.drivers.tables import CONTENT_TYPES, encode_value, format_of
@@ -104,7 +104,7 @@ async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:
 async def _put(call: ToolCall) -> Outcome:
     data = _given(call, "data")
     address = _given(call, "uri")
-    format = format_of(given=_given(call, "format"), path=str(address or ""), default=_natural(data))
+    format = format_of(given=_given(call, "format"), path=str(address or ""), default=natural_format(data))
     content_type = str(_given(call, "content_type") or CONTENT_TYPES[format])
     encoded = encode_value(data, format)
     rows = len(data) if isinstance(data, list) else None
@@ -119,12 +119,6 @@ async def _put(call: ToolCall) -> Outcome:
         return Outcome(status="ok", data={"uri": place.url, "bytes": len(encoded), "content_type": content_type})
     reference = await call.host.put_result(blocks_of(encoded), content_type=content_type, rows=rows)
     return Outcome(status="ok", ref=reference)
-
-
-def _natural(data: Any) -> str:
-    if isinstance(data, str):
-        return "text"
-    return "bytes" if isinstance(data, bytes | bytearray) else "json"
 
 
 def _part(call: ToolCall) -> Part:

@@ -280,6 +280,9 @@ class _Sink(io.RawIOBase):
         return taken
 
 
+GROUP_BYTES = 16 << 20  # of a row group before it is packed
+
+
 class _ArrowEncoder:
     def __init__(self, format: str, schema: Any, *, compression: str | None = "zstd", group: int = 100_000) -> None:
         import pyarrow as pa
@@ -288,7 +291,7 @@ class _ArrowEncoder:
         self._sink = _Sink()
         self._group = group
         self._pending: list[Any] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         self._parquet = format == "parquet"
         if self._parquet:
             import pyarrow.parquet as pq
@@ -299,9 +302,11 @@ class _ArrowEncoder:
 
     def write(self, batch: Any) -> bytes:
         if self._parquet:  # row groups worth the name, however small the batches are
-            self._pending.append(batch)
-            self._rows += batch.num_rows
-            if self._rows >= self._group:
+            if batch.num_rows:
+                self._pending.append(batch)
+                self._rows += batch.num_rows
+                self._bytes += batch.nbytes
+            if self._rows >= self._group or self._bytes >= GROUP_BYTES:
                 self._flush()
         else:
             self._writer.write_batch(batch)
@@ -317,7 +322,7 @@ class _ArrowEncoder:
         import pyarrow as pa
 
         self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._rows)
-        self._pending, self._rows = [], 0
+        self._pending, self._rows, self._bytes = [], 0, 0
 
 
 class _JsonEncoder:

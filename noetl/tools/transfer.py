@@ -10,8 +10,8 @@ from noetl.model.tool import Field, ToolCall, ToolSpec, named_input
 SPEC = ToolSpec(
     kind="transfer",
     doc="Moves rows between Postgres, DuckDB, SQLite, HTTP APIs, object stores and files: chunk by chunk, in bounded "
-    "memory, to several targets side by side. `output.data` is a summary: `rows`, `chunks` and `targets` with what "
-    "became of each. Rows of a database target are there when the whole transfer has succeeded. A missing table is "
+    "memory, to several targets at once. `output.data` is a summary: `rows` (= `count`), `chunks`, `targets` (what "
+    "became of each). Rows of a database target are there when the whole transfer has succeeded. A missing table is "
     "made from the source's columns.",
     fields={
         "source": Field(
@@ -25,7 +25,8 @@ SPEC = ToolSpec(
             "any",
             "A list of `{kind, table|path|url, mode, key, mapping, format, on_error, create, auth}`. `mode`: `append` "
             "(= `insert`), `replace`, `upsert` (with `key`). `mapping`: target column -> source column, or a template "
-            "over `row`. Templates may read `chunk`: `index size total first last data`.",
+            "over `row`. `data`: what this target gets instead of the source's rows, once (a row or rows; for `http` "
+            "and objects any content). Templates may read `chunk`: `index size total first last data`.",
             required=True,
             aliases=("target", "sink", "sinks"),
             late=("chunk", "row"),

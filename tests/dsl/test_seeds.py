@@ -158,10 +158,15 @@ def test_what_the_documents_reject_or_warn_of_is_told(file, expected):
     assert expected <= errors | warnings
 
 
+# Words that no document describes any more run nowhere.
+DRAFTS = ("legacy-case", "legacy-retry", "legacy-eval", "legacy-kind", "legacy-next-mode")
+
+
 def test_every_refusal_of_the_older_surface_names_the_replacement_and_the_ways_out():
     for path in sorted((HERE / "err").glob("older_*.yaml")):
         for found in compile_playbook(path.read_bytes(), file=path.name, specs=SPECS).diagnostics:
             if found.code.startswith("legacy-"):
-                replacement, _, ways_out = found.hint.rpartition("; ")
-                assert "`" in replacement, found
-                assert "noetl migrate" in ways_out and "--legacy" in ways_out, found
+                assert "`" in found.hint.partition("; ")[0], found
+                if found.code not in DRAFTS:
+                    ways_out = found.hint.rpartition("; ")[2]
+                    assert "noetl migrate" in ways_out and "--legacy" in ways_out, found

@@ -22,6 +22,11 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[0] == "items":
             page = int(query.get("page", ["1"])[0])
             self._answer(200, {"items": [{"id": 2 * page - 1}, {"id": 2 * page}], "page": page, "pages": 3})
+        elif parts[0] == "users":
+            users = [{"id": number, "name": f"user {number}"} for number in (1, 2, 3)]
+            self._answer(200, users[int(parts[1]) - 1] if len(parts) > 1 else users)
+        elif parts[0] == "large_dataset":
+            self._answer(200, {"data": {"items": [{"id": number, "name": f"item {number}"} for number in range(250)]}})
         elif parts[0] == "status":
             self._answer(int(parts[1]), {"why": "gone"})
         elif parts[0] == "flaky":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from noetl.dsl.migrate.v2025_11_to_canonical import migrate
 from noetl.local import open_local
 from tests.e2e.api import serving
 from tests.e2e.cases import FOLDER, expectation
+from tests.e2e.stories import strands
 
 FILES = sorted(FOLDER.glob("legacy_*.yaml"))
 
@@ -32,10 +32,7 @@ def test_the_migrated_playbook_has_the_same_outputs_and_events(file: Path, tmp_p
         async with await open_local(home=tmp_path / "home") as engine:
             result = await engine.run(path, payload, timeout=60)
             events = await engine.orchestrator.events(result.execution_id)
-            told = Counter(
-                (each.body.NAME, getattr(each.body, "step", None), getattr(each.body, "task", None)) for each in events
-            )
-            return result.status, result.output, result.ctx, told
+            return result.status, result.output, result.ctx, strands(events)
 
     with serving() as address:
         if expectation(file).get("needs") == "api":

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from pathlib import Path
 
-import msgspec
 import nats
 import pytest
 
 from noetl.backends import open_stores
 from noetl.drivers.nats_bus import word
 from noetl.local import open_local
-from noetl.model.events import Recorded, TokenParked
 from tests.api.serving import Cluster
 from tests.e2e.cases import FILES, expectation
+from tests.e2e.stories import story
 
-# What depends on the place and the moment: times, ids, who did it.
-PLACE = {
-    *("at", "ts", "duration_ms", "duration", "started_at", "ended_at", "elapsed"),
-    *("worker", "epoch", "draws", "playbook", "file", "requested_by", "token", "tokens", "locator"),
-}
 RACES = {"loop_ctx_conflict"}  # which iteration is the one that conflicts is for the faster one to say
 ALIKE = [
     file
@@ -32,28 +25,6 @@ ALIKE = [
     and "timeout" not in file.stem
     and file.stem not in RACES
 ]
-
-
-def story(events: list[Recorded]) -> Counter[str]:
-    """Events without ids and times; their order aside, since what is parallel has none, and with it
-    whether the first of two that meet had to wait (`token.parked`)."""
-    return Counter(
-        f"{each.body.NAME} {_told(msgspec.to_builtins(each.body), each.execution_id)}"
-        for each in events
-        if not (isinstance(each.body, TokenParked) and each.body.reason == "join")
-    )
-
-
-def _told(value: object, execution_id: str) -> str:
-    return re.sub(r"\d{17,}", "ID", repr(_without_place(value)).replace(execution_id, "ID"))
-
-
-def _without_place(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _without_place(value[key]) for key in sorted(value) if key not in PLACE}
-    if isinstance(value, list | tuple):
-        return [_without_place(each) for each in value]
-    return value
 
 
 async def tickets(url: str, prefix: str) -> int:

@@ -73,6 +73,7 @@ def test_rows_reach_a_database_and_come_back_as_files(host: ToolHost, table: tup
     assert outcome.error is None
     assert outcome.data == {
         "rows": 25,
+        "count": 25,
         "chunks": 3,
         "targets": [
             {"kind": target["kind"], "place": "t", "mode": "append", "rows": 25, "chunks": 3, "status": "ok"},

@@ -22,16 +22,26 @@ from noetl.drivers.threads import in_thread
 
 VIEW = "noetl_chunk"
 INCOMING = "noetl_incoming"
+KEYS = (
+    "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? "
+    "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+)
+MEMORY_LIMIT = "64MB"  # of DuckDB itself while rows are written
 
 
 def _names(names: Any) -> str:
     return ", ".join(quote_column(name) for name in names)
 
 
+def _path(parts: Any) -> str:
+    return ".".join(quote_column(part) for part in parts)
+
+
 class DuckdbTarget(Target):
     """A table of DuckDB."""
 
     _cursor: Any = None
+    _limit: str | None = None
 
     async def begin(self, schema: Any) -> None:
         """See that the table is there."""
@@ -82,16 +92,43 @@ class DuckdbTarget(Target):
     async def _open(self) -> None:
         if self._cursor is not None:
             return
-        self._table = quote_name(str(self.plan.fields["table"]))
         path = await file_of(self.call, self.plan.fields, self.plan.label)
-        self._stack = AsyncExitStack()
-        wait = self.call.timeout.connect or duck.WAIT_FOR_FILE
-        self._cursor = await self._stack.enter_async_context(duck.database(path).cursor(writes=True, wait=wait))
-        await self._do(lambda: self._cursor.execute("BEGIN TRANSACTION"))
+        # Targets in one file are one writer: the first takes its turn, the others go in with it, one by one.
+        before: asyncio.Future[None] | None = self.peers.get(path)
+        opened = self.peers[path] = asyncio.get_running_loop().create_future()
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            self._stack = AsyncExitStack()
+            wait = self.call.timeout.connect or duck.WAIT_FOR_FILE
+            cursor = duck.database(path).cursor(writes=before is None, wait=wait)
+            self._cursor = await self._stack.enter_async_context(cursor)
+            await self._do(self._begin)
+        finally:
+            opened.set_result(None)
+
+    def _begin(self) -> None:
+        """Name the table in full, since a file may be called like a schema; a schema is made before the transaction."""
+        parts = split_name(str(self.plan.fields["table"]))
+        if len(parts) == 2:
+            catalog = self._cursor.execute("SELECT current_database()").fetchone()[0]
+            parts = [catalog, *parts]
+            if self.plan.creates and not self._has_schema(parts[1]):
+                self._cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {_path(parts[:2])}")
+        self._table = _path(parts)
+        self._cursor.execute("BEGIN TRANSACTION")
+
+    def _has_schema(self, name: str) -> bool:
+        query = "SELECT 1 FROM duckdb_schemas() WHERE schema_name = ? AND database_name = current_database()"
+        return bool(self._cursor.execute(query, [name]).fetchall())
 
     async def _close(self) -> None:
-        self._cursor = None
-        await self._stack.aclose()
+        cursor, self._cursor = self._cursor, None
+        try:
+            if self._limit is not None:
+                await asyncio.to_thread(cursor.execute, f"SET memory_limit = '{self._limit}'")
+        finally:
+            await self._stack.aclose()
 
     async def _do(self, deed: Any) -> Any:
         return await in_thread(deed, interrupt=self._cursor.interrupt)
@@ -108,13 +145,9 @@ class DuckdbTarget(Target):
 
     def _prepare(self, schema: Any) -> None:
         plan, cursor = self.plan, self._cursor
-        self._unique = False
         if not self._columns():
             if not plan.creates:
                 raise BadInput(f"{plan.label}: there is no such table, and `create: false` forbids to make it")
-            parts = split_name(str(plan.fields["table"]))
-            if len(parts) > 1:
-                cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_name('.'.join(parts[:-1]))}")
             cursor.register(VIEW, schema.empty_table())
             kinds = cursor.sql(f"SELECT * FROM {VIEW}").types
             cursor.unregister(VIEW)
@@ -127,13 +160,14 @@ class DuckdbTarget(Target):
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
         elif plan.mode == "replace":
             cursor.execute(f"DELETE FROM {self._table}")
-        if plan.mode == "upsert":
-            found = cursor.execute(
-                "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? "
-                "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')",
-                [split_name(str(plan.fields["table"]))[-1]],
-            ).fetchall()
-            self._unique = any(sorted(row[0]) == sorted(plan.key) for row in found)
+        name = split_name(str(plan.fields["table"]))[-1]
+        keys = cursor.execute(KEYS, [name]).fetchall()
+        self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
+        if not keys and not cursor.execute("SELECT 1 FROM duckdb_indexes() WHERE table_name = ?", [name]).fetchall():
+            # What is written is on disk soon; DuckDB would keep it in memory too, as long as there is some. The
+            # index of a key it must have there.
+            self._limit = cursor.execute("SELECT current_setting('memory_limit')").fetchone()[0]
+            cursor.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
@@ -192,10 +226,47 @@ def _duck_type(field: Any, kind: Any) -> str:
     return "VARCHAR" if str(kind) in ('"NULL"', "NULL") else str(kind)
 
 
+class _LiteWriting:
+    """The one transaction in which all targets of a transfer that are in the same file write, one at a time."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.users = 0
+        self.lasts = False  # one of them has been told to make it last
+        self.connection: sqlite3.Connection | None = None
+
+    async def join(self, path: str, wait: float) -> None:
+        """Have another user."""
+        async with self.turn:
+            if self.connection is None:
+                self.connection = await asyncio.to_thread(lite.connect, path, wait)
+                await asyncio.to_thread(self.connection.execute, "BEGIN IMMEDIATE")
+            self.users += 1
+
+    async def do(self, deed: Any) -> Any:
+        """Run something in a thread."""
+        async with self.turn:
+            assert self.connection is not None
+            return await in_thread(deed, interrupt=self.connection.interrupt)
+
+    async def leave(self) -> None:
+        """Have a user less; the last one ends the transaction."""
+        async with self.turn:
+            self.users -= 1
+            connection = self.connection
+            if self.users or connection is None:
+                return
+            self.connection = None
+            try:
+                await asyncio.to_thread(connection.commit if self.lasts else connection.rollback)
+            finally:
+                await asyncio.to_thread(connection.close)
+
+
 class SqliteTarget(Target):
     """A table of SQLite."""
 
-    _connection: sqlite3.Connection | None = None
+    _writing: _LiteWriting | None = None
 
     async def begin(self, schema: Any) -> None:
         """See that the table is there."""
@@ -215,15 +286,13 @@ class SqliteTarget(Target):
 
     async def commit(self) -> None:
         """End the transaction."""
-        if self._connection is not None:
-            await self._do(lambda: self._connected.execute("COMMIT"))
-            await self._close()
+        if self._writing is not None:
+            self._writing.lasts = True
+            await self._leave()
 
     async def abort(self) -> None:
         """Undo everything."""
-        if self._connection is not None:
-            await asyncio.to_thread(self._connection.rollback)
-            await self._close()
+        await self._leave()
 
     def explain(self, failure: Exception) -> Any:
         """What SQLite said."""
@@ -231,23 +300,25 @@ class SqliteTarget(Target):
 
     @property
     def _connected(self) -> sqlite3.Connection:
-        assert self._connection is not None
-        return self._connection
+        assert self._writing is not None and self._writing.connection is not None
+        return self._writing.connection
 
     async def _open(self) -> None:
-        if self._connection is None:
+        if self._writing is None:
             self._table = quote_name(str(self.plan.fields["table"]))
             path = await file_of(self.call, self.plan.fields, self.plan.label)
-            self._connection = await asyncio.to_thread(lite.connect, path, self.call.timeout.connect or 30.0)
-            await self._do(lambda: self._connected.execute("BEGIN IMMEDIATE"))
+            writing: _LiteWriting = self.peers.setdefault(path, _LiteWriting())
+            await writing.join(path, self.call.timeout.connect or 30.0)
+            self._writing = writing
 
-    async def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await asyncio.to_thread(connection.close)
+    async def _leave(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing.leave()
 
     async def _do(self, deed: Any) -> Any:
-        return await in_thread(deed, interrupt=self._connected.interrupt)
+        assert self._writing is not None
+        return await self._writing.do(deed)
 
     def _columns(self) -> list[str]:
         return [row[1] for row in self._connected.execute(f"PRAGMA table_info({self._table})").fetchall()]

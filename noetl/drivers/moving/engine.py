@@ -63,14 +63,18 @@ class Transfer:
         self.call = call
         self.plan = plan
         self.explain = explain
-        self.states = [_State(open_target(call, target)) for target in plan.targets]
+        peers: dict[str, Any] = {}
+        self.states = [_State(open_target(call, target, peers)) for target in plan.targets]
         self.rows = 0
         self.chunks = 0
 
     async def run(self) -> dict[str, Any]:
         """Move everything; the summary. TransferFailed when it did not work."""
+        if self.plan.source is None:
+            await self._moved(None)
+            return self.summary(done=True)
         try:
-            source = await open_source(self.call, self.plan)
+            source = await open_source(self.call, self.plan, self.plan.source)
         except Exception as failure:
             raise self._failed(failure, "the source") from failure
         try:
@@ -86,6 +90,7 @@ class Transfer:
         """How far it has come."""
         return {
             "rows": self.rows,
+            "count": self.rows,
             "chunks": self.chunks,
             "targets": [state.summary(done=done) for state in self.states],
         }
@@ -104,10 +109,15 @@ class Transfer:
 
     async def _moved(self, source: Any) -> None:
         try:
-            await self._all_chunks(source)
+            own = [state for state in self.states if state.target.plan.own is not None]
+            if source is None or len(own) == len(self.states):
+                await self._side_by_side(None, own)
+            else:
+                await self._all_chunks(source, own)
             for state in self.states:
                 if state.alive:
-                    await self._attempt(state, state.target.settle() if self.chunks else state.target.nothing_came())
+                    came = self.chunks or state in own
+                    await self._attempt(state, state.target.settle() if came else state.target.nothing_came())
             # What can be undone to the last moment comes last.
             for state in sorted(self.states, key=lambda state: state.target.plan.kind in DATABASES):
                 if state.alive:
@@ -120,7 +130,7 @@ class Transfer:
             if not state.alive:
                 await state.target.abort()
 
-    async def _all_chunks(self, source: Any) -> None:
+    async def _all_chunks(self, source: Any, own: list[_State]) -> None:
         total = await self._total(source)
         looks_ahead = self._reads("chunk.last")
         chunks = ahead(chunked(source.batches(), self.plan.size, total=total, looks_ahead=looks_ahead))
@@ -131,8 +141,10 @@ class Transfer:
                 except Exception as failure:
                     raise self._failed(failure, "the source") from failure
                 if chunk is None:
+                    if not self.chunks:
+                        await self._side_by_side(None, own)
                     return
-                await self._side_by_side(chunk)
+                await self._side_by_side(chunk, own if not self.chunks else [])
                 self.rows += chunk.size
                 self.chunks += 1
                 self.call.host.progress(rows=self.rows, chunks=self.chunks)
@@ -153,14 +165,20 @@ class Transfer:
             raise self._failed(failure, "the source") from failure
         return None if rows is None else max(1, -(-rows // self.plan.size))
 
-    async def _side_by_side(self, chunk: Chunk) -> None:
-        alive = [state for state in self.states if state.alive]
-        if len(alive) == 1:
-            await self._attempt(alive[0], alive[0].target.take(chunk))
+    async def _side_by_side(self, chunk: Chunk | None, own: list[_State]) -> None:
+        """A chunk to all targets that take the source's rows, and to others what is their own."""
+        deeds = [
+            self._attempt(state, state.target.take_own(state.target.plan.own.data))
+            for state in own
+            if state.target.plan.own is not None
+        ]
+        if chunk is not None:
+            fed = [state for state in self.states if state.alive and state.target.plan.own is None]
+            deeds += [self._attempt(state, state.target.take(chunk)) for state in fed]
+        if len(deeds) == 1:
+            await deeds[0]
             return
-        results = await asyncio.gather(
-            *(self._attempt(state, state.target.take(chunk)) for state in alive), return_exceptions=True
-        )
+        results = await asyncio.gather(*deeds, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -177,7 +195,7 @@ class Transfer:
             if not state.target.plan.warns:
                 raise self._failed(failure, label, info) from failure
             state.failed += 1
-            state.alive = state.target.goes_on
+            state.alive = state.target.goes_on and state.target.plan.own is None
             warning = f"{label}: {info.message}"
             if len(state.warnings) < WARNINGS:
                 state.warnings.append(warning)

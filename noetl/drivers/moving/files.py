@@ -35,14 +35,14 @@ class ObjectSource:
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
         address = str(self._fields["uri"])
-        place = place_of(self._call, self._fields, address)
+        known = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
+        place = place_of(self._call, self._fields, address, known)
         if place.scheme == "file":
             stream = self._local(f"{place.bucket}/{place.key}")
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch
             return
-        known = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
         store = objects.store_of(place, known, connect=self._call.timeout.connect, total=self._call.timeout.total)
         payload = await objects.payload_of(store, place.key)
         format = tables.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
@@ -77,9 +77,9 @@ class ObjectSource:
         """Nothing is held."""
 
 
-def place_of(call: ToolCall, fields: Mapping[str, Any], address: str) -> objects.Place:
-    """An address of a source or target; relative paths are the playbook's."""
-    scheme, bucket = fields.get("provider"), fields.get("bucket")
+def place_of(call: ToolCall, fields: Mapping[str, Any], address: str, known: Mapping[str, Any]) -> objects.Place:
+    """An address of a source or target; relative paths are the playbook's, a bucket may be the credential's."""
+    scheme, bucket = fields.get("provider"), fields.get("bucket") or known.get("bucket")
     if "://" not in address and (scheme or "file") == "file":
         return objects.place_of(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
     return objects.place_of(address, scheme=scheme, bucket=bucket)

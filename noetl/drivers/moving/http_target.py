@@ -29,9 +29,17 @@ class HttpTarget(Target):
         has_body = any(fields.get(name) is not None for name in ("body", "json", "form", "data", "payload"))
         if not has_body:
             fields["json"] = chunk.rows if self.plan.mapping is None else tables.rows_of(table)
+        await self._send(fields, chunk.index)
+
+    async def take_own(self, data: Any) -> None:
+        """Send what this web hook gets, as it is."""
+        await self._send({**self.plan.fields, "body": data}, 0)
+        self.chunks = 1
+
+    async def _send(self, fields: dict[str, Any], index: int) -> None:
         fields.setdefault("method", "POST")
         # A chunk that is sent again, by the next attempt, is known to be the same.
-        call = replace(self.call, idempotency_key=f"{self.call.idempotency_key}-{chunk.index}")
+        call = replace(self.call, idempotency_key=f"{self.call.idempotency_key}-{index}")
         nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
         outcome = await http_task.perform(call, fields, nulls)
         if outcome.error is not None:

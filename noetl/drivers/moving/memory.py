@@ -10,6 +10,9 @@ from functools import cache
 
 def give_back() -> None:
     """Return freed memory to the system, where the C library has a way to."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
     trim = _trim()
     if trim is not None:
         trim(0)

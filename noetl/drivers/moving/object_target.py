@@ -13,7 +13,7 @@ from typing import Any
 
 from noetl.drivers import objects, tables
 from noetl.drivers.auth import fields_of
-from noetl.drivers.content import blocks_of
+from noetl.drivers.content import blocks_of, encoded, natural_format
 from noetl.drivers.moving.chunks import Chunk, reads
 from noetl.drivers.moving.files import place_of
 from noetl.drivers.moving.plan import is_late
@@ -26,6 +26,7 @@ class ObjectTarget(Target):
 
     _out: Any = None
     _encoder: Any = None
+    _credential: Any = None
 
     @property
     def goes_on(self) -> bool:
@@ -36,7 +37,7 @@ class ObjectTarget(Target):
         """Open the one file, if there is one for all chunks."""
         if is_late(self.plan.fields):
             return
-        place, format = self._place(self.plan.fields)
+        place, format = await self._place(self.plan.fields)
         self._encoder = tables.encoder(format, schema, **_options(format, place.key))
         self._out = await self._writer(place, tables.CONTENT_TYPES[format])
 
@@ -48,15 +49,22 @@ class ObjectTarget(Target):
                 await self._out.write(data)
             return
         fields = self.templates.render(self.plan.fields, chunk=chunk.names(data=reads(self.plan.fields, "chunk.data")))
-        place, format = self._place(fields)
+        place, format = await self._place(fields)
         data = await asyncio.to_thread(_whole, table, format, _options(format, place.key))
-        out = await self._writer(place, tables.CONTENT_TYPES[format])
+        await self._put(place, tables.CONTENT_TYPES[format], data)
+
+    async def take_own(self, data: Any) -> None:
+        """Put what this target gets, as it is."""
+        address = str(self.plan.fields["uri"])
+        place = place_of(self.call, self.plan.fields, address, await self._known())
+        given = self.plan.fields.get("format")
+        format = tables.format_of(given=given, path=address, default=natural_format(data))
         try:
-            await out.write(data)
-            await out.commit()
-        except BaseException:
-            await out.abort()
-            raise
+            content = await asyncio.to_thread(encoded, data, format, place.key)
+        except ValueError as wrong:
+            raise BadInput(f"{self.plan.label}: {wrong}") from None
+        await self._put(place, tables.CONTENT_TYPES[format], content)
+        self.chunks = 1
 
     async def commit(self) -> None:
         """Finish the file."""
@@ -78,9 +86,16 @@ class ObjectTarget(Target):
     def _encode(self, table: Any) -> bytes:
         return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
 
-    def _place(self, fields: Any) -> tuple[objects.Place, str]:
+    async def _known(self) -> Any:
+        if self._credential is None:
+            auth = self.plan.fields.get("auth")
+            self._credential = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
+        return self._credential
+
+    async def _place(self, fields: Any) -> tuple[objects.Place, str]:
         address = str(fields["uri"])
-        place = place_of(self.call, fields, address)
+        known = await self._known()
+        place = place_of(self.call, fields, address, known)
         format = tables.format_of(given=fields.get("format"), path=address, default="parquet")
         if format in ("text", "bytes"):
             raise BadInput(
@@ -88,15 +103,23 @@ class ObjectTarget(Target):
             )
         if not place.key or address.endswith("/"):
             name = f"part.{format}" if not is_late(self.plan.fields) else f"part-{self.chunks}.{format}"
-            place = place_of(self.call, fields, address.rstrip("/") + "/" + name)
+            place = place_of(self.call, fields, address.rstrip("/") + "/" + name, known)
         return place, format
+
+    async def _put(self, place: objects.Place, content_type: str, data: bytes) -> None:
+        out = await self._writer(place, content_type)
+        try:
+            await out.write(data)
+            await out.commit()
+        except BaseException:
+            await out.abort()
+            raise
 
     async def _writer(self, place: objects.Place, content_type: str) -> Any:
         if place.scheme == "file":
             return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
-        known = await fields_of(self.plan.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
         timeout = self.call.timeout
-        store = objects.store_of(place, known, connect=timeout.connect, total=timeout.total)
+        store = objects.store_of(place, await self._known(), connect=timeout.connect, total=timeout.total)
         return _ObjectWriter(store, place.key, content_type)
 
 

@@ -26,6 +26,7 @@ WHERE i.indrelid = to_regclass({name}) AND i.indisunique AND i.indpred IS NULL G
 """
 INCOMING = "noetl_incoming"
 ORDER = "noetl_order"
+TRIES = 5  # to make a table that others make at the same time
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait for a lock that its own source holds
 
 

@@ -43,9 +43,7 @@ class PostgresTarget(Target):
                 raise BadInput(f"{plan.label}: there is no such table, and `create: false` forbids to make it")
             types = {field.name: pg_table.type_of(field) for field in schema}
             key = plan.key if plan.mode == "upsert" else ()
-            for statement in pg_table.create(table, types, key):
-                await connection.execute(statement)
-            known = await columns_of(connection, table)
+            known = await self._make(connection, table, pg_table.create(table, types, key))
         elif plan.mode == "replace":
             await empty(connection, table)
         self._kinds = kinds_of(schema, known)
@@ -62,6 +60,23 @@ class PostgresTarget(Target):
         self._stack = AsyncExitStack()
         if not plan.warns:
             self._copy = await self._stack.enter_async_context(connection.cursor().copy(self._statement))
+
+    async def _make(
+        self, connection: psycopg.AsyncConnection[Any], table: str, statements: list[str]
+    ) -> list[pg_table.PgColumn]:
+        """Make the table; if somebody else makes it at the same time, theirs is used when they have committed."""
+        for left in reversed(range(pg_table.TRIES)):
+            try:
+                async with connection.transaction():
+                    for statement in statements:
+                        await connection.execute(statement)
+            except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateSchema):
+                if not left:
+                    raise
+            known = await columns_of(connection, table)
+            if known:
+                break
+        return known
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Feed a chunk to the COPY (or to one of its own)."""

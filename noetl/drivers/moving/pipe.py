@@ -37,6 +37,7 @@ def can_pipe(plan: Plan, source: Any, columns: Columns) -> bool:
         and len(plan.targets) == 1
         and target.kind == "postgres"
         and not target.warns
+        and target.own is None
         and columns.is_simple
         and find_spec("asyncpg") is not None
         and _reachable(source.info) is not None
@@ -139,9 +140,7 @@ class _Pipe:
                 raise BadInput(f"{self.plan.label}: there is no such table, and `create: false` forbids to make it")
             types = {name: await self._type(column) for name, column in chosen.items()}
             key = self.plan.key if self.plan.mode == "upsert" else ()
-            for statement in pg_table.create(self.table, types, key):
-                await self.writer.execute(statement)
-            rows = await self.writer.fetch(pg_table.look(self.table))
+            rows = await self._make(pg_table.create(self.table, types, key))
         elif self.plan.mode == "replace":
             try:
                 async with self.writer.transaction():
@@ -149,6 +148,24 @@ class _Pipe:
             except (asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError):
                 await self.writer.execute(f"DELETE FROM {quote_name(self.table)}")
         return {row[0]: row[3] for row in rows}
+
+    async def _make(self, statements: list[str]) -> Any:
+        """Make the table; if somebody else makes it at the same time, theirs is used when they have committed."""
+        import asyncpg
+
+        rows: Any = []
+        for left in reversed(range(pg_table.TRIES)):
+            try:
+                async with self.writer.transaction():
+                    for statement in statements:
+                        await self.writer.execute(statement)
+            except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateSchemaError):
+                if not left:
+                    raise
+            rows = await self.writer.fetch(pg_table.look(self.table))
+            if rows:
+                break
+        return rows
 
     async def _type(self, column: postgres.Column) -> str:
         if column.oid >= _BUILT_IN or column.oid in _PSEUDO:

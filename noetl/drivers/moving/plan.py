@@ -33,6 +33,12 @@ class SourcePlan(NamedTuple):
     fields: dict[str, Any]
 
 
+class Own(NamedTuple):
+    """What a target gets instead of the source's rows, once."""
+
+    data: Any
+
+
 class TargetPlan(NamedTuple):
     """Where rows go, and how."""
 
@@ -44,6 +50,7 @@ class TargetPlan(NamedTuple):
     mapping: dict[str, Any] | None = None
     warns: bool = False
     creates: bool = True
+    own: Own | None = None
 
     @property
     def place(self) -> str:
@@ -60,9 +67,9 @@ class TargetPlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A whole transfer."""
+    """A whole transfer; without a source all its targets have their own data."""
 
-    source: SourcePlan
+    source: SourcePlan | None
     targets: tuple[TargetPlan, ...]
     size: int
     path: str | None
@@ -71,13 +78,15 @@ class Plan(NamedTuple):
 def plan_of(call: ToolCall) -> Plan:
     """The transfer that a task's parameters describe; BadInput when they do not make sense."""
     given = call.input
-    source = _source(given)
     targets = given.get("targets")
     if isinstance(targets, Mapping):
         targets = [targets]
     if not isinstance(targets, list | tuple) or not targets:
         raise BadInput("there is nowhere to move rows to: give `targets` a list of {kind, table|path|url, ...}")
     planned = tuple(_target(number, target) for number, target in enumerate(targets))
+    if given.get("source") is None and given.get("data") is None and all(target.own for target in planned):
+        return Plan(None, planned, SMALL_ROWS, None)
+    source = _source(given)
     chunk = given.get("chunk") or source.fields.get("chunk") or {}
     if not isinstance(chunk, Mapping):
         chunk = {"size": chunk}
@@ -134,7 +143,11 @@ def _target(number: int, target: Any) -> TargetPlan:
     if on_error not in ("fail", "warn", "continue", "ignore"):
         raise BadInput(f"{what}: on_error {on_error!r} is not one of fail, warn")
     creates = flag(fields.pop("create", None), True)
-    plan = TargetPlan(number, kind, fields, mode, key, dict(mapping) if mapping else None, on_error != "fail", creates)
+    own = Own(fields.pop("data")) if "data" in fields else None
+    if own is not None and is_late(own.data):
+        raise BadInput(f"{what}: `data` is written once and cannot read `chunk` or `row`")
+    chosen = dict(mapping) if mapping else None
+    plan = TargetPlan(number, kind, fields, mode, key, chosen, on_error != "fail", creates, own)
     if not plan.place:
         needed = {"object": "path", "http": "url"}.get(kind, "table")
         raise BadInput(f"{what}: {kind} needs `{needed}`")

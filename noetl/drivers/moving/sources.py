@@ -12,7 +12,7 @@ from noetl.drivers.auth import fields_of
 from noetl.drivers.content import reference_in
 from noetl.drivers.moving import pg_source
 from noetl.drivers.moving.files import ObjectSource, ReferenceSource, writable
-from noetl.drivers.moving.plan import Plan
+from noetl.drivers.moving.plan import Plan, SourcePlan
 from noetl.drivers.moving.rows import RowsSource, Shaper, rows_at
 from noetl.drivers.sql import bind, quote_name, split
 from noetl.drivers.sqltask import BadInput
@@ -35,9 +35,9 @@ class Source(Protocol):
         """Let go."""
 
 
-async def open_source(call: ToolCall, plan: Plan) -> Source:
+async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
     """The source of a transfer, ready to be read."""
-    kind, fields = plan.source.kind, plan.source.fields
+    kind, fields = source.kind, source.fields
     if kind == "postgres":
         return await PostgresSource.open(call, fields)
     if kind == "duckdb":

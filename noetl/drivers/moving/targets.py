@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from noetl.drivers.moving.chunks import Chunk, Templates
 from noetl.drivers.moving.mapping import Columns
 from noetl.drivers.moving.plan import DATABASES, TargetPlan, is_late
+from noetl.drivers.moving.rows import Shaper
 from noetl.drivers.sqltask import BadInput
 from noetl.model.tool import ToolCall
 
@@ -17,9 +19,10 @@ class Target:
     `begin` comes with the first chunk, then `write` for every chunk, then `settle` and `commit` (or `abort`). A
     target that may fail without failing the transfer (`on_error: warn`) says whether it can go on after that."""
 
-    def __init__(self, call: ToolCall, plan: TargetPlan) -> None:
+    def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         self.call = call
         self.plan = plan
+        self.peers = peers  # what targets of one transfer that write into the same file share, by the file
         self.templates = Templates(call)
         self.columns = Columns(plan.mapping, self.templates, plan.label)
         self.rows = 0
@@ -41,6 +44,19 @@ class Target:
             await self.write(table, chunk)
             self.rows += chunk.size
             self.chunks += 1
+
+    async def take_own(self, data: Any) -> None:
+        """Write what this target gets instead of the source's rows."""
+        import pyarrow as pa
+
+        rows = [data] if isinstance(data, Mapping) else data
+        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+            raise BadInput(f"{self.plan.label}: `data` is a row (a mapping) or a list of rows")
+        if not rows:
+            await self.nothing_came()
+            return
+        batch = Shaper(None, self.plan.label, sample=rows).batch(rows)
+        await self.take(Chunk(0, pa.Table.from_batches([batch]), last=True, total=1))
 
     async def begin(self, schema: Any) -> None:
         """Make ready for rows of this schema."""
@@ -66,26 +82,26 @@ class Target:
         return None
 
 
-def open_target(call: ToolCall, plan: TargetPlan) -> Target:
+def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Target:
     """The target that a plan describes; nothing is connected yet."""
     if plan.kind in DATABASES and is_late(plan.fields):
         raise BadInput(f"{plan.label}: a table cannot depend on the chunk")
     if plan.kind == "postgres":
         from noetl.drivers.moving.pg_target import PostgresTarget
 
-        return PostgresTarget(call, plan)
+        return PostgresTarget(call, plan, peers)
     if plan.kind == "duckdb":
         from noetl.drivers.moving.embedded_targets import DuckdbTarget
 
-        return DuckdbTarget(call, plan)
+        return DuckdbTarget(call, plan, peers)
     if plan.kind == "sqlite":
         from noetl.drivers.moving.embedded_targets import SqliteTarget
 
-        return SqliteTarget(call, plan)
+        return SqliteTarget(call, plan, peers)
     if plan.kind == "http":
         from noetl.drivers.moving.http_target import HttpTarget
 
-        return HttpTarget(call, plan)
+        return HttpTarget(call, plan, peers)
     from noetl.drivers.moving.object_target import ObjectTarget
 
-    return ObjectTarget(call, plan)
+    return ObjectTarget(call, plan, peers)

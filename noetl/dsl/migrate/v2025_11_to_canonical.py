@@ -13,7 +13,8 @@ from noetl.dsl.compile import compile_playbook
 from noetl.dsl.migrate.v10_to_canonical import MARK, Migration, Note
 from noetl.dsl.migrate.writing import Writer
 from noetl.dsl.nodes import Mapping, Node, Sequence, data_of
-from noetl.dsl.older.steps import Remark, retell
+from noetl.dsl.older.building import Remark
+from noetl.dsl.older.steps import retell
 from noetl.dsl.source import read_source
 from noetl.model.tool import ToolSpec
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, mapping_node, scalar_node, sequence_node
 
 Entries = dict[str, tuple[Scalar, Node]]
+
+
+class Remark(NamedTuple):
+    """A word that canonical text does not have: what became of it."""
+
+    node: Node
+    message: str
 
 
 def made(value: Any, at: Node) -> Node:

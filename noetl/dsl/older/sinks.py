@@ -1,8 +1,11 @@
-"""Sinks and chunks of 2025-11 as `transfer` tasks behind the tool.
+"""Sinks and chunks of 2025-11 as a `transfer` behind the tool, or in its place.
 
-Sinks that take the tool's records share one transfer, so that they run side by side for every chunk. A sink
-whose `args` name columns stores one row of them. An `http` sink with a `body` and an `s3` sink with a `body`
-are tasks of their own kind. The tool's own result stays the step's: a last task hands it on.
+All sinks of a tool are targets of one transfer, so that they run side by side. Most take the tool's records; a
+sink whose `args` name columns, or that has a `body`, has content of its own (`data` of the target).
+
+With `chunk` the step's result is what became of the records (how many, in how many chunks, where); a chunked
+query is one transfer from the database, so its rows are never all in memory. Without `chunk` the tool's own
+result stays the step's: a last task hands it on.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import re
 from typing import Any
 
 from noetl.dsl.nodes import Mapping, Node, Scalar, scalar_node, sequence_node
-from noetl.dsl.older.building import Entries, entry, items_of, made
+from noetl.dsl.older.building import Entries, Remark, entry, items_of, made
 from noetl.dsl.older.names import Names
 from noetl.dsl.reading import text_of
 from noetl.dsl.templates import glance
@@ -21,60 +24,91 @@ _ROWS = ("rows", "data", "records", "items")
 _ALONE = re.compile(r"\s*\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}\s*\Z")
 _WHOLE = re.compile(r"\s*\{\{-?(.*?)-?\}\}\s*\Z", re.S)
 _RESULTS = ("this", "out", "result", "tool_result")
+_QUERIES = ("query", "sql", "command", "statement")
+_SOURCE = (
+    "kind",
+    "auth",
+    "credential",
+    *_QUERIES,
+    "params",
+    "file",
+    "database",
+    "dsn",
+    "host",
+    "port",
+    "user",
+    "password",
+)
 
 
 class Sinks:
     """Tells the sinks of one tool; `task` is the name under which its result can be read."""
 
-    def __init__(self, task: str, kind: str, names: Names, chunk: Node | None, owner: str) -> None:
+    def __init__(
+        self, task: str, kind: str, names: Names, chunk: Node | None, owner: str, remarks: list[Remark]
+    ) -> None:
         self.task = task
         self.kind = kind
         self.names = names
         self.chunk = chunk if isinstance(chunk, Mapping) else None
         self.owner = owner
+        self.remarks = remarks
 
     # --- behind a tool ---
 
     def tasks(self, sinks: list[Node], at: Scalar, *, picked: str | None) -> list[Node]:
-        """The tasks that store a tool's result, and the one that hands it on."""
-        shared: dict[str, list[Node]] = {}
-        single: list[tuple[str, dict[str, Any], Node]] = []
+        """The task that stores a tool's result; without chunks another one hands the result on."""
+        fields: dict[str, Any] = {"name": f"{self.owner}_sink", "kind": "transfer"}
+        targets: list[Node] = []
+        shared: str | None = None
         for sink in sinks:
-            fields = _sink_fields(sink)
-            if fields is None:
-                shared.setdefault(self._records(picked), []).append(self.names.node(sink))
+            known = _sink_fields(sink)
+            if known is None:
+                targets.append(self.names.node(sink))
+                shared = shared or self._records(picked)
                 continue
-            own = self._own_task(fields)
-            if own is not None:
-                single.append(("", own, sink))
-                continue
-            columns, records = self._columns(fields, picked)
-            if columns is not None:
-                target = self._target({**fields, "args": None})
-                row = [{key: self.names.node(value) for key, (_, value) in columns.items()}]
-                single.append(("transfer", {"kind": "transfer", "data": row, "targets": [target]}, sink))
-            else:
-                shared.setdefault(records, []).append(made(self._target(fields), sink))
-        told: list[Node] = []
-        for records, targets in shared.items():
-            fields_of: dict[str, Any] = {
-                "name": self._name(told),
-                "kind": "transfer",
-                "data": records,
-                "targets": sequence_node(targets, at),
-            }
-            size = self.chunk.get("size") if self.chunk is not None else None
-            if size is not None:
-                fields_of["chunk"] = {"size": self.names.node(size)}
-            told.append(made(fields_of, at))
-        for _, task, sink in single:
-            told.append(made({"name": self._name(told), **task}, sink))
-        payload = f"{self.task}.body" if self.kind == "http" else self.task
-        told.append(made({"name": f"{self.owner}_result", "kind": "noop", "returns": f"{{{{ {payload} }}}}"}, at))
+            own, records = self._content(known, picked)
+            if own is None and shared in (None, records):
+                shared = records
+            elif own is None:
+                own = records  # rows of another kind than those that the other sinks take
+            targets.append(made(self._target(known, own), sink))
+        if shared is not None:
+            fields["data"] = shared
+        fields["targets"] = sequence_node(targets, at)
+        size = self.chunk.get("size") if self.chunk is not None else None
+        if size is not None:
+            fields["chunk"] = {"size": self.names.node(size)}
+        told = [made(fields, at)]
+        if self.chunk is None:
+            payload = f"{self.task}.body" if self.kind == "http" else self.task
+            told.append(made({"name": f"{self.owner}_result", "kind": "noop", "returns": f"{{{{ {payload} }}}}"}, at))
         return told
 
-    def _name(self, told: list[Node]) -> str:
-        return f"{self.owner}_sink" + (f"_{len(told) + 1}" if told else "")
+    def direct(self, entries: Entries, sinks: tuple[Scalar, Node]) -> Mapping | None:
+        """A chunked query with its sinks as one transfer; None when the tool has more to do than that."""
+        source = {key: each for key, each in entries.items() if key in _SOURCE}
+        query = next((text_of(source[key][1]) for key in _QUERIES if key in source), None)
+        if self.chunk is None or self.chunk.get("path") is not None or not _is_one_query(query):
+            return None
+        if set(entries) - set(_SOURCE) - {"name", "desc", "spec"}:
+            return None
+        at = sinks[0]
+        fields: dict[str, Any] = {key: entries[key][1] for key in ("name", "desc") if key in entries}
+        fields["kind"] = "transfer"
+        fields["source"] = {key: each[1] for key, each in source.items()}
+        targets: list[Node] = []
+        for sink in items_of(sinks[1]):
+            known = _sink_fields(sink)
+            targets.append(self.names.node(sink) if known is None else made(self._target(known, None), sink))
+        fields["targets"] = sequence_node(targets, at)
+        size = self.chunk.get("size")
+        if size is not None:
+            fields["chunk"] = {"size": self.names.node(size)}
+        if "spec" in entries:
+            fields["spec"] = entries["spec"][1]
+        told = made(fields, entries["kind"][0])
+        return told if isinstance(told, Mapping) else None
 
     def _records(self, picked: str | None, expression: str | None = None) -> str:
         """The template for the records that sinks get."""
@@ -84,14 +118,16 @@ class Sinks:
             return f"{{{{ {self.task}.{inner} }}}}" if inner else f"{{{{ {self.task}.data }}}}"
         if picked is not None and expression is None:
             expression = picked
-        if self.kind in _SQL and expression in (None, self.task, f"{self.task}.data"):
-            return f"{{{{ {self.task}.rows }}}}"
+        if self.kind in _SQL and expression in (None, *(f"{self.task}{end}" for end in ("", ".data", ".rows"))):
+            return f"{{{{ {self.task}.ref or {self.task}.rows }}}}"  # many rows are in the result store already
         records = expression or f"{self.task}.data"
         return f"{{{{ [{records}] if {records} is mapping else {records} }}}}"
 
-    def _columns(self, fields: dict[str, tuple[Scalar, Node]], picked: str | None) -> tuple[Entries | None, str]:
-        """The columns of the one row a sink stores, or None and the records it takes."""
+    def _content(self, fields: dict[str, tuple[Scalar, Node]], picked: str | None) -> tuple[Any, str]:
+        """What a sink stores of its own (a body, or the columns of one row); else None, and the records it takes."""
         args = fields["args"][1] if "args" in fields else None
+        if self.chunk is None and "body" in fields and text_of(fields["kind"][1]) in ("http", "s3"):
+            return self.names.node(fields["body"][1]), ""
         if "mapping" in fields or not isinstance(args, Mapping) or not args.entries:
             return None, self._records(picked)
         if len(args.entries) == 1:
@@ -104,7 +140,7 @@ class Sinks:
                 return None, self._records(picked, told)
         if self.chunk is not None:
             return None, self._records(picked)
-        return args.entries, ""
+        return {key: self.names.node(value) for key, (_, value) in args.entries.items()}, ""
 
     def _is_rows(self, key: str, path: tuple[str, ...]) -> bool:
         if path == ("chunk", "data"):
@@ -113,29 +149,39 @@ class Sinks:
 
     # --- targets ---
 
-    def _target(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _target(self, fields: dict[str, tuple[Scalar, Node]], own: Any) -> dict[str, Any]:
         target: dict[str, Any] = {}
-        for key, each in fields.items():
-            if each is None or key == "args":
+        for key, (key_node, value) in fields.items():
+            if key == "args" or (key == "body" and own is not None):
                 continue
-            value = each[1] if isinstance(each, tuple) else each
-            if key in ("kind", "storage"):
+            if key == "kind":
                 kind = text_of(value) or ""
                 target["kind"] = "object" if kind == "s3" else kind
                 if kind == "s3":
                     target["provider"] = "s3"
             elif key == "mapping" and isinstance(value, Mapping):
                 target["mapping"] = {name: self._per_row(each) for name, (_, each) in value.entries.items()}
-            elif key == "body" and target.get("kind") == "http":
-                continue  # the chunk itself is what is posted
-            elif key == "spec" and isinstance(value, Mapping):
-                target.update({name: self.names.node(each) for name, (_, each) in value.entries.items()})
+            elif key == "body":
+                target.update(self._body_of_a_chunk(target["kind"], key_node, value))
             else:
                 target[key] = self.names.node(value)
-        args = fields["args"][1] if fields.get("args") else None
-        if isinstance(args, Mapping) and len(args.entries) > 1 and "mapping" not in target:
+        args = fields["args"][1] if "args" in fields else None
+        if own is not None:
+            target["data"] = own
+        elif isinstance(args, Mapping) and len(args.entries) > 1 and "mapping" not in target:
             target["mapping"] = {name: self._per_row(each) for name, (_, each) in args.entries.items()}
         return target
+
+    def _body_of_a_chunk(self, kind: str, key: Scalar, value: Node) -> dict[str, Any]:
+        """With chunks, a body that is the tool's result is the chunk; others are sent with every chunk."""
+        alone = _ALONE.match(value.value) if isinstance(value, Scalar) and isinstance(value.value, str) else None
+        path = alone.group(1).split(".") if alone else [""]
+        if path == ["chunk", "data"] or path[0] in self.names.local:
+            return {}
+        if kind == "http":
+            return {"body": self.names.node(value)}
+        self.remarks.append(Remark(key, "with `chunk` an object is the chunk itself; this `body` is left out"))
+        return {}
 
     def _per_row(self, value: Node) -> Node:
         """A column's template, evaluated for every row: what named the tool's result names the row."""
@@ -159,29 +205,6 @@ class Sinks:
             return scalar_node(f"{{{{ ({whole.group(1).strip()}) if row is defined else none }}}}", value)
         return scalar_node(told + "{{ '' if row is defined }}", value)
 
-    def _own_task(self, fields: dict[str, tuple[Scalar, Node]]) -> dict[str, Any] | None:
-        """The task of a sink that is no transfer: a body that is sent or put as it is."""
-        kind = text_of(fields["kind"][1]) if "kind" in fields else None
-        if "body" not in fields or self.chunk is not None or kind not in ("http", "s3"):
-            return None
-        task: dict[str, Any] = {}
-        for key, (_, value) in fields.items():
-            if key == "kind":
-                task["kind"] = "object" if kind == "s3" else "http"
-                if kind == "s3":
-                    task.update(provider="s3", action="put")
-            elif key == "on_error":
-                if text_of(value) == "warn":
-                    rule = {"when": "{{ output.status == 'error' }}", "then": {"do": "continue"}}
-                    task["spec"] = {"policy": {"rules": [rule]}}
-            else:
-                task["uri" if key == "path" else "data" if key == "body" and kind == "s3" else key] = self.names.node(
-                    value
-                )
-        if kind == "http":
-            task.setdefault("method", "POST")
-        return task
-
     # --- kind: transfer ---
 
     def into_transfer(self, entries: Entries, given: Entries, sink: tuple[Scalar, Node] | None) -> None:
@@ -199,17 +222,25 @@ class Sinks:
         if sink is not None:
             known = dict.fromkeys((*_RESULTS, *((self.task,) if self.task else ())), "")
             names = Names(self.names.variables, self.names.step, {**self.names.local, **known})
-            teller = Sinks(self.task, "transfer", names, self.chunk, self.owner)
+            teller = Sinks(self.task, "transfer", names, self.chunk, self.owner, self.remarks)
             targets: list[Node] = []
             for item in items_of(sink[1]):
                 fields = _sink_fields(item)
-                targets.append(self.names.node(item) if fields is None else made(teller._target(fields), item))
+                targets.append(self.names.node(item) if fields is None else made(teller._target(fields, None), item))
             entries["targets"] = (scalar_node("targets", sink[0]), sequence_node(targets, sink[1]))
         if chunk is not None:
             held = chunk[1]
             if isinstance(held, Mapping):
                 held = made({key: value for key, (_, value) in held.entries.items() if key != "mode"}, held)
             entries["chunk"] = (chunk[0], self.names.node(held))
+
+
+def _is_one_query(text: str | None) -> bool:
+    """Whether this surely is a single statement that gives rows."""
+    words = (text or "").split(None, 1)
+    return (
+        bool(words) and words[0].lower() in ("select", "with", "values") and ";" not in str(text).rstrip().rstrip(";")
+    )
 
 
 def _sink_fields(sink: Node) -> dict[str, tuple[Scalar, Node]] | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, data_of, mapping_node, scalar_node, sequence_node
-from noetl.dsl.older.building import Entries, entry, items_of, made, put
+from noetl.dsl.older.building import Entries, Remark, entry, items_of, made, put
 from noetl.dsl.older.names import RESERVED, Names, Variables, like, targets_of
 from noetl.dsl.older.tools import Tools
 from noetl.dsl.older.words import owns_context, speaks
@@ -19,13 +19,6 @@ from noetl.dsl.source import Problem
 from noetl.model.tool import ToolSpec
 
 _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
-
-
-class Remark(NamedTuple):
-    """A word that canonical text does not have: what became of it."""
-
-    node: Node
-    message: str
 
 
 class Retold(NamedTuple):
@@ -51,7 +44,7 @@ class _Teller:
         self.problems: list[Problem] = []
         self.remarks: list[Remark] = []
         self.variables = Variables(root.get("workflow"), owns_context=owns_context(root))
-        self.tools = Tools(specs)
+        self.tools = Tools(specs, self.remarks, self.problems)
         self.incoming = self.variables.incoming()
         self.entry = self._entry()
         for name in self.variables.setters.keys() & set(RESERVED):

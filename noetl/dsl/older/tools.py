@@ -6,11 +6,12 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, mapping_node, scalar_node, sequence_node
-from noetl.dsl.older.building import Entries, items_of, put
+from noetl.dsl.older.building import Entries, Remark, items_of, put
 from noetl.dsl.older.names import RESERVED, Names, like
 from noetl.dsl.older.sinks import Sinks
 from noetl.dsl.older.words import is_wrapped
 from noetl.dsl.reading import IDENTIFIER, text_of
+from noetl.dsl.source import Problem
 from noetl.dsl.tasks import CONSTRUCTS, is_labelled
 from noetl.model.tool import ToolSpec
 
@@ -35,8 +36,10 @@ class Told(NamedTuple):
 class Tools:
     """Tells tools."""
 
-    def __init__(self, specs: Table[str, ToolSpec]) -> None:
+    def __init__(self, specs: Table[str, ToolSpec], remarks: list[Remark], problems: list[Problem]) -> None:
         self.specs = specs
+        self.remarks = remarks
+        self.problems = problems
 
     def tell(self, node: Node, owner: str, names: Names, local: str) -> Told:
         """A step's `tool`; `local` is the scope for what only this run of it knows (`iter` in a loop)."""
@@ -97,14 +100,28 @@ class Tools:
                 entries[key] = (key_node, names.node(value))
         inside = names.within(**self._locals(block, variable, name, local))
         self._results(entries, block, names, local, reduce)
-        sinks = Sinks(name or "", kind, inside, chunk[1] if chunk is not None else None, owner)
+        if chunk is not None:
+            self._check_chunk(chunk, stored=sink is not None)
+        sinks = Sinks(name or "", kind, inside, chunk[1] if chunk is not None else None, owner, self.remarks)
         if kind == "transfer":
             sinks.into_transfer(entries, given, sink)
             return [mapping_node(entries, task)]
+        if kind in _SQL and sink is not None and block is None:
+            told = sinks.direct(entries, sink)
+            if told is not None:
+                return [told]
         made: list[Node] = [mapping_node(entries, task)]
         if sink is not None:
             made += sinks.tasks(items_of(sink[1]), sink[0], picked=f"{local}.out" if block is not None else None)
         return made
+
+    def _check_chunk(self, chunk: tuple[Scalar, Node], *, stored: bool) -> None:
+        mode = chunk[1].get("mode") if isinstance(chunk[1], Mapping) else None
+        if mode is not None and text_of(mode) not in ("batch", "stream"):
+            message = f"a chunk's mode is `batch` or `stream`, not `{text_of(mode)}`"
+            self.problems.append(Problem("legacy-chunk", mode, message, "rows are streamed chunk by chunk in both"))
+        if not stored:
+            self.remarks.append(Remark(chunk[0], "`chunk` without a `sink` has no effect and is left out"))
 
     def _locals(self, block: Mapping | None, variable: str | None, name: str | None, local: str) -> dict[str, str]:
         """What sinks know: the tool's result under its names."""
