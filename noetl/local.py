@@ -162,7 +162,7 @@ async def open_local(
     or with the one that is named (and what ran beside it); Conflict when its process is alive.
     `watcher` hears what tools print."""
     from noetl.backends import open_owners, open_stores
-    from noetl.backends.keychain import open_keychain
+    from noetl.backends.keychain import InstalledCredentials, open_keychain
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
     from noetl.tools import specs
@@ -179,7 +179,8 @@ async def open_local(
         closing.append(kept.close)
         if work and "blob" in kept.by_type:  # on this machine's disk, so that looking costs next to nothing
             closing.append(lambda: _tidy(kept))
-        keychain = open_keychain(settings.home)
+        database = getattr(events, "database", None)
+        keychain = open_keychain(settings.home, credentials=InstalledCredentials(settings.home, database=database))
         closing.append(keychain.close)
         orchestrator = Orchestrator(
             store=events,

@@ -106,7 +106,7 @@ class Server:
         from noetl.api.operations import Operations
         from noetl.api.parts import Parts
         from noetl.backends import open_owners, open_server_stores, open_triggers
-        from noetl.backends.keychain import InstalledCredentials, open_keychain
+        from noetl.backends.keychain import InstalledCredentials, open_keychain, outside_of
         from noetl.backends.queue.ticketed import TicketedRunQueue
         from noetl.backends.results import open_results
         from noetl.control import recovery
@@ -118,6 +118,7 @@ class Server:
         from noetl.control.schedules import Schedules
         from noetl.control.webhooks import Webhooks
         from noetl.drivers import tracing
+        from noetl.drivers.addresses import AddressPolicy
         from noetl.drivers.clock import RealClock
         from noetl.tools import specs
 
@@ -135,9 +136,13 @@ class Server:
                 closing.callback(owners.close)
             results = open_results(settings.results)
             closing.push_async_callback(results.close)
-            credentials = InstalledCredentials(settings.home)
-            closing.push_async_callback(credentials.close)
-            keychain = open_keychain(settings.home)
+            credentials = InstalledCredentials(settings.home, database=getattr(events, "database", None))
+            keychain = open_keychain(
+                settings.home,
+                credentials=credentials,
+                allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
+                allows_file=outside_of(settings.home),
+            )
             closing.push_async_callback(keychain.close)
             bus = None
             if settings.nats_url is not None:

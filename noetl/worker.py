@@ -27,9 +27,9 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     """Lease and run until told to stop."""
     from noetl.backends.results import open_results
     from noetl.drivers import tracing
+    from noetl.drivers.addresses import AddressPolicy
     from noetl.drivers.clock import RealClock
     from noetl.drivers.lifetime import close_shared
-    from noetl.work.host import AddressPolicy
     from noetl.work.pool import HEARTBEAT
     from noetl.work.starting import make_pool
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.backends.cluster.postgres import PostgresCluster
+    from noetl.backends.keychain import InstalledCredentials
     from noetl.drivers.nats_bus import NatsBus
     from noetl.drivers.owners import Owners
     from noetl.ports import EventStore, PlaybookStore, RunQueue, TriggerStore
@@ -100,6 +104,25 @@ def open_bus(url: str, prefix: str, name: str, stores: ServerStores | None = Non
     if database is not None:
         database.wake_over(bus)
     return bus
+
+
+@asynccontextmanager
+async def open_credentials(home: Path, url: str) -> AsyncIterator[InstalledCredentials]:
+    """The credentials of an installation, for as long as the block lasts."""
+    from noetl.backends.keychain import InstalledCredentials
+
+    if url.partition(":")[0] not in POSTGRES:
+        credentials = InstalledCredentials(home)
+        try:
+            yield credentials
+        finally:
+            await credentials.close()
+        return
+    events, _ = open_stores(url)
+    try:
+        yield InstalledCredentials(home, database=getattr(events, "database", None))
+    finally:
+        await events.close()
 
 
 def open_owners(url: str) -> Owners | None:

@@ -91,6 +91,27 @@ def delete(name: str, server: str | None, token: str | None) -> None:
     terminal.note(f"credential {name} is forgotten")
 
 
+@credential.command()
+@talk
+def rotate() -> None:
+    """Replace the master key of this installation.
+
+    With the key in a file, a new one is made and the old one forgotten. With keys in NOETL_SECRET_KEY, put the new
+    one in front (new,old) for every server, rotate, and take the old one out.
+    """
+    from noetl.backends import open_credentials
+    from noetl.settings import load
+
+    settings = load().settings
+
+    async def replace() -> int:
+        async with open_credentials(settings.home, settings.store) as credentials:
+            return await credentials.rotate()
+
+    changed = asyncio.run(replace())
+    terminal.note(f"{changed} credentials are under a new master key")
+
+
 def _fields(data: str) -> dict[str, Any]:
     """The fields as given; what is wrong is said without repeating any of it."""
     import msgspec
@@ -133,16 +154,12 @@ class _ServerCredentials:
 
 @asynccontextmanager
 async def _store(place: Place) -> AsyncIterator[CredentialStore | _ServerCredentials]:
-    from noetl.backends.keychain import open_keychain
+    from noetl.backends import open_credentials
 
     settings = place.settings()
     if place.means_server(settings):
         with place.client(settings) as client:
             yield _ServerCredentials(client)
         return
-    keychain = open_keychain(settings.home)
-    try:
-        assert keychain.credentials is not None
-        yield keychain.credentials
-    finally:
-        await keychain.close()
+    async with open_credentials(settings.home, settings.store) as credentials:
+        yield credentials

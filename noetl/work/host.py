@@ -6,7 +6,6 @@ a process sets to whatever shows them to people.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from noetl.drivers.addresses import AddressPolicy
 from noetl.drivers.masking import Masker
 from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.model.reference import Reference
@@ -61,36 +61,6 @@ class Watcher:
 
     def counts(self, counts: TaskCounts) -> None:
         """How far a task is."""
-
-
-# Reserved blocks that some versions of Python take for public ones: protocol assignments and relays.
-_SPECIAL = tuple(
-    ipaddress.ip_network(text)
-    for text in ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16")
-)
-
-
-class AddressPolicy(Struct, frozen=True):
-    """Which addresses tools may reach: the public ones, and the private networks that are listed.
-
-    `private` True (one person's own machine, `noetl run`) allows all."""
-
-    private: bool = True
-    networks: tuple[str, ...] = ()
-
-    def allows(self, address: str) -> bool:
-        """Whether tools may connect to this IP address."""
-        if self.private:
-            return True
-        try:
-            parsed = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
-        except ValueError:
-            return False
-        mapped = getattr(parsed, "ipv4_mapped", None)
-        parsed = mapped if mapped is not None else parsed
-        if any(parsed in ipaddress.ip_network(network, strict=False) for network in self.networks):
-            return True
-        return parsed.is_global and not parsed.is_multicast and not any(parsed in network for network in _SPECIAL)
 
 
 class Surroundings(Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from noetl.drivers import logs, tracing
+from noetl.drivers.addresses import AddressPolicy
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.expr.template import compile_value
 from noetl.expr.views import NeedsPayload
@@ -41,7 +42,7 @@ from noetl.ports import Clock, ResultStore, WorkLink
 from noetl.work.calling import BadSpec, call_tool, timeout_of
 from noetl.work.collections import StoredCollections
 from noetl.work.draws import WorldDraws
-from noetl.work.host import AddressPolicy, Surroundings, TaskHost, Watcher
+from noetl.work.host import Surroundings, TaskHost, Watcher
 from noetl.work.library import Library, Secrets
 from noetl.work.masking import mask_event, mask_outcome
 from noetl.work.payloads import Payloads, is_parked

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noetl.drivers.addresses import AddressPolicy
 from noetl.ports import Clock, ResultStore, WorkLink
 from noetl.tools import load, specs
-from noetl.work.host import AddressPolicy, Watcher
+from noetl.work.host import Watcher
 from noetl.work.pool import HEARTBEAT, Pool
 from noetl.work.runner import Runner
 

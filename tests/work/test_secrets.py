@@ -8,10 +8,11 @@ import pytest
 from aiohttp import web
 from work_link import Bench
 
+from noetl.drivers.addresses import AddressPolicy
 from noetl.drivers.lifetime import close_shared
 from noetl.model.events import StepDone, StepFailed, TaskDone
 from noetl.model.outcome import Outcome, error, ok
-from noetl.work.host import AddressPolicy, Surroundings, Watcher
+from noetl.work.host import Surroundings, Watcher
 
 CANARY = 'c4n"ary/+secret value'
 

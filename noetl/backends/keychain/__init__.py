@@ -13,15 +13,19 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from noetl.drivers.secret_source import Asked, one_or_all
-from noetl.errors import NoetlError, SecretUnavailable, TemplateError
+from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
 from noetl.expr.template import compile_value
 from noetl.model.playbook import KeychainEntry
 from noetl.ports import CredentialStore
+
+if TYPE_CHECKING:
+    from noetl.drivers.master_key import KeyRing
+    from noetl.drivers.postgres_database import PostgresDatabase
 
 KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bearer")
 ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
@@ -93,42 +97,58 @@ class InstallationKeychain:
 
 
 class InstalledCredentials:
-    """The encrypted store of this installation: opened when it is first needed, made when it is first written."""
+    """The encrypted store of this installation: in its Postgres database, where it has one, and else in a file of its
+    home that is opened when it is first needed and made when it is first written."""
 
-    def __init__(self, home: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, environment: Mapping[str, str] | None = None, database: PostgresDatabase | None = None
+    ) -> None:
         self.home = home
         self.path = home / CREDENTIALS_FILE
         self._environment = os.environ if environment is None else environment
         self._store: Any = None
+        self._shared: Any = None
+        if database is not None:
+            from noetl.backends.keychain.postgres import PostgresCredentialStore
+
+            self._shared = PostgresCredentialStore(database, self._ring)
+        self._moving = asyncio.Lock()
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
         """Keep (encrypted)."""
-        await self._opened().set(name, type, data)
+        await (await self._opened()).set(name, type, data)
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
         """Fields of a credential, decrypted."""
         if not self._is_there():
             return None
-        found: Mapping[str, Any] | None = await self._opened().get(name)
+        found: Mapping[str, Any] | None = await (await self._opened()).get(name)
         return found
 
     async def list(self) -> list[tuple[str, str]]:
         """Names and types."""
-        return list(await self._opened().list()) if self._is_there() else []
+        return list(await (await self._opened()).list()) if self._is_there() else []
 
     async def delete(self, name: str) -> bool:
         """Forget it; False when there was none."""
-        return bool(await self._opened().delete(name)) if self._is_there() else False
+        return bool(await (await self._opened()).delete(name)) if self._is_there() else False
 
     async def rotate(self) -> int:
         """Replace the master key; how many credentials are under the new one now."""
-        from noetl.drivers.master_key import VARIABLE, add_key, keep_only_current, open_ring
+        from noetl.drivers.master_key import FILE, VARIABLE, add_key, keep_only_current
 
+        store = await self._opened()
         if self._environment.get(VARIABLE, "").strip():
-            ring = open_ring(self.home, self._environment)  # new,old: the author of the variable put it in front
+            ring = self._ring()  # new,old: the author of the variable put it in front
         else:
+            if self._shared is not None and await self._shared.servers() > 1:
+                raise RequestRefused(
+                    f"several servers share these credentials, and the master key is in {self.home / FILE}, which only "
+                    f"this machine has. Give every server {VARIABLE}=new,old, start them again, rotate, then take the "
+                    "old key out"
+                )
             ring = add_key(self.home, self._environment)
-        changed = int(await self._opened().rewrap(ring))
+        changed = int(await store.rewrap(ring))
         keep_only_current(self.home, self._environment)
         return changed
 
@@ -138,35 +158,67 @@ class InstalledCredentials:
             await self._store.close()
 
     def _is_there(self) -> bool:
-        return self._store is not None or self.path.exists()
+        return self._shared is not None or self._store is not None or self.path.exists()
 
-    def _opened(self) -> Any:
+    def _ring(self) -> KeyRing:
+        from noetl.drivers.master_key import open_ring
+
+        return open_ring(self.home, self._environment)
+
+    async def _opened(self) -> Any:
+        if self._shared is not None:
+            if self.path.exists():
+                await self._move()
+            return self._shared
         if self._store is None:
-            from noetl.backends.keychain.credential import SqliteCredentialStore
-            from noetl.drivers.master_key import open_ring
-            from noetl.drivers.sqlite_file import SqliteFile
-
-            file = SqliteFile(str(self.path), readers=1)
-            self._store = SqliteCredentialStore(file, lambda: open_ring(self.home, self._environment))
+            self._store = self._file_store()
         return self._store
+
+    def _file_store(self) -> Any:
+        from noetl.backends.keychain.credential import SqliteCredentialStore
+        from noetl.drivers.sqlite_file import SqliteFile
+
+        return SqliteCredentialStore(SqliteFile(str(self.path), readers=1), self._ring)
+
+    async def _move(self) -> None:
+        """Credentials from before the installation had a database go there, once, as they are."""
+        async with self._moving:
+            if self.path.exists():
+                file = self._file_store()
+                try:
+                    await self._shared.take_over(await file.rows())
+                finally:
+                    await file.close()
+                self.path.rename(self.path.with_name(f"{CREDENTIALS_FILE}.moved"))
 
 
 def open_keychain(
     home: str | os.PathLike[str],
     *,
     environment: Mapping[str, str] | None = None,
+    credentials: CredentialStore | None = None,
     allows_address: Callable[[str], bool] | None = None,
     allows_variable: Callable[[str], bool] = own_variables_are_private,
     allows_file: Callable[[str], bool] = lambda path: True,
 ) -> InstallationKeychain:
-    """The keychain of the installation that lives in this folder (`NOETL_HOME`)."""
+    """The keychain of the installation in this folder (`NOETL_HOME`), over the given credentials or its own."""
     return InstallationKeychain(
-        InstalledCredentials(Path(home), environment),
+        credentials or InstalledCredentials(Path(home), environment),
         environment=environment,
         allows_address=allows_address,
         allows_variable=allows_variable,
         allows_file=allows_file,
     )
+
+
+def outside_of(home: Path) -> Callable[[str], bool]:
+    """The policy of a shared server for `file` entries: everything it can read but its own tokens and keys."""
+    own = os.path.realpath(home)
+
+    def allows(path: str) -> bool:
+        return os.path.commonpath([own, os.path.realpath(path)]) != own
+
+    return allows
 
 
 class _Asking:
