@@ -33,7 +33,8 @@ from noetl.testing import services
 
 SERVE = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
 WORK = (
-    "import asyncio; from noetl.worker import work; from noetl.settings import load; asyncio.run(work(load().settings))"
+    "from noetl.drivers import loops; from noetl.worker import work; from noetl.settings import load; "
+    "loops.run(work(load().settings))"
 )
 FORMS = {"one": ("server, 2 workers", 1, 2, False), "two": ("2 servers, 4 workers, NATS", 2, 4, True)}
 

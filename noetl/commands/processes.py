@@ -283,12 +283,11 @@ def _serve(settings: Settings, fleet: Fleet) -> None:
 
 
 def _work(settings: Settings) -> None:
-    import asyncio
-
+    from noetl.drivers import loops
     from noetl.worker import work
 
     _log_to_stderr(settings)
-    asyncio.run(work(settings))
+    loops.run(work(settings))
 
 
 def _log_to_stderr(settings: Settings) -> None:

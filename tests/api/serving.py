@@ -61,7 +61,8 @@ class Cluster:
         """Start one more worker."""
         self.environ["NOETL_TOKEN"] = self.token
         worker = self._python(
-            "import asyncio; from noetl.worker import work; from noetl.settings import load; asyncio.run(work(load().settings))"
+            "from noetl.drivers import loops; from noetl.worker import work; from noetl.settings import load; "
+            "loops.run(work(load().settings))"
         )
         self.workers.append(worker)
         return worker
