@@ -130,6 +130,7 @@ class Server:
             closing.callback(tracing.end)
             stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
             events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
+            triggers = open_triggers(events)  # before the database is used: its tables are made with the others
             closing.push_async_callback(events.close)
             owners = open_owners(settings.store)
             if owners is not None:
@@ -164,7 +165,6 @@ class Server:
             )
             closing.push_async_callback(orchestrator.close)
             clock = RealClock()
-            triggers = open_triggers(events)
             schedules = Schedules(triggers, orchestrator.catalogue, clock)
             webhooks = Webhooks(triggers, orchestrator, credentials, clock)
             self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__, schedules, webhooks)
