@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from noetl import __version__
@@ -208,6 +209,7 @@ def serve(settings: Settings) -> None:
     import uvicorn
 
     asyncio.run(_can_open(settings))
+    import_module("noetl.dsl.compile")  # now, not in the first request that needs it
 
     host = settings.server_host
     server = Server(settings)
