@@ -8,6 +8,8 @@ from noetl.dsl.nodes import Mapping, Node, Scalar
 from noetl.dsl.reading import Reader, noun_of
 from noetl.dsl.syntax import SetSyntax
 
+_CONTEXTS = frozenset({"context", "vars", "variables", "global", "globals", "workflow"})
+
 
 def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str, ...] = SCOPES) -> list[SetSyntax]:
     """The assignments of a `set` block; `scopes` are those that may be written at this place."""
@@ -30,8 +32,8 @@ def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str,
             hint = "write to " + ", ".join(f"{scope}.*" for scope in scopes)
             reader.add("set-read-only", key, f"`{head}` cannot be written", hint)
         else:
-            near = did_you_mean(head, scopes, " ") if rest else ""
-            hint = near.strip() or f"write `ctx.{text}`"
+            near = did_you_mean(head, (*scopes, "context"), " ").strip() if rest else ""
+            hint = f"write `ctx.{rest}`" if head in _CONTEXTS or '"context"' in near else near or f"write `ctx.{text}`"
             reader.add("set-without-scope", key, f'"{text}" has no scope; `ctx.{text}` is meant', hint)
             _assign(reader, found, "ctx", text, key, value, f"{path}/ctx.{text}", scopes)
     return found

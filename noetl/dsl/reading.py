@@ -11,6 +11,7 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.dsl.diagnostics import Findings, did_you_mean
+from noetl.dsl.foreign import KEYS
 from noetl.dsl.grammar import SHAPES, Key, Shape
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
 from noetl.expr.template import is_template as is_templated
@@ -115,12 +116,18 @@ class Reader:
 
     def _unknown(self, node: Scalar, key: str, shape: Shape) -> None:
         words = [word for word, known in shape.keys.items() if known.state in ("canonical", "accepted")]
-        hint = did_you_mean(key, words, "known here: " + ", ".join(words))
-        self.add("unknown-key", node, f'a {shape.noun} has no key "{key}"', hint)
+        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, words, " ").strip()
+        if not hint and "\u00a0" in key:
+            hint = "there is a non-breaking space in it: write a plain one"
+        if not hint and shape.name == "step" and any(key in spec.fields for spec in self.specs.values()):
+            hint = f"`{key}` is a parameter of a tool: write it under `tool`"
+        hint = hint or "known here: " + ", ".join(words)
+        self.add("unknown-key", node, f'{article(shape.noun)} has no key "{key}"', hint)
 
     def missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
         """Report a key that must be there."""
-        hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else known.doc and f"`{key}`: {known.doc}"
+        doc = known.doc[:1].lower() + known.doc[1:].removesuffix(".")
+        hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else doc and f"add `{key}: ...`: {doc}"
         self.add("missing-key", node, f'this {shape.noun} lacks "{key}"', hint)
 
     # --- single values ---
@@ -194,12 +201,13 @@ class Reader:
             self.add("wrong-type", node, f"{article(what)} is a mapping, this is {noun_of(node)}", hint)
         return None
 
-    def sequence(self, node: Node | None, what: str) -> list[Node]:
+    def sequence(self, node: Node | None, what: str, first: str = "") -> list[Node]:
         """The node's items, reported if it is no list."""
         if isinstance(node, Sequence):
             return node.items
         if node is not None:
-            self.add("wrong-type", node, f"{what} is a list, this is {noun_of(node)}", "write `- item` lines")
+            hint = f"write `- {first}` lines" if first else "write `- item` lines"
+            self.add("wrong-type", node, f"{what} is a list, this is {noun_of(node)}", hint)
         return []
 
     def texts(self, node: Node | None, what: str) -> list[Scalar]:
@@ -229,7 +237,8 @@ class Reader:
         if IDENTIFIER.match(text):
             return text
         if DASHED.match(text):
-            hint = f'templates can read it only as steps["{text}"]; write "{text.replace("-", "_")}"'
+            read = "iter" if what == "iterator" else "steps"
+            hint = f'templates can read it only as {read}["{text}"]; write "{text.replace("-", "_")}"'
             self.add("dashed-name", node, f'the {what} name "{text}" has a dash', hint)
             return text
         if is_template(node):

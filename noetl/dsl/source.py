@@ -438,7 +438,12 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
         hint = "put a value that contains `: ` in quotes, or check the indentation of this line"
         return Problem("yaml-syntax", where, "a second `:` in this value, or a key that is indented too far", hint)
     if "end of stream" in problem and "quoted" in context:
-        return Problem("yaml-syntax", where, f"a quote is never closed{since}", "add the closing quote")
+        opened = point(begin.line + 1, begin.column + 1, begin.index) if begin is not None else where
+        return Problem("yaml-syntax", opened, "this quote is never closed", "add the closing quote")
+    line = text[text.rfind("\n", 0, mark.index) + 1 : (text.find("\n", mark.index) + 1 or len(text) + 1) - 1]
+    if any(quote in line for quote in "“”„’‘"):
+        message = "typographic quotes are no quotes in YAML"
+        return Problem("yaml-syntax", where, message, "write \" or ' around the value")
     if "flow sequence" in context:
         return Problem(
             "yaml-syntax", where, f"a list in brackets is not closed or lacks a comma{since}", "check for `,` and `]`"

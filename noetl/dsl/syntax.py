@@ -53,6 +53,7 @@ class PolicySyntax(Struct, eq=False):
     node: Node
     path: str
     rules: list[RuleSyntax] = field(default_factory=list)
+    complete: bool = True  # False when a rule of it could not be read
 
 
 class Parameter(Struct, eq=False):

@@ -7,7 +7,7 @@ from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import SHAPES
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
 from noetl.dsl.parameters import bind_parameters
-from noetl.dsl.reading import Fields, Reader, is_template, noun_of, text_of
+from noetl.dsl.reading import Fields, Reader, is_template, noun_of, shorten, text_of
 from noetl.dsl.syntax import (
     BranchSyntax,
     ConstructSyntax,
@@ -36,9 +36,9 @@ def read_tool(reader: Reader, node: Node, owner: str, path: str) -> list[ItemSyn
         reader.add("wrong-type", node, "`tool` is empty", "add tasks, or leave it out")
         return []
     else:
-        reader.add(
-            "wrong-type", node, f"`tool` is a list of tasks or one task, this is {noun_of(node)}", "write `kind: ...`"
-        )
+        kind = node.text if isinstance(node, Scalar) and node.text in reader.specs else "..."
+        message = f"`tool` is a list of tasks or one task, this is {noun_of(node)}"
+        reader.add("wrong-type", node, message, f"write `tool: {{kind: {kind}}}`")
         return []
     _check_unique(reader, items)
     return items
@@ -217,10 +217,12 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
     fields = reader.shape(node, "task.policy", told=("rules",))
     policy = PolicySyntax(node, path)
     if "rules" in fields:
-        for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`")):
+        for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
             rule = read_rule(reader, item, f"{path}/rules/{number}")
             if rule is not None:
                 policy.rules.append(rule)
+            else:
+                policy.complete = False
     return policy
 
 
@@ -235,7 +237,7 @@ def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[No
             "rule-without-do",
             entries[verdict][0],
             f"`{verdict}` belongs under `then`",
-            f"write `then: {{{verdict}: ...}}`",
+            f"write `then: {{{verdict}: {shorten(text_of(entries[verdict][1]) or '...')}}}`",
         )
         return None
     fields = reader.shape(mapping, shape)
@@ -256,7 +258,9 @@ def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[No
             reader.add("flat-else", key, f"`{verdict}` stands under `then`", "write `- else: {then: {...}}`")
             return None, True, inner
         where = key if isinstance(inner, Scalar) and inner.value is None else inner
-        reader.add("rule-without-do", where, f"this `else` has no `then: {{{verdict}: ...}}`", "add it")
+        said = shorten(inner.text) if isinstance(inner, Scalar) and inner.value is not None else "..."
+        hint = f"write `- else: {{then: {{{verdict}: {said}}}}}`"
+        reader.add("rule-without-do", where, f"this `else` has no `then: {{{verdict}: ...}}`", hint)
         return None
     if "when" not in fields:
         if "when" not in entries:

@@ -179,3 +179,58 @@ def test_every_code_is_used_by_the_front_end():
     root = Path(__file__).parents[2] / "noetl" / "dsl"
     text = "".join(path.read_text("utf-8") for path in root.rglob("*.py") if path.name != "codes.py")
     assert {code for code in CODES if f'"{code}"' not in text} == set()
+
+
+# --- mistakes that authors make -----------------------------------------------------------------
+
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: {url: u}\n"
+STEP = "workflow:\n  - step: start\n"
+NOOP = f"{STEP}    tool: {{kind: noop"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "hint"),
+    [
+        (f"{STEP}    tol: {{kind: noop}}\n", "unknown-key", 'did you mean "tool"?'),
+        (f"{STEP}    url: u\n", "unknown-key", "`url` is a parameter of a tool: write it under `tool`"),
+        (f"{STEP}    depends_on: [a]\n", "unknown-key", "let those steps lead here by `next`"),
+        (f"{STEP}    tool: noop\n", "wrong-type", "write `tool: {kind: noop}`"),
+        (f"{NOOP}}}\n    next: start\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
+        (f"{NOOP}}}\n    next: {{step: start}}\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
+        (f"{NOOP}}}\n    loop: {{over: [1], as: i}}\n", "unknown-key", "write `in`"),
+        (f"{NOOP}}}\n    set: {{context.a: 1}}\n", "set-without-scope", "write `ctx.a`"),
+        (f"{NOOP}, spec: {{policy: {{rules: [{{else: continue}}]}}}}}}\n", "rule-without-do", "write `- else: {then: {do: continue}}`"),
+        ("workflow:\n  start: {tool: {kind: noop}}\n", "wrong-type", "write `- step: ...` lines"),
+        ("steps:\n  - name: a\n", "unknown-key", "write the steps under `workflow`"),
+        (f'{NOOP}, input: {{a: "{{{{ workload.url }}"}}}}\n', "template-syntax", "an expression ends with `}}`"),
+        (f'{NOOP}, input: {{a: "{{{{ workload.url && 1 }}}}"}}}}\n', "template-syntax", "write `and` for `&&`"),
+        (f'{NOOP}, input: {{a: "{{{{ workload.url = 1 }}}}"}}}}\n', "template-syntax", "write `==` to compare"),
+        (f'{NOOP}, input: {{a: "{{{{ \'x }}}}"}}}}\n', "template-syntax", "a quote is not closed"),
+        (f'{NOOP}, input: {{a: "{{{{ workload.url == null }}}}"}}}}\n', "unknown-name", "write `none`"),
+        (f'{NOOP}, input: {{a: "{{{{ secrets.x }}}}"}}}}\n', "unknown-name", "declare it under `keychain` and read `keychain.<name>`"),
+        (f"{NOOP}, input: {{a: “x”, b: [}}}}\n", "yaml-syntax", "write \" or ' around the value"),
+        (f"{STEP}    tool:\u00a0{{kind: noop}}\n", "unknown-key", "there is a non-breaking space in it: write a plain one"),
+    ],
+)  # fmt: skip
+def test_a_usual_mistake_is_told_with_what_to_write_instead(text, code, hint):
+    found = compile_playbook(HEAD + text, file="f", specs=SPECS).diagnostics
+    assert (code, True) in [(one.code, hint in one.hint) for one in found]
+    assert "step-without-body" not in [one.code for one in found]
+
+
+def test_a_quote_that_is_never_closed_is_told_where_it_opens():
+    text = f'{HEAD}{NOOP}, input: {{a: "x}}}}\n  - step: b\n    tool: {{kind: noop}}\n'
+    (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
+    assert (one.line, one.column, one.message) == (7, 35, "this quote is never closed")
+
+
+def test_a_statement_that_is_never_closed_is_told_in_its_own_words():
+    text = f'{HEAD}{NOOP}, input: {{a: "{{% if workload.url %}}x"}}}}\n'
+    (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
+    assert one.message == "this template cannot be read: `{% if %}` is never closed by `{% endif %}`"
+
+
+def test_a_policy_that_could_not_be_read_is_not_judged():
+    rules = '{when: "{{ output.error }}", do: retry}'
+    text = f"{HEAD}{STEP}    tool: {{kind: http, url: u, spec: {{policy: {{rules: [{rules}]}}}}}}\n"
+    assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ["rule-without-do"]

@@ -82,7 +82,7 @@ def test_a_byte_order_mark_and_windows_line_ends_change_nothing():
         ("a:\n\tb: 1\n", "yaml-syntax", 2, 1),
         ("a: b: c\n", "yaml-syntax", 1, 5),
         ("a: [1, 2\n", "yaml-syntax", 2, 1),
-        ("a: 'x\n", "yaml-syntax", 2, 1),
+        ("a: 'x\n", "yaml-syntax", 1, 4),
         ("a: @x\n", "yaml-syntax", 1, 4),
         ("a: 1\n b: 2\n", "yaml-syntax", 2, 3),
         ("%YAML 1.3\n---\na: 1\n", "yaml-syntax", 1, 1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from noetl.dsl.checks.scene import Scene, is_block
 from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.foreign import NAMES
 from noetl.dsl.grammar import ITERATION_NAMES
 from noetl.dsl.nodes import Mapping, Node
 from noetl.dsl.sites import Site
@@ -201,7 +202,7 @@ def _check_bare(scene: Scene, site: Site, read: Read) -> None:
     else:
         candidates = set(scene.steps) | scene.ctx_keys | scene.workload_keys | spot.scopes
         candidates |= known.tasks if known is not None and spot.tasks else set()
-        hint = did_you_mean(name, candidates, " ").strip()
+        hint = NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
         hint = hint or f"if it comes with the request write `workload.{name}`, with a default under `workload`"
         scene.at("unknown-name", site, read, f'nothing defines "{name}"', hint)
 

@@ -36,7 +36,8 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
         if rule.do == "skip":
             _check_skip(scene, rule)
     _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
-    if task.kind != "noop" and not _handles_errors(rules):
+    complete = task.policy is None or task.policy.complete
+    if complete and task.kind != "noop" and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches would go on in silence"
         hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"

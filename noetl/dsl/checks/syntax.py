@@ -6,6 +6,7 @@ import re
 
 from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
+from noetl.dsl.foreign import advice, plainly
 from noetl.dsl.nodes import Scalar
 from noetl.dsl.sites import Site
 from noetl.dsl.templates import Call, Problem
@@ -63,7 +64,8 @@ def _tell(scene: Scene, site: Site, problem: Problem) -> None:
             "unknown-test", site, problem.offset, len(problem.word), f'there is no test "{problem.word}"', hint
         )
     else:
-        scene.inside("template-syntax", site, problem.offset, 1, f"this template cannot be read: {problem.message}")
+        message = f"this template cannot be read: {plainly(problem.message)}"
+        scene.inside("template-syntax", site, problem.offset, 1, message, advice(site.node.value))
 
 
 def _check_named(scene: Scene, site: Site, text: str) -> None:

@@ -64,4 +64,9 @@ def _check_calls(body: BodySyntax, blocks: list[str], reader: Reader) -> None:
             continue
         if called.value.text not in blocks:
             message = f'the workbook has no block "{called.value.text}"'
-            reader.add("unknown-block", called.value, message, did_you_mean(called.value.text, blocks))
+            reader.add(
+                "unknown-block",
+                called.value,
+                message,
+                did_you_mean(called.value.text, blocks, "add it under `workbook`"),
+            )

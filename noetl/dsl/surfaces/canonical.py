@@ -10,7 +10,7 @@ from noetl.dsl.assignments import read_scoped, read_set
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import EXTENSIONS, ITERATION_NAMES, KEYCHAIN_ALIASES, KEYCHAIN_KINDS, SHAPES, Shape
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from
-from noetl.dsl.reading import Fields, Reader, Word, noun_of, text_of
+from noetl.dsl.reading import Fields, Reader, Word, noun_of, shorten, text_of
 from noetl.dsl.syntax import (
     AdmitRuleSyntax,
     AdmitSyntax,
@@ -126,7 +126,7 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
 def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
     entries: list[KeychainSyntax] = []
     seen: dict[str, Node] = {}
-    for number, item in enumerate(reader.sequence(node, "the keychain")):
+    for number, item in enumerate(reader.sequence(node, "the keychain", "name: ...")):
         fields = reader.shape(item, "keychain")
         if "name" not in fields or "kind" not in fields:
             continue
@@ -214,7 +214,7 @@ def read_steps(reader: Reader, node: Node, path: str) -> list[StepSyntax]:
     """The steps of a workflow (or of a synthesized list)."""
     steps: list[StepSyntax] = []
     seen: dict[str, Node] = {}
-    items = reader.sequence(node, "the workflow")
+    items = reader.sequence(node, "the workflow", "step: ...")
     if isinstance(node, Sequence) and not items:
         reader.add("empty-workflow", node, "the workflow has no steps", "add `- step: start` with `tool` or `next`")
     for number, item in enumerate(items):
@@ -249,8 +249,8 @@ def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     step.output = read_output(reader, fields, path)
     if "next" in fields:
         step.router = _read_router(reader, fields["next"][1], f"{path}/next")
-    older = isinstance(node, Mapping) and any(("step", key) in reader.rejected for key in node.entries)
-    if not step.has_tool and "next" not in fields and not older:
+    told = isinstance(node, Mapping) and any(key not in SHAPES["step"].keys for key in node.entries)
+    if not step.has_tool and "next" not in fields and not told:
         hint = "add `tool` or `next`, or remove the step" if not step.sets else "add `tool: {kind: noop}`"
         reader.add("step-without-body", name_node, f'the step "{name}" has neither `tool` nor `next`', hint)
     return step
@@ -318,7 +318,7 @@ def _read_admit(reader: Reader, node: Node, path: str) -> AdmitSyntax:
     once = fields["once"][1] if "once" in fields else None
     admit.once = isinstance(once, Scalar) and once.value is True
     if "rules" in fields:
-        for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`")):
+        for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
             rule = _read_admit_rule(reader, item, f"{path}/rules/{number}")
             if rule is not None:
                 admit.rules.append(rule)
@@ -407,14 +407,15 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         return None
     if not isinstance(node, Mapping):
         message = f"`next` is a mapping with `arcs`, this is {noun_of(node)}"
-        reader.add("next-shape", node, message, "write `next: {arcs: [{step: ...}]}`")
+        target = shorten(node.text) if isinstance(node, Scalar) and node.value else "..."
+        reader.add("next-shape", node, message, f"write `next: {{arcs: [{{step: {target}}}]}}`")
         return None
     if "arcs" not in node.entries and "step" in node.entries:
         reader.add(
             "next-shape",
             node.entries["step"][0],
             "`next` has its targets under `arcs`",
-            "write `next: {arcs: [{step: ...}]}`",
+            f"write `next: {{arcs: [{{step: {shorten(text_of(node.entries['step'][1]) or '...')}}}]}}`",
         )
         return None
     fields = reader.shape(node, "next")
@@ -423,7 +424,7 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         spec = reader.shape(fields["spec"][1], "next.spec")
         router.mode = (text_of(spec["mode"][1]) if "mode" in spec else None) or "exclusive"
     if "arcs" in fields:
-        for number, item in enumerate(reader.sequence(fields["arcs"][1], "`arcs`")):
+        for number, item in enumerate(reader.sequence(fields["arcs"][1], "`arcs`", "step: ...")):
             router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}"))
     return router
 

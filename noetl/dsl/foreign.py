@@ -1,0 +1,167 @@
+"""Words that people bring along from other tools and languages, and what is said here instead.
+
+Only hints come from here: a foreign word is as unknown as any other.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Keys that a mapping of some shape does not have, and how the same is written here.
+KEYS: dict[str, dict[str, str]] = {
+    "playbook": {
+        "steps": "write the steps under `workflow`",
+        "tasks": "write the steps under `workflow`",
+        "jobs": "write the steps under `workflow`",
+        "name": "write `metadata: {name: ...}`",
+        "path": "write `metadata: {path: ...}`",
+        "description": "write `metadata: {description: ...}`",
+        "inputs": "write what comes with the request under `workload`",
+        "input": "write what comes with the request under `workload`",
+        "params": "write what comes with the request under `workload`",
+        "parameters": "write what comes with the request under `workload`",
+        "env": "write entries of `kind: env` under `keychain`",
+        "secrets": "write entries under `keychain`",
+        "credentials": "write entries under `keychain`",
+    },
+    "step": {
+        "name": "write `step: ...`",
+        "id": "write `step: ...`",
+        "if": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
+        "condition": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
+        "needs": "let those steps lead here by `next`; a step that several lead to waits for them",
+        "depends_on": "let those steps lead here by `next`; a step that several lead to waits for them",
+        "after": "let those steps lead here by `next`; a step that several lead to waits for them",
+        "on_error": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
+        "on_failure": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
+        "catch": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
+        "timeout": "write `spec: {policy: {lifecycle: {timeout_s: ...}}}`",
+        "timeout_s": "write `spec: {policy: {lifecycle: {timeout_s: ...}}}`",
+        "policy": "write `spec: {policy: ...}`",
+        "admit": "write `spec: {policy: {admit: ...}}`",
+        "arcs": "write `next: {arcs: [...]}`",
+        "foreach": "write `loop: {in: ..., iterator: ...}`",
+        "for_each": "write `loop: {in: ..., iterator: ...}`",
+        "with_items": "write `loop: {in: ..., iterator: ...}`",
+        "task": "write `tool: ...`",
+        "tasks": "write `tool: [...]`",
+        "tools": "write `tool: [...]`",
+        "kind": "write `tool: {kind: ...}`",
+        "inputs": "write `input`",
+        "vars": "write `input`, or `set: {ctx.<name>: ...}`",
+    },
+    "loop": {
+        "over": "write `in`",
+        "items": "write `in`",
+        "each": "write `in`",
+        "list": "write `in`",
+        "for": "write `iterator`",
+        "as": "write `iterator`",
+        "item": "write `iterator`",
+        "var": "write `iterator`",
+        "mode": "write `spec: {mode: ...}`",
+        "parallel": "write `spec: {mode: parallel}`",
+        "concurrency": "write `spec: {mode: parallel, max_in_flight: ...}`",
+        "max_in_flight": "write `spec: {mode: parallel, max_in_flight: ...}`",
+        "until": "write `spec: {until: ...}`",
+        "reduce": "write `spec: {policy: {reduce: ...}}`",
+    },
+    "arc": {
+        "to": "write `step`",
+        "target": "write `step`",
+        "next": "write `step`",
+        "name": "write `step`",
+        "if": "write `when`",
+        "condition": "write `when`",
+        "input": "write `set: {ctx.<name>: ...}`, and let the target take it by its `input`",
+        "data": "write `set: {ctx.<name>: ...}`, and let the target take it by its `input`",
+    },
+    "next": {
+        "mode": "write `spec: {mode: ...}`",
+        "steps": "write `arcs: [{step: ...}]`",
+        "when": "write `arcs: [{step: ..., when: ...}]`",
+    },
+    "task.rule": {
+        "if": "write `when`",
+        "condition": "write `when`",
+        "action": "write `then: {do: ...}`",
+    },
+    "directive": {
+        "action": "write `do`",
+        "max_attempts": "write `attempts`",
+        "retries": "write `attempts`: the first execution counts too",
+        "max_retries": "write `attempts`: the first execution counts too",
+        "target": "write `to`",
+        "goto": "write `do: jump, to: ...`",
+        "wait": "write `delay`",
+        "delay_seconds": "write `delay`",
+    },
+}
+
+# Names that templates here do not have.
+NAMES = {
+    "null": "write `none`",
+    "nil": "write `none`",
+    "undefined": "write `x is defined`, or `x | default(...)`",
+    "secrets": "declare it under `keychain` and read `keychain.<name>`",
+    "secret": "declare it under `keychain` and read `keychain.<name>`",
+    "credentials": "declare it under `keychain` and read `keychain.<name>`",
+    "vars": "values that steps hand on are `ctx.<name>`, what comes with the request is `workload.<name>`",
+    "variables": "values that steps hand on are `ctx.<name>`, what comes with the request is `workload.<name>`",
+    "params": "what comes with the request is `workload.<name>`",
+    "parameters": "what comes with the request is `workload.<name>`",
+    "inputs": "write `input.<name>`",
+    "outputs": "write `output.data`, or read a finished step by its name",
+    "response": "write `output.data` (and `output.http.status`)",
+    "this": "write `output.data`",
+    "error": "write `output.error`",
+    "status": "write `output.status`",
+    "item": "write `iter.<name>` with the loop's `iterator`",
+    "loop": "write `iter.index`, `iter.first`, `iter.last`, `iter.count`",
+    "index": "write `iter.index`",
+    "execution": "write `execution_id`",
+}
+
+_ADVICE = (
+    (re.compile(r"&&"), "write `and` for `&&`"),
+    (re.compile(r"\|\|"), "write `or` for `||`"),
+    (re.compile(r"===|!=="), "write `==` or `!=`"),
+    (re.compile(r"(?<![=!<>(,\w])\s*!\s*[\w(]"), "write `not` for `!`"),
+    (re.compile(r"[^=!<>]=(?!=)"), "write `==` to compare"),
+    (re.compile(r"\?[^:]*:"), "write `a if condition else b`"),
+    (re.compile(r"=>|->"), "templates have no functions of their own: use a filter (`map`, `select`, `selectattr`)"),
+    (re.compile(r"\$\{|\$\w"), "templates have no `$`: write the name alone"),
+)
+_OPEN_BLOCK = re.compile(r"unexpected end of template\. .*? needs to be closed is '(\w+)'", re.S)
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+
+
+def plainly(message: str) -> str:
+    """What the template engine says, in words of the one who wrote the template."""
+    opened = _OPEN_BLOCK.match(message)
+    if opened:
+        return f"`{{% {opened.group(1)} %}}` is never closed by `{{% end{opened.group(1)} %}}`"
+    message = message.replace("expected token 'end of print statement', got", "expected `}}`, got")
+    return message.replace("'end of print statement'", "`}}`").replace("'end of statement block'", "`%}`")
+
+
+def advice(text: str) -> str:
+    """What an author may have meant by a template that cannot be read."""
+    if text.count("{{") > text.count("}}"):
+        return "an expression ends with `}}`"
+    if text.count("{{") < text.count("}}"):
+        return "an expression begins with `{{`"
+    if re.search(r"\{\{-?\s*-?\}\}", text):
+        return "write an expression between `{{` and `}}`"
+    if text.count("{%") != text.count("%}"):
+        return "a statement stands between `{%` and `%}`"
+    for expression in re.findall(r"\{\{(.*?)\}\}", text, re.S):
+        bare = _STRING.sub("''", expression)
+        if re.sub(r"''", "", bare).count("'") % 2 or bare.count('"') % 2:
+            return "a quote is not closed"
+        for pattern, words in _ADVICE:
+            if pattern.search(bare) and not (words.startswith("write `==` to") and "(" in bare):
+                return words
+        if bare.count("(") != bare.count(")") or bare.count("[") != bare.count("]"):
+            return "a bracket is not closed"
+    return ""
