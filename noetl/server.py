@@ -7,7 +7,9 @@ unfinished execution; on its way down it lets requests finish and closes the sto
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from noetl import __version__
-from noetl.errors import NoetlError, RequestRefused
+from noetl.errors import Conflict, NoetlError, RequestRefused, StoreUnavailable
 from noetl.settings import Settings
 
 if TYPE_CHECKING:
@@ -210,6 +212,7 @@ def serve(settings: Settings) -> None:
 
     asyncio.run(_can_open(settings))
     import_module("noetl.dsl.compile")  # now, not in the first request that needs it
+    sock = _listening_socket(settings)
 
     host = settings.server_host
     server = Server(settings)
@@ -240,4 +243,26 @@ def serve(settings: Settings) -> None:
             server.stop_waiting()
             await super().shutdown(sockets)
 
-    Listening(config).run()
+    listening = Listening(config)
+    try:
+        listening.run(sockets=[sock])
+    finally:
+        sock.close()
+    if not listening.started:
+        raise StoreUnavailable("the server could not start; what it logged says why")
+
+
+def _listening_socket(settings: Settings) -> socket.socket:
+    """The server's address, taken before anything else is: who has it already is the likeliest trouble."""
+    host, port = settings.server_host, settings.server_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError as problem:
+        sock.close()
+        if problem.errno == errno.EADDRINUSE:
+            raise Conflict(f"port {port} of {host} is taken by another program; choose one with --port") from None
+        raise RequestRefused(f"cannot listen at {host} port {port}: {problem.strerror or problem}") from None
+    return sock

@@ -101,6 +101,9 @@ class Tokens:
         if len(kept) == len(self._known):
             return False
         self._keep(kept)
+        text = admin_token(self._folder)
+        if text is not None and key_of(text) not in {token.sha256 for token in kept}:
+            (self._folder / ADMIN_FILE).unlink(missing_ok=True)  # it opens nothing any more
         return True
 
     def caller(self, text: str) -> Caller | None:

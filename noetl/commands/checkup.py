@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from noetl import __version__
-from noetl.errors import NoetlError
+from noetl.errors import AccessRefused, NoetlError
 from noetl.settings import BadSetting, Loaded, Settings, load
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -129,15 +129,27 @@ def _tools() -> Iterator[Finding]:
 
 
 def _server(settings: Settings) -> Iterator[Finding]:
+    """Every address of the server, and whether it lets us in."""
     if settings.server_url is None:
         return
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from noetl.client import Client, found_server
+    from noetl.commands.fleet import readiness
 
-    try:
-        with urlopen(Request(f"{settings.server_url}/healthz"), timeout=3) as answer:
-            yield Finding("server", OK, f"{settings.server_url} answers {answer.status}")
-    except HTTPError as problem:
-        yield Finding("server", FAILED, f"{settings.server_url} answers {problem.code}")
-    except OSError as problem:
-        yield Finding("server", FAILED, f"{settings.server_url} is out of reach: {getattr(problem, 'reason', problem)}")
+    for url in filter(None, (each.strip() for each in settings.server_url.split(","))):
+        ready, problems = readiness(url)
+        if not ready:
+            words = "; ".join(problems) or "it does not say why"
+            yield Finding("server", FAILED, f"{url} is not ready: {words}; is it running, and is this its address?")
+            continue
+        url, token = found_server(url, settings.token)
+        try:
+            with Client(url, token or "", timeout=5.0) as client:
+                role = client.line.ask("GET", "/api/session")["role"]
+            yield Finding("server", OK, f"{url} is ready, and knows this token (role {role})")
+        except AccessRefused as problem:
+            # A worker's token opens the work routes and nothing else, and that is how it should be.
+            known = "role worker" in str(problem)
+            detail = f"{url} is ready, and knows this token (role worker)" if known else str(problem)
+            yield Finding("server", OK if known else FAILED, detail)
+        except NoetlError as problem:
+            yield Finding("server", FAILED, f"{url}: {problem}")

@@ -6,6 +6,7 @@ that a pid that was given to somebody else meanwhile is not mistaken for ours.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -51,6 +52,10 @@ class Fleet:
 
     def start(self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "") -> Member:
         """Start a process in the background, in a session of its own, its words in a log file."""
+        with self._alone():
+            return self._start(name, arguments, environ, url)
+
+    def _start(self, name: str, arguments: list[str], environ: Mapping[str, str], url: str) -> Member:
         if self.find(name) is not None:
             raise Conflict(f"{name} runs already; `noetl {name.partition('-')[0]} stop` stops it")
         try:
@@ -68,6 +73,28 @@ class Fleet:
         except OSError as problem:
             raise RequestRefused(f"{name} cannot be started: {problem.filename}: {problem.strerror}") from None
         return self.enlist(name, process.pid, str(log), url)
+
+    def join(self, name: str, url: str = "") -> Member:
+        """Write this process down under a name that no living one has."""
+        with self._alone():
+            running = self.find(name)
+            if running is not None and running.pid != os.getpid():
+                raise Conflict(f"{name} runs already (process {running.pid})")
+            return self.enlist(name, os.getpid(), url=url)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two commands at the same moment take turns, so that neither overlooks what the other starts."""
+        try:
+            self._run.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._run / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise RequestRefused(f"{self._run} cannot be written: {problem.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def enlist(self, name: str, pid: int, log: str = "", url: str = "") -> Member:
         """Write down a process."""

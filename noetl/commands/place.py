@@ -74,8 +74,8 @@ class Place(NamedTuple):
 
         url = settings.server_url
         if url is None:
-            running = Fleet(settings.home).find("server")
-            url = running.url if running is not None else None
+            running = [member.url for member in Fleet(settings.home).members("server") if member.url]
+            url = ",".join(running) or None
         url, token = found_server(url, settings.token)
         terminal.detail(f"server {url}")
         return Client(url, token or "")

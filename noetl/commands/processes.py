@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from noetl.settings import Settings
 
 UNREACHABLE = 4
-DETACHED = "NOETL_DETACHED"  # tells a server that the process which started it has written it down
+DETACHED = "NOETL_DETACHED"  # tells a process that the one which started it has written it down
+HELD = "NOETL_HELD"  # tells a process to stop when its standard input is closed: whoever started it is gone
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,50}")
 
 store_option = click.option("--store", metavar="URL", help="Event store of the server.")
 host_option = click.option("--host", metavar="ADDRESS", help="Address to listen on.")
 port_option = click.option("--port", metavar="PORT", help="Port to listen on.")
+name_option = click.option("--name", metavar="NAME", help="Which of several servers on one Postgres.")
 log_option = click.option("--log-format", type=click.Choice(["text", "json"]), help="Form of the log.")
 
 
@@ -37,73 +41,79 @@ def server() -> None:
 @host_option
 @port_option
 @store_option
+@name_option
 @log_option
 @click.option("--background", is_flag=True, help="Return once it is ready; its words go to a log file.")
 @talk
 def server_start(
-    host: str | None, port: str | None, store: str | None, log_format: str | None, background: bool
+    host: str | None, port: str | None, store: str | None, name: str | None, log_format: str | None, background: bool
 ) -> None:
     """Serve the API and the web page; with --background, without this terminal."""
     settings = _settings(server_host=host, server_port=port, store=store, log_format=log_format)
     fleet = _fleet(settings)
-    running = fleet.find("server")
-    if running is not None and not os.environ.get(DETACHED):
-        raise Conflict(f"a server runs already at {running.url} (process {running.pid})")
+    called = _called(name)
+    if not os.environ.get(DETACHED):
+        _check_others(fleet, called, settings)
     if not background:
-        _serve(settings, fleet)
+        _serve(settings, fleet, called)
         return
-    flags = [
-        word
-        for name, value in (("--host", host), ("--port", port), ("--store", store), ("--log-format", log_format))
-        if value
-        for word in (name, value)
-    ]
-    member = fleet.start("server", ["server", "start", *flags], {DETACHED: "1"}, _url(settings))
+    flags = _flags(**{"host": host, "port": port, "store": store, "name": name, "log-format": log_format})
+    member = fleet.start(called, ["server", "start", *flags], {DETACHED: "1"}, _url(settings))
     _wait_ready(fleet, member)
     terminal.note(f"the server is ready at {member.url} (process {member.pid}, log {member.log})")
 
 
 @server.command("stop")
+@name_option
 @talk
-def server_stop() -> None:
-    """Let requests finish, then stop."""
-    settings = _settings()
-    fleet = _fleet(settings)
-    member = fleet.find("server")
-    if member is None:
+def server_stop(name: str | None) -> None:
+    """Let requests finish, then stop; without --name every server of this installation."""
+    fleet = _fleet(_settings())
+    members = [member for member in fleet.members("server") if name is None or member.name == _called(name)]
+    if not members:
         terminal.note("no server runs")
-        return
-    if not fleet.stop(member):
-        terminal.warn("the server did not stop in time and was killed; nothing that was acknowledged is lost")
-    terminal.note("the server has stopped")
+    for member in members:
+        if not fleet.stop(member):
+            terminal.warn("the server did not stop in time and was killed; nothing that was acknowledged is lost")
+        terminal.note("the server has stopped" if len(members) == 1 else f"{member.name} has stopped")
 
 
 @server.command("status")
+@name_option
 @as_json
 @talk
-def server_status(as_json: bool) -> int:
+def server_status(name: str | None, as_json: bool) -> int:
     """Say whether it runs and whether it makes progress."""
-    settings = _settings()
-    member = _fleet(settings).find("server")
-    ready, problems = readiness(member.url) if member else (False, ["no server runs; `noetl server start` starts one"])
+    members = [
+        member for member in _fleet(_settings()).members("server") if name is None or member.name == _called(name)
+    ]
+    found = [(member, *readiness(member.url)) for member in members]
+    nothing = "no server runs; `noetl server start` starts one"
     if as_json:
-        terminal.json(
-            {
-                "running": member is not None,
-                "ready": ready,
-                "problems": problems,
-                "url": member.url if member else None,
-                "pid": member.pid if member else None,
-                "log": (member.log or None) if member else None,
-            }
-        )
-    elif member is None:
-        terminal.data(problems[0])
+        rows = [_server_document(*each) for each in found]
+        terminal.json({**(rows[0] if rows else _server_document(None, False, [nothing])), "servers": rows})
+    elif not found:
+        terminal.data(nothing)
     else:
-        terminal.data(f"running at {member.url} (process {member.pid}): {'ready' if ready else 'not ready'}")
-        for problem in problems:
-            terminal.data(f"  {problem}")
-    return 0 if ready else UNREACHABLE
+        for member, ready, problems in found:
+            called = f"{member.name} " if len(found) > 1 else ""
+            state = "ready" if ready else "not ready"
+            terminal.data(f"{called}running at {member.url} (process {member.pid}): {state}")
+            for problem in problems:
+                terminal.data(f"  {problem}")
+    return 0 if found and all(ready for _, ready, _ in found) else UNREACHABLE
+
+
+def _server_document(member: Member | None, ready: bool, problems: list[str]) -> dict[str, Any]:
+    return {
+        "running": member is not None,
+        "ready": ready,
+        "problems": problems,
+        "url": member.url if member else None,
+        "pid": member.pid if member else None,
+        "log": (member.log or None) if member else None,
+        "name": member.name if member else None,
+    }
 
 
 @click.group()
@@ -126,10 +136,13 @@ slots_option = click.option("--slots", metavar="N", help="Runs a worker works on
 def worker_start(count: int, pool: str | None, slots: str | None, log_format: str | None, background: bool) -> None:
     """Lease runs from the server; more than one, or with --background, without this terminal."""
     settings = _joined(_settings(worker_pool=pool, slots=slots, log_format=log_format))
+    _check_token(settings)
+    fleet = _fleet(settings)
     if count == 1 and not background:
+        if not os.environ.get(DETACHED):
+            fleet.join(_free_names(fleet, 1)[0])
         _work(settings)
         return
-    fleet = _fleet(settings)
     for member in _start_workers(fleet, settings, count, pool, slots):
         terminal.note(f"{member.name} runs (process {member.pid}, log {member.log})")
 
@@ -167,7 +180,9 @@ def worker_scale(count: int, pool: str | None, slots: str | None) -> None:
     """Have exactly COUNT workers in the background on this machine."""
     settings = _joined(_settings(worker_pool=pool, slots=slots))
     fleet = _fleet(settings)
-    members = fleet.members("worker")
+    members = [member for member in fleet.members("worker") if member.log]  # the others have a terminal
+    if count:
+        _check_token(settings)
     if len(members) < count:
         _start_workers(fleet, settings, count - len(members), pool, slots)
     else:
@@ -185,28 +200,24 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
     """Server, workers and web page in one terminal; Ctrl-C stops all of them."""
     settings = _settings(server_host=host, server_port=port, store=store)
     fleet = _fleet(settings)
-    if fleet.find("server") is not None:
-        raise Conflict("a server runs already; `noetl server stop` stops it")
+    _check_others(fleet, "server", settings)
     url = _url(settings)
-    flags = [
-        word
-        for name, value in (("--host", host), ("--port", port), ("--store", store))
-        if value
-        for word in (name, value)
-    ]
+    flags = _flags(host=host, port=port, store=store)
     children = [_child(["server", "start", *flags], {DETACHED: "1"})]
     try:
         fleet.enlist("server", children[0].pid, url=url)
         wait_ready(url, lambda: children[0].poll() is None)
         token = _admin_token(settings)
-        joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token}
-        children += [_child(["worker", "start"], joined) for _ in range(workers)]
+        joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token, DETACHED: "1"}
+        for name in _free_names(fleet, workers):
+            children.append(_child(["worker", "start"], joined))
+            fleet.enlist(name, children[-1].pid)
         terminal.note(f"NoETL is at {url}, with {workers} workers")
         if sys.stderr.isatty():  # an address that signs in belongs to the person at the terminal, not into a log
             terminal.note(f"  open {url}{settings.server_prefix}/#token={token}")
         else:
             terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
-        terminal.note(f"  noetl execute PATH --server {url}")
+        terminal.note("  noetl register FILE, noetl execute PATH, noetl executions: here or in another terminal")
         terminal.note("  Ctrl-C stops everything")
         while all(child.poll() is None for child in children):
             time.sleep(0.2)
@@ -215,11 +226,19 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
     except KeyboardInterrupt:
         return 0
     finally:
-        for child in reversed(children):
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
-        for child in children:
-            child.wait()
+        # First the workers, which give back what they hold; the server takes it.
+        _end(children[1:])
+        _end(children[:1])
+
+
+def _end(children: list[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+    for child in children:
+        child.wait()
+        if child.stdin is not None:
+            child.stdin.close()
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────
@@ -268,17 +287,69 @@ def _admin_token(settings: Settings) -> str:
 
     token = admin_token(settings.home)
     if token is None:
-        raise RequestRefused("there is no token: set NOETL_TOKEN to one with the role worker, or start a server here")
+        raise RequestRefused(
+            "there is no server here yet: `noetl server start` starts one; for one elsewhere set NOETL_SERVER_URL "
+            "and NOETL_TOKEN (a token with the role worker)"
+        )
     return token
 
 
-def _serve(settings: Settings, fleet: Fleet) -> None:
+def _called(name: str | None) -> str:
+    """The name of a server among the processes of this home."""
+    if name is None:
+        return "server"
+    if not NAME.fullmatch(name):
+        raise click.BadParameter(f"{name!r} is no name: letters, digits, _ and -", param_hint="--name")
+    return f"server-{name}"
+
+
+def _check_others(fleet: Fleet, called: str, settings: Settings) -> None:
+    """A home has one server, unless they share a Postgres and have names of their own."""
+    running = fleet.members("server")
+    if not running:
+        return
+    told = ", ".join(f"{member.url} (process {member.pid})" for member in running)
+    if any(member.name == called for member in running):
+        more = "; with --name and --port another one can run beside it" if _shares(settings) else ""
+        raise Conflict(f"a server runs already at {told}; `noetl server stop` stops it{more}")
+    if not _shares(settings):
+        raise Conflict(
+            f"a server runs already at {told}; several at once need a store on Postgres "
+            "(--store postgresql://user:password@host/database)"
+        )
+
+
+def _shares(settings: Settings) -> bool:
+    return settings.store.startswith(("postgres:", "postgresql:"))
+
+
+def _free_names(fleet: Fleet, count: int) -> list[str]:
+    taken = {member.name for member in fleet.members("worker")}
+    return [name for number in range(1, 1000) if (name := f"worker-{number}") not in taken][:count]
+
+
+def _check_token(settings: Settings) -> None:
+    """A token that the server does not know is said at once; a server that is away is waited for."""
+    from noetl.drivers.server_line import ServerLine
+
+    assert settings.server_url is not None
+    line = ServerLine(settings.server_url, settings.token, timeout=5.0)
+    try:
+        line.ask("POST", "/api/work/extend", {"worker": f"check-{os.getpid()}", "runs": []})
+    except StoreUnavailable as problem:
+        terminal.warn(f"{problem}; the worker waits for it")
+    finally:
+        line.close()
+
+
+def _serve(settings: Settings, fleet: Fleet, called: str) -> None:
     from noetl.server import serve
 
     _log_to_stderr(settings)
+    _end_with_parent()
     if not os.environ.get(DETACHED):
-        fleet.enlist("server", os.getpid(), url=_url(settings))
-        terminal.note(f"the server listens at {_url(settings)}; Ctrl-C stops it")
+        fleet.join(called, _url(settings))
+        terminal.note(f"the server is at {_url(settings)}; Ctrl-C stops it")
     serve(settings)
 
 
@@ -287,7 +358,22 @@ def _work(settings: Settings) -> None:
     from noetl.worker import work
 
     _log_to_stderr(settings)
+    _end_with_parent()
     loops.run(work(settings))
+
+
+def _end_with_parent() -> None:
+    """Stop when the terminal that holds our standard input is gone, however it ended."""
+    if not os.environ.get(HELD):
+        return
+    import threading
+
+    def listen() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, name="noetl-held", daemon=True).start()
 
 
 def _log_to_stderr(settings: Settings) -> None:
@@ -300,8 +386,7 @@ def _log_to_stderr(settings: Settings) -> None:
 
 
 def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | None, slots: str | None) -> list[Member]:
-    taken = {member.name for member in fleet.members("worker")}
-    names = [name for number in range(1, 1000) if (name := f"worker-{number}") not in taken][:count]
+    names = _free_names(fleet, count)
     flags = _flags(pool=pool, slots=slots)
     assert settings.server_url is not None
     assert settings.token is not None
@@ -309,6 +394,7 @@ def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | Non
         "NOETL_SERVER_URL": settings.server_url,
         "NOETL_TOKEN": settings.token,
         "NOETL_LOG_FORMAT": settings.log_format,
+        DETACHED: "1",
     }
     return [fleet.start(name, ["worker", "start", *flags], environ) for name in names]
 
@@ -326,7 +412,8 @@ def _stop(fleet: Fleet, members: list[Member]) -> int:
 def _child(arguments: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process of this terminal that does not hear its Ctrl-C: its parent stops it in order."""
     command = [sys.executable, "-m", "noetl.clictl", *arguments]
-    return subprocess.Popen(command, env={**os.environ, **environ}, process_group=0)
+    environ = {**os.environ, **environ, HELD: "1"}
+    return subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE)
 
 
 def _wait_ready(fleet: Fleet, member: Member) -> None:

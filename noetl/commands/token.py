@@ -16,17 +16,25 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
 ROLES = ("viewer", "operator", "author", "admin", "worker")
 
 
-@click.group()
+class _Verbs(click.Group):
+    """`add` and `remove` are other words for `create` and `revoke`; they work and are not listed."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of a word."""
+        return super().get_command(ctx, {"add": "create", "remove": "revoke"}.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Verbs)
 def token() -> None:
     """Make and forget tokens, which the web page and programs sign in with."""
 
 
-@token.command("add")
+@token.command("create")
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
 @as_json
 @talk
-def add(name: str, role: str, as_json: bool) -> None:
+def create(name: str, role: str, as_json: bool) -> None:
     """Make a token called NAME and print it: it is not shown again.
 
     viewer looks; operator starts, cancels, pauses, signals, reruns; author registers playbooks; admin keeps
@@ -57,15 +65,20 @@ def list_(as_json: bool) -> None:
         terminal.note("there are no tokens yet; the first start of a server makes the admin's")
 
 
-@token.command("remove")
+@token.command("revoke")
 @click.argument("name")
 @talk
-def remove(name: str) -> None:
+def revoke(name: str) -> None:
     """Forget a token: who signed in with it is signed out."""
-    from noetl.errors import NotFound
+    from noetl.errors import Conflict, NotFound
 
-    if not _tokens().remove(name):
+    tokens = _tokens()
+    known = {each.name: each.role for each in tokens.all()}
+    if name not in known:
         raise NotFound(f"there is no token {name!r}; `noetl token list` shows what there is")
+    if known[name] == "admin" and list(known.values()).count("admin") == 1:
+        raise Conflict(f"{name} is the only admin's token; `noetl token create NAME --role admin` makes another first")
+    tokens.remove(name)
     terminal.note(f"token {name} is forgotten")
 
 

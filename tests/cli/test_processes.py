@@ -94,3 +94,83 @@ def test_dev_runs_everything_until_it_is_interrupted(noetl: Shell):
     while noetl("server", "status").returncode == 0 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert noetl("server", "status").returncode == 4
+
+
+def test_what_dev_started_ends_with_it_however_it_ends(noetl: Shell):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "noetl.clictl", "dev", "--workers", "1"],
+        env=noetl.environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        assert "NoETL is at" in process.stderr.readline()
+        (worker,) = json.loads(noetl("worker", "status", "--json").stdout)
+        again = noetl("dev")
+        assert again.returncode == 2
+        assert f"http://127.0.0.1:{noetl.port} (process" in again.stderr
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and (
+        noetl("server", "status").returncode == 0 or noetl("worker", "status").returncode == 0
+    ):
+        time.sleep(0.1)
+    assert noetl("server", "status").returncode == 4
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker["pid"], 0)
+
+
+def test_a_taken_port_and_a_wrong_token_are_said_in_a_line(noetl: Shell):
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", noetl.port))
+        other.listen()
+        started = noetl("server", "start")
+    assert started.returncode == 2
+    assert "taken by another program" in started.stderr
+    noetl("server", "start", "--background")
+    noetl.environ["NOETL_TOKEN"] = "noetl_nonsense"
+    for words in (("worker", "start"), ("worker", "start", "--background"), ("worker", "scale", "2")):
+        refused = noetl(*words)
+        assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+        assert "does not know this token" in refused.stderr
+    del noetl.environ["NOETL_TOKEN"]
+
+
+def test_a_killed_server_leaves_nothing_that_stands_in_the_way(noetl: Shell):
+    noetl("server", "start", "--background")
+    killed = json.loads(noetl("server", "status", "--json").stdout)["pid"]
+    os.kill(killed, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while noetl("server", "status").returncode == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert noetl("server", "start", "--background").returncode == 0
+    beside = noetl("server", "start", "--name", "two", "--port", str(free_port()))
+    assert beside.returncode == 2
+    assert "need a store on Postgres" in beside.stderr
+
+
+def test_two_servers_of_one_home_share_a_postgres(noetl: Shell, database: str):
+    noetl.environ["NOETL_STORE"] = database
+    other = free_port()
+    try:
+        assert noetl("server", "start", "--background").returncode == 0
+        started = noetl("server", "start", "--background", "--name", "two", "--port", str(other))
+        assert started.returncode == 0, started.stderr
+        servers = json.loads(noetl("server", "status", "--json").stdout)["servers"]
+        assert [each["name"] for each in servers] == ["server", "server-two"]
+        noetl.environ["NOETL_SERVER_URL"] = f"http://127.0.0.1:{noetl.port},http://127.0.0.1:{other}"
+        doctor = json.loads(noetl("doctor", "--json").stdout)
+        found = [each for each in doctor if each["check"] == "server"]
+        assert [each["status"] for each in found] == ["ok", "ok"], found
+        assert noetl("server", "stop", "--name", "two").returncode == 0
+        found = [each for each in json.loads(noetl("doctor", "--json").stdout) if each["check"] == "server"]
+        assert [each["status"] for each in found] == ["ok", "failed"]
+    finally:
+        noetl("server", "stop")
+    assert noetl("server", "status").returncode == 4

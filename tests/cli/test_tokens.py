@@ -23,3 +23,19 @@ def test_a_name_twice_an_unknown_one_and_an_unknown_role_are_refused_in_words(no
     assert noetl("token", "add", "bob", "--role", "king").code == 2
     unknown = noetl("token", "remove", "eve")
     assert unknown.code == 2 and "noetl token list" in unknown.err
+
+
+def test_the_last_admin_stays_and_a_revoked_ones_file_goes(noetl, tmp_path):
+    from noetl.api.access import Tokens
+
+    home = tmp_path / "home"
+    Tokens.prepare(home)
+    refused = noetl("token", "revoke", "admin")
+    assert refused.code == 2
+    assert "the only admin" in refused.err
+    made = noetl("token", "create", "boss", "--role", "admin")
+    assert made.out.startswith("noetl_")
+    assert noetl("token", "revoke", "admin").code == 0
+    assert not (home / "admin.token").exists()
+    assert [each["name"] for each in noetl("token", "list", "--json").json] == ["boss"]
+    assert noetl("token", "revoke", "nobody").code == 2
