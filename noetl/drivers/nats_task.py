@@ -8,7 +8,6 @@ from typing import Any
 
 import nats
 from msgspec import DecodeError
-from nats.errors import TimeoutError as Nothing
 from nats.js.errors import BucketNotFoundError, NoKeysError
 
 from noetl.drivers import nats as driver
@@ -117,7 +116,7 @@ class _Task:
         subscription = await self.client.jetstream().pull_subscribe(subject, durable=durable, stream=stream)
         try:
             messages = await subscription.fetch(int(self._given("limit") or 100), timeout=self.call.timeout.read or 1)
-        except Nothing:
+        except TimeoutError:  # the driver's own is one, and in places it raises the plain one
             messages = []
         received = [
             {**_received(message), "seq": message.metadata.sequence.stream, "subject": message.subject}

@@ -127,6 +127,12 @@ def _signal(state: State, fact: SignalSent, env: Env, record: Record) -> Reply:
 def _timer(state: State, fact: TimerDue, env: Env, record: Record) -> Reply:
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
+        child = state.children.get(run_id)
+        if child is not None and child.run_id in state.open:
+            why = f"the child took longer than {child.request.timeout_s:g} s (spec.timeout)"
+            outcome = Outcome("error", error=error_info("timeout", why))
+            record([_child_finished(child.request, child.child or "", outcome, early=True)], child.seq)
+            continue
         step_run = state.runs.get(run_id)
         if step_run is None or step_run.phase == "ended":
             continue
@@ -347,7 +353,7 @@ def _overlapping(
 # ── children ────────────────────────────────────────────────────────────────────────────
 
 
-def _child_finished(request: ChildRequested, child: str, outcome: Outcome) -> ChildFinished:
+def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, early: bool = False) -> ChildFinished:
     return ChildFinished(
         step=request.step,
         step_run_id=request.step_run_id,
@@ -357,6 +363,7 @@ def _child_finished(request: ChildRequested, child: str, outcome: Outcome) -> Ch
         visit=request.visit,
         attempt=request.attempt,
         path=request.path,
+        early=early,
     )
 
 

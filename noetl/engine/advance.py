@@ -259,7 +259,7 @@ class _Advance(Struct, eq=False, gc=False):
         else:  # no worker runs it as it is: there is something to decide
             self.pending.append((event, self.state.seq))
 
-    def _owes_run(self, event: WorkerLost | ChildFinished) -> None:
+    def _owes_run(self, event: WorkerLost) -> None:
         self.queued[iteration_id(event.step_run_id, event.path)] = None
 
     def _owes_child(self, event: Any) -> None:
@@ -331,7 +331,7 @@ _OWES: dict[type[Event], Any] = {
     WorkerLost: _Advance._owes_run,
     ChildRequested: _Advance._owes_child,
     ChildStarted: _Advance._owes_child,
-    ChildFinished: _Advance._owes_run,
+    ChildFinished: _Advance._owes_child,
     LoopStarted: _Advance._owes_iterations,
     IterationDone: _Advance._owes_iterations,
     IterationFailed: _Advance._owes_iterations,

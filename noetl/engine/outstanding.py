@@ -65,7 +65,8 @@ def leases(state: State) -> Iterator[tuple[str, int, str]]:
 def command_for(state: State, child: Child) -> Command:
     """What is owed to a child execution: a start, an ear, or an end."""
     if state.ending is not None or child.run_id not in state.open:
-        return CancelChild(child.key, child.child, "its caller has ended")
+        why = "its caller has ended" if child.run_id else "it took longer than the calling task's spec.timeout"
+        return CancelChild(child.key, child.child, why)
     if child.child is not None:
         return AwaitChild(child.key, child.child)
     request = child.request

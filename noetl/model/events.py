@@ -453,6 +453,7 @@ class ChildRequested(Event, frozen=True, omit_defaults=True):
     attempt: int = 1
     path: IterationPath = ()
     position: Position | None = None
+    timeout_s: float | None = None  # the calling task's own time
 
 
 class ChildStarted(Event, frozen=True, omit_defaults=True):
@@ -470,7 +471,7 @@ class ChildStarted(Event, frozen=True, omit_defaults=True):
 
 
 class ChildFinished(Event, frozen=True, omit_defaults=True):
-    """The child ended; its output is the calling task's outcome."""
+    """The child ended; its output is the calling task's outcome. `early`: the time of the task was up."""
 
     NAME = "child.finished"
     ENTITY = "task"
@@ -483,6 +484,7 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
     visit: int = 1
     attempt: int = 1
     path: IterationPath = ()
+    early: bool = False
 
 
 class WorkerLost(Event, frozen=True, omit_defaults=True):

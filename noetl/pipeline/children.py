@@ -14,7 +14,7 @@ _PARAMETERS = frozenset({"path", "version", "payload", "return_step", "entry_ste
 _NO = frozenset({"false", "no", "off", "0", ""})
 
 
-def child_request(frame: Frame, level: Level, rendered: Mapping[str, Any]) -> ChildRequested:
+def child_request(frame: Frame, level: Level, rendered: Mapping[str, Any], spec: Mapping[str, Any]) -> ChildRequested:
     """The event by which the server learns of the call; the run is let go after it."""
     path = rendered.get("path")
     if not isinstance(path, str) or not path:
@@ -39,7 +39,21 @@ def child_request(frame: Frame, level: Level, rendered: Mapping[str, Any]) -> Ch
         attempt=level.attempt,
         path=frame.path,
         position=position_of(frame),
+        timeout_s=_seconds(spec.get("timeout")),
     )
+
+
+def _seconds(timeout: Any) -> float | None:
+    value = timeout.get("total") if isinstance(timeout, Mapping) else timeout
+    if value is None:
+        return None
+    try:
+        seconds = float(value) if not isinstance(value, bool) else -1.0
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not seconds > 0:
+        raise TemplateError(f"spec.timeout is a number of seconds, not {value!r}", path="spec/timeout", kind="schema")
+    return seconds
 
 
 def _text(value: Any) -> str | None:

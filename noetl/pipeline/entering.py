@@ -121,7 +121,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         spec = _spec(frame, level, compiled, rendered)
         names["input"] = level.input
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
-        request = child_request(frame, level, rendered) if compiled.suspends else None
+        request = child_request(frame, level, rendered, spec) if compiled.suspends else None
     except NEEDS:
         frame.draws.rewind(mark)
         names["input"] = level.input

@@ -33,6 +33,7 @@ SPEC = ToolSpec(
         "wait": Field("boolean", "`false`: do not wait; the output is the child's execution id.", default=True),
     },
     open_fields=True,
+    spec_keys={"timeout": "`total` seconds for the child; then it is cancelled."},
     suspends=True,
     example="- name: score\n  kind: playbook\n  path: scoring/user\n"
     '  payload:\n    user_id: "{{ iter.user.id }}"\n  return_step: finalize\n',

@@ -267,3 +267,49 @@ def test_a_child_is_found_as_a_file_beside_its_caller(stage, tmp_path):
     )
     result = stage.do(stage.engine.run(tmp_path / "main.yaml", timeout=20))
     assert (result.status, result.data) == ("success", {"answer": 18})
+
+
+SLOW = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: slow, path: e2e/slow}
+workload: {seconds: 30}
+workflow:
+  - step: start
+    tool:
+      kind: python
+      input: {seconds: "{{ workload.seconds }}"}
+      code: |
+        import time
+        time.sleep(seconds)
+        result = "done"
+"""
+
+
+def test_the_calling_tasks_own_timeout_ends_the_child_and_may_be_retried(stage, play):
+    stage.register(SLOW)
+    ran = play("""
+    workflow:
+      - step: start
+        tool:
+          - name: call
+            kind: playbook
+            path: e2e/slow
+            payload: {seconds: "{{ 30 if _attempt == 1 else 0 }}"}
+            spec:
+              timeout: 1
+              policy:
+                rules:
+                  - {when: "{{ output.error.kind == 'timeout' }}", then: {do: retry, attempts: 2, delay: 0}}
+        next: {arcs: [{step: gives_up}]}
+      - step: gives_up
+        tool: {kind: playbook, path: e2e/slow, spec: {timeout: {total: 0.3}}}
+    """)
+    assert ran.status == "failed"
+    assert ran.result.error["kind"] == "timeout"
+    assert "the child took longer than 0.3 s" in ran.result.error["message"]
+    early = [(event.early, event.outcome.status) for event in ran.of("child.finished")]
+    assert early.count((True, "error")) == 2
+    assert (False, "ok") in early
+    for started in ran.of("child.started"):
+        assert stage.do(stage.orchestrator.summary(started.child)).status in ("cancelled", "success")

@@ -150,7 +150,8 @@ def test_a_repeated_attempt_is_stored_once_in_a_stream(do: Any, nats_server: str
     assert do("js_get", stream=do.name, seq=1).data["data"] == {"n": 1}
     assert do("js_get_msg", stream=do.name, subject=f"{do.name}.a").data["seq"] == 1
     assert do("js_info", stream=do.name).data["messages"] == 1
-    fetched = do("js_fetch", stream=do.name, consumer="reader", subject=f"{do.name}.>").data
+    patient = Timeout(read=10)
+    fetched = do("js_fetch", stream=do.name, consumer="reader", subject=f"{do.name}.>", timeout=patient).data
     assert [message["data"] for message in fetched["messages"]] == [{"n": 1}]
     empty = do("js_fetch", stream=do.name, consumer="reader", subject=f"{do.name}.>", timeout=Timeout(read=0.2))
     assert empty.data == {"messages": [], "count": 0}

@@ -115,6 +115,8 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     run.child = key
     _saw(run, event)
     state.children[key] = Child(key, run.id, event, state.seq)
+    if event.timeout_s is not None and event.wait:
+        state.due[key] = at + event.timeout_s
 
 
 def _answered(state: State, key: str, outcome: Outcome) -> None:
@@ -138,7 +140,11 @@ def _child_started(state: State, event: ChildStarted, at: float) -> None:
 @applies(ChildFinished)
 def _child_finished(state: State, event: ChildFinished, at: float) -> None:
     key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+    child = state.children[key]
     _answered(state, key, event.outcome)
+    state.due.pop(key, None)
+    if event.early:  # nobody waits for it, yet it has to be ended
+        state.children[key] = Child(key, "", child.request, child.seq, child.child)
 
 
 @applies(ReportRefused)
