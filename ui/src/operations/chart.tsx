@@ -40,7 +40,7 @@ export function Chart({ title, unit, times, series, every, digits = 0 }: ChartPr
 
   const first = times[0] ?? 0;
   const last = times[times.length - 1] ?? 1;
-  const from = Math.min(first, last - 5 * 60_000);
+  const from = Math.min(first, last - 2 * 60_000);
   const top = niceTop(Math.max(...series.flatMap((each) => each.values), 0));
   const x = (time: number) => LEFT + ((time - from) / Math.max(1, last - from)) * (width - LEFT - RIGHT);
   const y = (value: number) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);

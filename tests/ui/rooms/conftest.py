@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import Cluster
+from tests.ui.browsing import ROOT, Tab
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server and a worker of eight slots over an empty home."""
+    cluster = Cluster(Path(tmp_path_factory.mktemp("home")), NOETL_SLOTS="8")
+    try:
+        cluster.start_server()
+        cluster.start_worker()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def opened(new_tab: Callable[..., Tab], cluster: Cluster) -> Callable[..., Tab]:
+    """Opens an address of the page in a tab of its own, signed in."""
+
+    def opened(path: str, *, token: str | None = None, **look: object) -> Tab:
+        return new_tab(**look).sign_in(token or cluster.token).open(path)
+
+    return opened
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> None:
+    """A machine that is busy with other tests may take its time."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=20_000)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Callable[[Tab, str], None]:
+    """Takes a picture of a tab; the docs keep it when `make screenshots` asks for it."""
+    folder = ROOT / "docs" / "images" if os.environ.get("NOETL_SCREENSHOTS") else tmp_path
+
+    def picture(tab: Tab, name: str) -> None:
+        tab.page.screenshot(path=folder / f"{name}.png", animations="disabled")
+
+    return picture

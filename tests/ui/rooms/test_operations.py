@@ -1,0 +1,163 @@
+"""The pages of operations in a real browser: health, charts, workers, schedules, credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from noetl.api.access import Tokens
+from tests.api.serving import Cluster
+from tests.ui.browsing import Tab
+
+Opened = Callable[..., Tab]
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+NOOP = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: ticked, path: tests/ticked}
+workflow:
+  - step: start
+    tool: {kind: noop}
+"""
+
+LONG = NOOP.replace("ticked", "long").replace("{kind: noop}", "{kind: python, code: 'import time; time.sleep(60)'}")
+NOBODY = NOOP.replace("ticked", "nobody") + "    spec: {pool: gpu}\n"
+
+
+def test_the_overview_says_that_all_is_well_and_who_is_missing(opened: Opened, cluster: Cluster):
+    tab = opened("/operations")
+    page = tab.page
+    expect(page.get_by_label("Health")).to_contain_text("Healthy")
+    expect(page.get_by_role("img", name=re.compile("^Queue"))).to_be_visible()
+    expect(page.get_by_label("Pools").get_by_text("default", exact=True)).to_be_visible()
+    status, document = cluster.ask("POST", "/api/execute", {"content": NOBODY})
+    assert status == 202
+    expect(page.get_by_label("Pools")).to_contain_text("noetl worker start --pool gpu")
+    cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel")
+
+
+def test_a_chart_is_read_by_keys(opened: Opened):
+    tab = opened("/operations")
+    page = tab.page
+    chart = page.get_by_role("img", name=re.compile("^Events"))
+    chart.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("figure", has=chart).locator("circle")).to_have_count(1)
+
+
+def test_workers_are_shown_with_what_they_hold(opened: Opened, cluster: Cluster):
+    _, document = cluster.ask("POST", "/api/execute", {"content": LONG})
+    tab = opened("/operations/workers")
+    page = tab.page
+    held = page.get_by_role("table").get_by_role("link", name="start")
+    expect(held).to_have_attribute("href", re.compile(document["execution_id"]))
+    expect(page.get_by_role("meter")).to_have_accessible_name(re.compile(r"^1 of \d+ slots in use"))
+    cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel")
+    expect(page.get_by_text("nothing", exact=True)).to_be_visible()
+
+
+def test_a_credential_is_written_and_never_shown(opened: Opened, cluster: Cluster):
+    tab = opened("/operations/credentials")
+    page = tab.page
+    expect(page.get_by_role("heading", name="No credentials yet")).to_be_visible()
+    page.get_by_role("button", name="Add credential").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Name", exact=True).fill("shop db")
+    form.get_by_label("Type").fill("postgres")
+    expect(form.get_by_label("Value of password")).to_have_attribute("type", "password")
+    form.get_by_label("Value of host").fill("db.example")
+    form.get_by_label("Value of password").fill("correct-horse")
+    form.get_by_role("button", name="Keep it").click()
+    expect(form.get_by_role("alert")).to_contain_text("A name begins with a letter")
+    form.get_by_label("Name", exact=True).fill("shop_db")
+    form.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_role("cell", name="shop_db", exact=True)).to_be_visible()
+    assert "correct-horse" not in page.content()
+    assert "correct-horse" not in str(cluster.ask("GET", "/api/credentials/shop_db"))
+    page.reload()
+    expect(page.get_by_role("cell", name="shop_db", exact=True)).to_be_visible()
+    assert "correct-horse" not in page.content()
+
+    page.get_by_role("button", name="Replace shop_db").click()
+    expect(page.get_by_label("Value of password")).to_have_value("")
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Forget shop_db").click()
+    page.get_by_role("button", name="Forget it").click()
+    expect(page.get_by_role("heading", name="No credentials yet")).to_be_visible()
+    assert cluster.ask("GET", "/api/credentials/shop_db")[0] == 404
+
+
+def test_a_schedule_is_tried_added_paused_and_removed(opened: Opened, cluster: Cluster):
+    cluster.ask("POST", "/api/catalog/register", {"content": NOOP})
+    tab = opened("/operations/schedules")
+    page = tab.page
+    page.get_by_role("button", name="Add schedule").click()
+    form = page.get_by_role("dialog")
+    tab.forgiven = ("400",)
+    form.get_by_label("When (cron)").fill("61 * * * *")
+    expect(form.get_by_text("is no cron expression")).to_be_visible()
+    form.get_by_label("Playbook").fill("tests/ticked")
+    form.get_by_label("When (cron)").fill("30 6 * * mon-fri")
+    form.get_by_label("Time zone").fill("Europe/Berlin")
+    expect(form.locator(".ticks time")).to_have_count(3)
+    form.get_by_role("button", name="Add", exact=True).click()
+    row = page.get_by_role("row", name=re.compile("tests-ticked"))
+    expect(row).to_contain_text("Europe/Berlin")
+    expect(row.locator("time").first).to_be_visible()
+    row.get_by_role("button", name="Pause").click()
+    expect(row).to_contain_text("paused")
+    assert cluster.ask("GET", "/api/schedules/tests-ticked")[1]["paused"] is True
+    row.get_by_role("button", name="Resume").click()
+    expect(row.get_by_text("paused")).to_have_count(0)
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.get_by_role("heading", name="No schedules yet")).to_be_visible()
+
+
+def test_a_viewer_sees_operations_but_neither_secrets_nor_levers(opened: Opened, cluster: Cluster):
+    token = Tokens(cluster.home).add("ida", "viewer")
+    tab = opened("/operations/schedules", token=token)
+    page = tab.page
+    expect(page.get_by_role("heading", name="No schedules yet")).to_be_visible()
+    expect(page.get_by_role("button", name="Add schedule")).to_have_count(0)
+    expect(page.get_by_role("tab", name="Credentials")).to_have_count(0)
+    assert cluster.ask("GET", "/api/credentials", token=token)[0] == 403
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_pages_have_no_serious_barriers(opened: Opened, dark: bool):
+    tab = opened("/operations", dark=dark)
+    page = tab.page
+    expect(page.get_by_role("img", name=re.compile("^Queue"))).to_be_visible()
+    assert tab.serious_violations() == []
+    for name, sign in (
+        ("Workers", "Pool"),
+        ("Schedules", "noetl schedule add"),
+        ("Credentials", "noetl credential set"),
+    ):
+        page.get_by_role("tab", name=name).click()
+        expect(page.get_by_text(sign).first).to_be_visible()
+        assert tab.serious_violations() == [], name
+    page.get_by_role("button", name="Add credential").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert tab.serious_violations() == []
+
+
+def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
+    tab = opened("/operations", width=400, height=800)
+    page = tab.page
+    places = {
+        "": "Pool",
+        "/workers": "Holds",
+        "/schedules": "noetl schedule add",
+        "/credentials": "noetl credential set",
+    }
+    for place, sign in places.items():
+        page.goto(f"{cluster.url}/operations{place}")
+        expect(page.get_by_text(sign).first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, place

@@ -1,0 +1,123 @@
+"""The main pages as the docs show them: at a desk and on a telephone, light and dark.
+
+Every run takes the pictures; `make screenshots` keeps them in docs/images, after a while of work that the charts can show.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.api.serving import Cluster
+from tests.ui.browsing import ROOT, Tab
+
+Opened = Callable[..., Tab]
+Picture = Callable[[Tab, str], None]
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+EXAMPLES = ("hello", "fan_out_and_join", "best_effort", "workbook", "quickstart/playbook")
+
+WAITING = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: nightly_report, path: reports/nightly}
+workload: {pages: 12}
+workflow:
+  - step: start
+    loop:
+      in: "{{ range(workload.pages) | list }}"
+      iterator: page
+      spec: {mode: parallel, max_in_flight: 12}
+    tool: {kind: python, code: "import time; time.sleep(1.5)"}
+"""
+FAILING = WAITING.replace("nightly", "broken").replace("time.sleep(1.5)", "raise ValueError(1)")
+
+
+@pytest.fixture(scope="module")
+def furnished(cluster: Cluster) -> Cluster:
+    """A server with playbooks, versions and schedules on it."""
+    for name in EXAMPLES:
+        text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
+        if name == "fan_out_and_join":
+            older = text.replace("amount: 120", "amount: 80").replace("  # Several live branches", "  # All branches")
+            assert cluster.ask("POST", "/api/catalog/register", {"content": older})[0] == 201
+        assert cluster.ask("POST", "/api/catalog/register", {"content": text})[0] == 201
+    for text in (WAITING, FAILING):
+        assert cluster.ask("POST", "/api/catalog/register", {"content": text})[0] == 201
+    for path, cron, tz in (
+        ("reports/nightly", "30 2 * * *", "Europe/Amsterdam"),
+        ("examples/quickstart", "*/15 8-18 * * mon-fri", "America/New_York"),
+        ("examples/hello", "0 9 1 * *", "UTC"),
+    ):
+        assert cluster.ask("POST", "/api/schedules", {"path": path, "cron": cron, "tz": tz})[0] == 201
+    assert cluster.ask("POST", "/api/schedules/examples-hello/pause")[0] == 200
+    return cluster
+
+
+def test_the_catalogue_and_the_form(opened: Opened, furnished: Cluster, picture: Picture):
+    tab = opened("/playbooks")
+    expect(tab.page.get_by_role("link", name="examples/quickstart", exact=True)).to_be_visible()
+    picture(tab, "playbooks")
+    tab.page.get_by_role("button", name="Run examples/quickstart").click()
+    expect(tab.page.get_by_label("endpoints")).to_be_visible()
+    picture(tab, "run-form")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_editor_beside_its_net(opened: Opened, furnished: Cluster, picture: Picture, dark: bool):
+    tab = opened("/playbooks/examples/fan_out_and_join", dark=dark)
+    net = tab.page.get_by_label("Net", exact=True)
+    expect(net.get_by_text("ask_for_approval")).to_be_visible()
+    expect(tab.page.locator(".cm-content")).to_contain_text("apiVersion")
+    if dark:
+        tab.page.locator(".cm-line", has_text="amount: 120").click()
+        tab.page.keyboard.press("End")
+        tab.page.keyboard.insert_text("\nworkfow: []")
+        finding = tab.page.locator(".findings li.error").first
+        expect(finding).to_be_visible()
+        tab.page.locator(".cm-lintRange-error").first.hover()
+        expect(tab.page.locator(".cm-diagnostic").first).to_be_visible()
+    picture(tab, f"editor{'-dark' if dark else ''}")
+
+
+def test_two_versions_beside_each_other(opened: Opened, furnished: Cluster, picture: Picture):
+    tab = opened("/playbooks/examples/fan_out_and_join?tab=versions")
+    expect(tab.page.locator(".line.added").first).to_be_visible()
+    picture(tab, "versions")
+
+
+def test_operations_at_work(opened: Opened, furnished: Cluster, picture: Picture):
+    until = time.monotonic() + (70 if os.environ.get("NOETL_SCREENSHOTS") else 0)
+    rounds = 0
+    while rounds == 0 or time.monotonic() < until:
+        rounds += 1
+        for path in ("reports/nightly", "examples/best_effort", "examples/hello", "reports/broken")[: 3 + rounds % 2]:
+            assert (
+                furnished.ask("POST", "/api/execute", {"path": path, "payload": {"pages": 4 + 9 * rounds % 23}})[0]
+                == 202
+            )
+        if time.monotonic() < until:
+            time.sleep(2 + rounds % 3)
+    tab = opened("/operations")
+    expect(tab.page.get_by_label("Health")).to_contain_text("Healthy")
+    expect(tab.page.get_by_role("img", name=re.compile("^Events"))).to_be_visible()
+    picture(tab, "operations")
+    tab = opened("/operations", dark=True, width=400, height=860)
+    expect(tab.page.get_by_label("Health")).to_contain_text("Healthy")
+    picture(tab, "operations-phone")
+    tab = opened("/operations/schedules")
+    expect(tab.page.get_by_text("Europe/Amsterdam")).to_be_visible()
+    picture(tab, "schedules")
+
+
+def test_the_editor_on_a_telephone(opened: Opened, furnished: Cluster, picture: Picture):
+    tab = opened("/playbooks/examples/hello", width=400, height=860)
+    expect(tab.page.locator(".cm-content")).to_contain_text("apiVersion")
+    expect(tab.page.get_by_label("Net", exact=True).get_by_text("start", exact=True)).to_be_visible()
+    picture(tab, "editor-phone")
