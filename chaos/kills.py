@@ -15,8 +15,9 @@ from contextlib import suppress
 import psycopg
 from msgspec import Struct, field
 
+from chaos.findings import Finding
 from chaos.judging import Judgement, judge
-from chaos.machine import Cluster
+from chaos.machine import Cluster, running
 
 ITEMS = 4
 RETRY = "{do: retry, attempts: 400, delay: 0.3}"
@@ -138,3 +139,29 @@ def _effects(cluster: Cluster, executions: int) -> list[str]:
             if count != 1:
                 broken.append(f"effect {item} of request {number} was done {count} times")
     return broken + [f"an effect nobody asked for: {each}" for each in counted]
+
+
+def experiment(*, quick: bool) -> Finding:
+    """G2, on the cluster that `noetl cluster start` gives."""
+    executions, kills = (40, 12) if quick else (200, 100)
+    with running(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="16") as cluster:
+        prepare(cluster)
+        done = kill_while_running(cluster, executions=executions, kills=kills, within=300)
+    judged = done.judged
+    return Finding(
+        part="kills",
+        guarantee="G2",
+        target="SIGKILL over servers, workers, Postgres and NATS while 200 executions run: 0 lost, 0 doubled",
+        did=f"`noetl cluster start` (2 servers, 4 workers, Postgres, NATS); {executions} executions of "
+        f"{ITEMS + 2} runs, {ITEMS + 1} of them with an effect in a database; {kills} kills meanwhile.",
+        figures={
+            "SIGKILLs": f"{done.total} ({', '.join(f'{count} {name}' for name, count in sorted(done.kills.items()))})",
+            "executions that ended well": f"{judged.outcomes['success']} of {executions}",
+            "effects lost or doubled": str(sum("effect" in each for each in judged.broken)),
+            "broken promises in the logs": str(len(judged.broken)),
+            "events": f"{judged.events:,}",
+            "leases taken back or given back": str(judged.losses),
+            "all had ended after the last kill in": f"{done.recovered[-1]:.1f} s",
+        },
+        broken=judged.broken,
+    )

@@ -1,0 +1,114 @@
+"""G5: workers are stopped in the middle of their runs and go on later, when others have done their work.
+
+A stopped worker (SIGSTOP) is silent; its runs are given to others after the lease's term. When it goes on (SIGCONT), it
+reports what it had in hand: nothing of that may be accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from chaos.findings import Finding, percentile
+from chaos.judging import judge
+from chaos.solo import solo, submit
+from noetl.backends import open_stores
+from noetl.model.events import Recorded, StepStarted
+from tests.api.serving import Cluster
+
+TERM = 2.0
+GRACE = 2.0
+PLAYBOOK = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: zombies, path: chaos/zombies}
+workflow:
+  - step: hold
+    tool: {kind: python, code: "import time; time.sleep(1.5); result = 1"}
+    next: {arcs: [{step: after}]}
+  - step: after
+    tool: {kind: noop}
+"""
+
+
+def experiment(*, quick: bool) -> Finding:
+    """Rounds: submit, wait until workers hold runs, stop them, wait for the others, let them go on."""
+    goal, slots = (16, 8) if quick else (200, 16)
+    zombies = 0
+    delays: list[float] = []
+    ids: list[str] = []
+    settings = {"NOETL_SERVER_LEASE_SECONDS": f"{TERM:g}", "NOETL_SLOTS": str(slots)}
+    with solo(workers=3, **settings) as cluster:
+        while zombies < goal:
+            fresh = [submit(cluster, PLAYBOOK) for _ in range(2 * slots)]
+            ids += fresh
+            victims = _holding(cluster)
+            stopped = time.time()
+            for worker in cluster.workers[:2]:
+                os.kill(worker.pid, signal.SIGSTOP)
+            held = _leases(cluster, fresh, victims)
+            time.sleep(TERM + GRACE + 1.5)
+            for worker in cluster.workers[:2]:
+                os.kill(worker.pid, signal.SIGCONT)
+            for each in fresh:
+                cluster.finished(each, 60)
+            again = _leases(cluster, fresh, None)
+            taken = [after for run, after in again.items() if run in held and after[0] > held[run][0]]
+            zombies += len(taken)
+            delays += [at - stopped for _, at in taken]
+        judged = judge(str(cluster.home / "noetl.db"), ids)
+    late = [each for each in delays if each > TERM + GRACE]
+    return Finding(
+        part="zombies",
+        guarantee="G5",
+        target="200 paused zombies: 0 stale events accepted; re-lease within the term and 2 s",
+        did=f"One server, 3 workers with {slots} slots, leases of {TERM:g} s; two workers stopped with SIGSTOP in the "
+        "middle of their runs, and let go on when others had them.",
+        figures={
+            "runs of stopped workers": str(zombies),
+            "stale events accepted": str(len(judged.broken)),
+            "given to another after, median / worst": f"{percentile(delays, 0.5):.2f} s / {max(delays):.2f} s",
+            "executions": f"{judged.outcomes['success']} of {len(ids)} ended well",
+        },
+        broken=judged.broken,
+        missed=[f"{len(late)} runs were given on later than {TERM + GRACE:g} s"] if late else [],
+    )
+
+
+def _holding(cluster: Cluster) -> set[str]:
+    """Wait until the first two workers hold runs; their names."""
+    pids = {str(worker.pid) for worker in cluster.workers[:2]}
+    deadline = time.monotonic() + 20
+    busy: dict[str, int] = {}
+    while time.monotonic() < deadline:
+        _, document = cluster.ask("GET", "/api/workers")
+        busy = {
+            each["worker"]: len(each["runs"]) for each in document["items"] if each["worker"].split("-")[-1] in pids
+        }
+        if len(busy) == 2 and min(busy.values()) > 0:
+            return set(busy)
+        time.sleep(0.02)
+    raise RuntimeError(f"the workers took no runs: {busy}")
+
+
+def _leases(cluster: Cluster, ids: list[str], workers: set[str] | None) -> dict[str, tuple[int, float]]:
+    """The newest lease of each execution's first step: epoch and when; of these workers only, or of any."""
+    found: dict[str, tuple[int, float]] = {}
+    for log in asyncio.run(_logs(str(cluster.home / "noetl.db"), ids)):
+        started = [each for each in log if isinstance(each.body, StepStarted) and each.body.step == "hold"]
+        ended = any(each.body.NAME == "step.done" for each in log)
+        if started and isinstance(started[-1].body, StepStarted):
+            body = started[-1].body
+            if workers is None or (body.worker in workers and not ended):
+                found[log[0].execution_id] = (body.epoch, started[-1].at)
+    return found
+
+
+async def _logs(store: str, ids: list[str]) -> list[list[Recorded]]:
+    events, _ = open_stores(store)
+    try:
+        return [await events.read(each) for each in ids]
+    finally:
+        await events.close()
