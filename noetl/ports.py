@@ -6,7 +6,7 @@ the contract suites in `noetl.testing` hold its tests.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -319,14 +319,17 @@ class RunQueue(Protocol):
     async def put(self, runs: Sequence[QueuedRun]) -> None:
         """Let them wait (one that waits already waits once)."""
 
-    async def take(self, claim: Claim, *, wait: float) -> list[QueuedRun]:
-        """Up to `claim.slots` runs of the claim's pool, fair between executions; waits up to `wait` seconds."""
+    async def take(self, claim: Claim) -> list[QueuedRun]:
+        """Up to `claim.slots` runs of the claim's pool that wait now, fair between executions."""
+
+    def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever runs of the pool may wait, and once more when the queue closes; the answer ends it."""
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
 
     async def close(self) -> None:
-        """Let go; who waits gets nothing."""
+        """Let go; who watches is woken, and nothing is there."""
 
 
 class PoolDepth(Struct, frozen=True):

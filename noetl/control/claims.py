@@ -23,16 +23,42 @@ GiveBack = Callable[[Claim, Sequence[RunOrder]], None]
 
 
 class _Waiter:
-    """A claim at the desk."""
+    """A claim at the desk: it sleeps until orders come, a bell rings or its time is up, and while it is lent."""
 
-    __slots__ = ("claim", "gone", "lent", "orders", "settled")
+    __slots__ = ("_asleep", "claim", "expired", "gone", "lent", "orders", "rung")
 
-    def __init__(self, claim: Claim, orders: asyncio.Future[list[RunOrder]]) -> None:
+    def __init__(self, claim: Claim) -> None:
         self.claim = claim
-        self.orders = orders
+        self.orders: list[RunOrder] | None = None
+        self.rung = False  # since it slept last
+        self.expired = False
         self.lent = False
         self.gone = False
-        self.settled = asyncio.Event()
+        self._asleep: asyncio.Future[None] | None = None
+
+    async def sleep(self) -> None:
+        """Until something happens, however long ago."""
+        while self.lent or not self.rung:
+            self._asleep = asyncio.get_running_loop().create_future()
+            await self._asleep
+        self.rung = False
+
+    def ring(self) -> None:
+        """Something happened; whoever has borrowed the slots gives them back first."""
+        self.rung = True
+        if not self.lent and self._asleep is not None and not self._asleep.done():
+            self._asleep.set_result(None)
+
+    def expire(self) -> None:
+        """Its time is up."""
+        self.expired = True
+        self.ring()
+
+    def settle(self) -> None:
+        """The slots are its own again."""
+        self.lent = False
+        if self.rung:
+            self.ring()
 
 
 class Claims:
@@ -48,30 +74,34 @@ class Claims:
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
         """Runs for this worker; waits up to `wait` seconds for the first one."""
         self.pools[claim.worker] = claim.pool
-        orders = await self.claim_now(claim)
-        if orders or wait <= 0:
-            return orders
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        waiter = _Waiter(claim, loop.create_future())
+        if wait <= 0:
+            return await self.claim_now(claim)
+        waiter = _Waiter(claim)
+        timer = asyncio.get_running_loop().call_later(wait, waiter.expire)
+        unwatch = self._queue.watch(claim.pool, waiter.ring)  # before the first look: nothing comes unnoticed
         try:
-            while (remaining := deadline - loop.time()) > 0:
-                self._waiters[waiter] = None
-                orders = await self._wait_once(waiter, remaining)
-                if orders:
+            while True:
+                orders = await self.claim_now(claim)
+                if orders or waiter.expired:
                     return orders
-            return []
+                self._waiters[waiter] = None
+                await waiter.sleep()
+                if waiter.orders is not None:
+                    return waiter.orders
+                self._waiters.pop(waiter, None)  # its slots are for the queue's runs now, not for offers
         except asyncio.CancelledError:
-            if waiter.orders.done():
-                self._give_back(claim, waiter.orders.result())
+            if waiter.orders is not None:
+                self._give_back(claim, waiter.orders)
             raise
         finally:
+            timer.cancel()
+            unwatch()
             waiter.gone = True
             self._waiters.pop(waiter, None)
 
     async def claim_now(self, claim: Claim) -> list[RunOrder]:
         """Runs that wait in the queue at this moment."""
-        while taken := await self._queue.take(claim, wait=0):
+        while taken := await self._queue.take(claim):
             orders = await self._lease(claim, taken)
             if orders:
                 return orders
@@ -85,55 +115,24 @@ class Claims:
         """The pool a worker said it belongs to."""
         return self.pools.get(worker, DEFAULT_POOL)
 
-    async def _wait_once(self, waiter: _Waiter, seconds: float) -> list[RunOrder]:
-        from_queue = asyncio.ensure_future(self._queue.take(waiter.claim, wait=seconds))
-        taken: list[QueuedRun] = []
-        counted = False  # whether what came from the queue is in `taken` (or was)
-        try:
-            await asyncio.wait((from_queue, waiter.orders), return_when=asyncio.FIRST_COMPLETED)
-            if from_queue.done():
-                taken, counted = from_queue.result(), True
-            if waiter.lent:
-                await waiter.settled.wait()
-            if waiter.orders.done():
-                return waiter.orders.result()
-            if taken:
-                self._waiters.pop(waiter, None)  # its slots are for these runs now, not for offers
-                runs, taken = taken, []
-                return await self._lease(waiter.claim, runs)
-            return []
-        finally:
-            if not counted:  # also when it came in the moment in which we were called off
-                from_queue.cancel()
-                taken = [*taken, *_result_of(*(await asyncio.gather(from_queue, return_exceptions=True)))]
-            if taken:
-                await self._queue.put(taken)
-
     def _offer(self, waiter: _Waiter) -> Offer:
         waiter.lent = True
-        waiter.settled.clear()
         claim = waiter.claim
-
-        def settle() -> None:
-            waiter.lent = False
-            waiter.settled.set()
 
         def answer(reply: Reply) -> None:
             if reply.orders:
-                if waiter.gone or waiter.orders.done():
+                if waiter.gone:
                     self._give_back(claim, reply.orders)
                 else:
                     self._waiters.pop(waiter, None)
-                    waiter.orders.set_result(list(reply.orders))
-            settle()
+                    waiter.orders = list(reply.orders)
+                    waiter.rung = True
+            waiter.settle()
 
-        return Offer(ClaimAny(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool)), answer, settle)
+        fact = ClaimAny(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool))
+        return Offer(fact, answer, waiter.settle)
 
 
 def pool_name(pool: str) -> str | None:
     """A pool as the engine knows it: steps that name none are the default pool's."""
     return None if pool == DEFAULT_POOL else pool
-
-
-def _result_of(answer: list[QueuedRun] | BaseException) -> list[QueuedRun]:
-    return [] if isinstance(answer, BaseException) else answer

@@ -107,7 +107,7 @@ class Workers:
     ) -> tuple[list[Verdict], list[RunOrder]]:
         """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
         claim = Claim(worker, free, self._claims.pool_of(worker))
-        waiting = await self._queue.take(_share(claim), wait=0) if free > 0 else []
+        waiting = await self._queue.take(_share(claim)) if free > 0 else []
         told = [self.executions.tell(execution_of(report.run_id), ReportMade(report, worker)) for report in reports]
         asked = self._ask_for_more(claim, reports, free - len(waiting))
         claimed = self._claim_runs(claim, waiting)

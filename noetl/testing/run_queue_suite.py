@@ -17,6 +17,22 @@ def runs(execution: str, count: int, pool: str = "default") -> list[QueuedRun]:
     return [QueuedRun(execution, f"{execution}:s:1/{n}", pool) for n in range(count)]
 
 
+async def taken_within(queue: RunQueue, claim: Claim, seconds: float = 5.0) -> list[QueuedRun]:
+    """The first runs that can be taken; none when it takes longer."""
+    bell = asyncio.Event()
+    unwatch = queue.watch(claim.pool, bell.set)
+    try:
+        async with asyncio.timeout(seconds):
+            while not (taken := await queue.take(claim)):
+                await bell.wait()
+                bell.clear()
+            return taken
+    except TimeoutError:
+        return []
+    finally:
+        unwatch()
+
+
 class RunQueueSuite:
     """Runs wait for workers: once each, fair between executions, woken without delay."""
 
@@ -33,7 +49,7 @@ class RunQueueSuite:
             queue = await self.open_queue()
             await queue.put(runs("1", 1000))
             await queue.put(runs("2", 1))
-            taken = await queue.take(Claim("w", 10), wait=0)
+            taken = await queue.take(Claim("w", 10))
             assert len(taken) == 10
             assert [run.run_id for run in taken if run.execution_id == "2"] == ["2:s:1/0"]
             assert [run.run_id for run in taken if run.execution_id == "1"] == [f"1:s:1/{n}" for n in range(9)]
@@ -45,8 +61,8 @@ class RunQueueSuite:
             queue = await self.open_queue()
             await queue.put(runs("1", 2))
             await queue.put(runs("1", 2))
-            assert len(await queue.take(Claim("w", 10), wait=0)) == 2
-            assert await queue.take(Claim("w", 10), wait=0) == []
+            assert len(await queue.take(Claim("w", 10))) == 2
+            assert await queue.take(Claim("w", 10)) == []
 
         asyncio.run(self.closing(scenario))
 
@@ -59,34 +75,47 @@ class RunQueueSuite:
             began = time.time()
             waiting = [msgspec.structs.replace(run, since=time.time()) for run in runs("1", 3)]
             await queue.put([*waiting, QueuedRun("2", "2:s:1/0", "gpu", since=time.time())])
-            await queue.take(Claim("w", 1), wait=0)
+            await queue.take(Claim("w", 1))
             depths = {each.pool: each for each in await queue.depths()}
             assert {pool: each.runs for pool, each in depths.items()} == {"default": 2, "gpu": 1}
             assert all(each.since and began - 60 < each.since < began + 60 for each in depths.values())
 
         asyncio.run(self.closing(scenario))
 
-    def test_a_waiting_claim_is_woken_by_a_run_of_its_pool(self) -> None:
+    def test_who_watches_is_woken_by_a_run_of_the_pool(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
-            waiting = asyncio.create_task(queue.take(Claim("w", 1, pool="gpu"), wait=30))
+            waiting = asyncio.create_task(taken_within(queue, Claim("w", 1, pool="gpu")))
             await asyncio.sleep(0)
             await queue.put(runs("1", 1))
             await asyncio.sleep(0)
             assert not waiting.done()
             await queue.put(runs("2", 1, pool="gpu"))
-            assert [run.pool for run in await asyncio.wait_for(waiting, 5)] == ["gpu"]
+            assert [run.pool for run in await waiting] == ["gpu"]
 
         asyncio.run(self.closing(scenario))
 
-    def test_a_claim_gives_up_after_its_time_and_when_the_queue_closes(self) -> None:
+    def test_who_watches_no_more_is_not_woken(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
-            assert await queue.take(Claim("w", 1), wait=0.01) == []
-            waiting = asyncio.create_task(queue.take(Claim("w", 1), wait=30))
-            await asyncio.sleep(0)
+            heard: list[str] = []
+            unwatch = queue.watch("default", lambda: heard.append("first"))
+            queue.watch("default", lambda: heard.append("second"))
+            unwatch()
+            await queue.put(runs("1", 1))
+            assert set(heard) == {"second"}
+
+        asyncio.run(self.closing(scenario))
+
+    def test_who_watches_is_told_of_the_end(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            bell = asyncio.Event()
+            queue.watch("default", bell.set)
+            assert await queue.take(Claim("w", 1)) == []
             await queue.close()
-            assert await asyncio.wait_for(waiting, 5) == []
+            await asyncio.wait_for(bell.wait(), 5)
+            assert await queue.take(Claim("w", 1)) == []
 
         asyncio.run(self.closing(scenario))
 
@@ -96,14 +125,14 @@ class RunQueueSuite:
             await queue.put(runs("1", 3) + runs("2", 2))
             await queue.remove("1", ["1:s:1/1"])
             await queue.remove("2")
-            assert [run.run_id for run in await queue.take(Claim("w", 10), wait=0)] == ["1:s:1/0", "1:s:1/2"]
+            assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["1:s:1/0", "1:s:1/2"]
 
         asyncio.run(self.closing(scenario))
 
     def test_a_claim_that_is_cancelled_takes_nothing_with_it(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
-            waiting = asyncio.create_task(queue.take(Claim("w", 1), wait=30))
+            waiting = asyncio.create_task(taken_within(queue, Claim("w", 1)))
             await asyncio.sleep(0)
             putting = asyncio.create_task(queue.put(runs("1", 1)))
             await asyncio.sleep(0)
@@ -111,7 +140,7 @@ class RunQueueSuite:
             (taken,) = await asyncio.gather(waiting, return_exceptions=True)
             await putting
             if isinstance(taken, BaseException):
-                assert len(await queue.take(Claim("w", 5), wait=5)) == 1
+                assert len(await taken_within(queue, Claim("w", 5))) == 1
             else:
                 assert len(taken) == 1
 

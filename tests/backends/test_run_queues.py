@@ -11,7 +11,7 @@ from noetl.drivers.nats_bus import NatsBus
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.model.work import Claim
 from noetl.ports import RunQueue
-from noetl.testing.run_queue_suite import RunQueueSuite, runs
+from noetl.testing.run_queue_suite import RunQueueSuite, runs, taken_within
 
 
 class TestMemory(RunQueueSuite):
@@ -44,11 +44,11 @@ class TestPostgres(RunQueueSuite):
     def test_servers_share_the_queue_and_wake_each_other(self) -> None:
         async def scenario() -> None:
             here, there = await self.open_queue(), await self.open_queue()
-            waiting = asyncio.create_task(there.take(Claim("w", 3), wait=30))
+            waiting = asyncio.create_task(taken_within(there, Claim("w", 3), 30))
             await here.put(runs("1", 3))
             assert len(await asyncio.wait_for(waiting, 5)) == 3
             await here.put(runs("2", 40))
-            taken = await asyncio.gather(*(queue.take(Claim("w", 5), wait=5) for queue in (here, there) * 4))
+            taken = await asyncio.gather(*(taken_within(queue, Claim("w", 5)) for queue in (here, there) * 4))
             ids = [run.run_id for each in taken for run in each]
             assert len(ids) == len(set(ids)) == 40
 
@@ -72,14 +72,14 @@ class TestPostgres(RunQueueSuite):
                     await original(query, *values)
 
                 monkeypatch.setattr(database, "execute", noted)
-            waiting = asyncio.create_task(there.take(Claim("w", 3), wait=30))
+            waiting = asyncio.create_task(taken_within(there, Claim("w", 3), 30))
             await asyncio.sleep(0.3)
             await here.put(runs("1", 3))
             assert len(await asyncio.wait_for(waiting, 5)) == 3
             assert notices == []
             for bus in buses:
                 await bus.close()
-            waiting = asyncio.create_task(there.take(Claim("w", 3), wait=30))
+            waiting = asyncio.create_task(taken_within(there, Claim("w", 3), 30))
             await asyncio.sleep(0.3)
             await here.put(runs("2", 2))
             assert len(await asyncio.wait_for(waiting, 5)) == 2

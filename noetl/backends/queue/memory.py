@@ -6,8 +6,7 @@ million items does not stand before a playbook of one step.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from noetl.model.work import Claim
@@ -19,8 +18,7 @@ class MemoryRunQueue:
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, dict[str, QueuedRun]]] = {}  # pool -> execution -> run id -> run
-        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}  # in the order they came
-        self._closed = False
+        self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool, in the order they came
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
         """Let them wait."""
@@ -29,26 +27,25 @@ class MemoryRunQueue:
         for pool in {run.pool for run in runs}:
             self._wake(pool)
 
-    async def take(self, claim: Claim, *, wait: float) -> list[QueuedRun]:
-        """Up to `claim.slots` runs, fair between executions; waits up to `wait` seconds."""
-        taken = self._take_now(claim)
-        if taken or wait <= 0 or self._closed:
-            return taken
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while not taken and not self._closed:
-            bell = loop.create_future()
-            self._waiting.setdefault(claim.pool, {})[bell] = None
-            timer = loop.call_at(deadline, _ring, bell)
-            try:
-                await bell
-            finally:
-                timer.cancel()
-                self._waiting[claim.pool].pop(bell, None)
-            taken = self._take_now(claim)
-            if loop.time() >= deadline:
-                break
+    async def take(self, claim: Claim) -> list[QueuedRun]:
+        """Up to `claim.slots` runs that wait now, fair between executions."""
+        executions = self._pools.get(claim.pool)
+        taken: list[QueuedRun] = []
+        while executions and len(taken) < claim.slots:
+            # A share for each execution, so that one append can lease several runs of it.
+            share = max(1, (claim.slots - len(taken)) // len(executions))
+            execution_id = next(iter(executions))
+            runs = executions.pop(execution_id)
+            taken += [runs.pop(run_id) for run_id in tuple(islice(runs, share))]
+            if runs:
+                executions[execution_id] = runs  # to the end of the line
         return taken
+
+    def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever runs of the pool may wait; the answer ends it."""
+        watchers = self._watchers.setdefault(pool, {})
+        watchers[wake] = None
+        return lambda: watchers.pop(wake, None)
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
@@ -62,9 +59,8 @@ class MemoryRunQueue:
                     del executions[execution_id]
 
     async def close(self) -> None:
-        """Let go; who waits gets nothing."""
-        self._closed = True
-        for pool in self._waiting:
+        """Let go; who watches is woken, and nothing is there."""
+        for pool in self._watchers:
             self._wake(pool)
 
     async def depths(self) -> list[PoolDepth]:
@@ -80,24 +76,6 @@ class MemoryRunQueue:
         """How many runs wait in a pool."""
         return sum(len(runs) for runs in self._pools.get(pool, {}).values())
 
-    def _take_now(self, claim: Claim) -> list[QueuedRun]:
-        executions = self._pools.get(claim.pool)
-        taken: list[QueuedRun] = []
-        while executions and len(taken) < claim.slots:
-            # A share for each execution, so that one append can lease several runs of it.
-            share = max(1, (claim.slots - len(taken)) // len(executions))
-            execution_id = next(iter(executions))
-            runs = executions.pop(execution_id)
-            taken += [runs.pop(run_id) for run_id in tuple(islice(runs, share))]
-            if runs:
-                executions[execution_id] = runs  # to the end of the line
-        return taken
-
     def _wake(self, pool: str) -> None:
-        for bell in self._waiting.get(pool, ()):
-            _ring(bell)
-
-
-def _ring(bell: asyncio.Future[None]) -> None:
-    if not bell.done():
-        bell.set_result(None)
+        for wake in list(self._watchers.get(pool, ())):
+            wake()

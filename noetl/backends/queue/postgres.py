@@ -9,7 +9,7 @@ the database empties it, and what is owed is found again in the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.model.work import Claim
@@ -58,7 +58,7 @@ class PostgresRunQueue:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._bells: dict[str, asyncio.Event] = {}
+        self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool
         self._looked: dict[str, float] = {}  # pool -> when it was last found empty, and no bell rang since
         self._listening = False
         self._closed = False
@@ -79,27 +79,47 @@ class PostgresRunQueue:
             self._ring(pool)
             self._database.tell(CHANNEL, pool)
 
-    async def take(self, claim: Claim, *, wait: float) -> list[QueuedRun]:
-        """Up to `claim.slots` runs, fair between executions; waits up to `wait` seconds."""
-        if not self._listening:
-            self._listening = True
-            self._database.listen(CHANNEL, self._ring)
+    async def take(self, claim: Claim) -> list[QueuedRun]:
+        """Up to `claim.slots` runs that wait now, fair between executions.
+
+        A pool that was found empty a moment ago is not looked at again unless a bell rang since."""
+        self._listen()
+        now = asyncio.get_running_loop().time()
+        if self._closed or claim.slots <= 0 or now - self._looked.get(claim.pool, float("-inf")) < POLL_SECONDS:
+            return []
+        self._looked[claim.pool] = now  # before we look: a bell meanwhile takes it away again
+        asked = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots))
+        try:
+            rows = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # Rows may be taken already: they must not go with us.
+            for taken in await asyncio.gather(asked, return_exceptions=True):
+                if isinstance(taken, list):
+                    await self.put([_queued(row) for row in taken])
+            raise
+        if rows:
+            self._looked.pop(claim.pool, None)
+        return [_queued(row) for row in sorted(rows, key=lambda row: (row["turn"], row["run_id"]))]
+
+    def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever runs of the pool may wait, and now and then by itself; the answer ends it."""
+        self._listen()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        bell = self._bells.setdefault(claim.pool, asyncio.Event())
-        while not self._closed:
-            taken = await self._take_now(claim)
-            remaining = deadline - loop.time()
-            if taken or remaining <= 0:
-                return taken
-            bell.clear()
-            if claim.pool not in self._looked:
-                continue  # rung while we looked
-            try:
-                await asyncio.wait_for(bell.wait(), min(remaining, POLL_SECONDS))
-            except TimeoutError:
-                continue
-        return []
+        watchers = self._watchers.setdefault(pool, {})
+
+        timer = loop.call_later(POLL_SECONDS, lambda: look())
+
+        def look() -> None:
+            nonlocal timer
+            timer = loop.call_later(POLL_SECONDS, look)
+            wake()
+
+        def end() -> None:
+            timer.cancel()
+            watchers.pop(wake, None)
+
+        watchers[wake] = None
+        return end
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
@@ -116,34 +136,20 @@ class PostgresRunQueue:
         return [PoolDepth(*row) for row in rows]
 
     async def close(self) -> None:
-        """Let go; who waits gets nothing."""
+        """Let go; who watches is woken, and nothing is there."""
         self._closed = True
-        for bell in self._bells.values():
-            bell.set()
+        self._ring("")
 
-    async def _take_now(self, claim: Claim) -> list[QueuedRun]:
-        now = asyncio.get_running_loop().time()
-        if claim.slots <= 0 or now - self._looked.get(claim.pool, float("-inf")) < POLL_SECONDS:
-            return []
-        self._looked[claim.pool] = now  # before we look: a bell meanwhile takes it away again
-        asked = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots))
-        try:
-            rows = await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            # Rows may be taken already: they must not go with us.
-            for taken in await asyncio.gather(asked, return_exceptions=True):
-                if isinstance(taken, list):
-                    await self.put([_queued(row) for row in taken])
-            raise
-        if rows:
-            self._looked.pop(claim.pool, None)
-        return [_queued(row) for row in sorted(rows, key=lambda row: (row["turn"], row["run_id"]))]
+    def _listen(self) -> None:
+        if not self._listening:
+            self._listening = True
+            self._database.listen(CHANNEL, self._ring)
 
     def _ring(self, pool: str) -> None:
-        for name in [pool] if pool else list(self._bells):
+        for name in [pool] if pool else list(self._watchers):
             self._looked.pop(name, None)
-            if name in self._bells:
-                self._bells[name].set()
+            for wake in list(self._watchers.get(name, ())):
+                wake()
 
 
 def _queued(row: Sequence[object]) -> QueuedRun:

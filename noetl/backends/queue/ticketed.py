@@ -6,7 +6,7 @@ The runs themselves lie in the queue behind it, which is fair between executions
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from noetl.drivers.nats_bus import NatsBus
 from noetl.model.work import Claim
@@ -26,9 +26,13 @@ class TicketedRunQueue:
         for pool, count in Counter(run.pool for run in runs).items():
             self._bus.issue(pool, count)
 
-    async def take(self, claim: Claim, *, wait: float) -> list[QueuedRun]:
+    async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs of the claim's pool."""
-        return await self._queue.take(claim, wait=wait)
+        return await self._queue.take(claim)
+
+    def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever runs of the pool may wait; the answer ends it."""
+        return self._queue.watch(pool, wake)
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
