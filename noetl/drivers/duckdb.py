@@ -258,6 +258,12 @@ def explain(failure: Exception) -> ErrorInfo:
 
     text = re.sub(r"^[\w ]+ Error: ", "", str(failure)).strip()
     details = {"exception_type": type(failure).__name__}
+    missing = re.search(r"required extension '(\w+)|Extension \"?(\w+)\"? (?:not found|is an existing extension)", text)
+    if missing and "extension" in text.lower():
+        name = missing[1] or missing[2]
+        told = f"DuckDB needs its extension {name} for this, and it is not installed here (INSTALL {name}). "
+        told += "Files of object stores can be read without it: kind transfer, or kind object with `file`."
+        return error_info("client_error", told, details=details)
 
     def is_a(*names: str) -> bool:
         return isinstance(failure, tuple(kind for name in names if (kind := getattr(duckdb, name, None)) is not None))

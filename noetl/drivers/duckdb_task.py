@@ -112,11 +112,17 @@ class _Task:
         await self._do(cursor, lambda: cursor.execute("COMMIT"))
         return results
 
+    def _written(self, path: str) -> str:
+        """Where a statement writes to: beside the playbook, in a folder that is there."""
+        place = self.call.host.resolve_path(path)
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        return place
+
     async def _each(self, cursor: Any, statements: list[Statement], limits: Limits) -> list[Result]:
         results: list[Result] = []
         used = 0
         for statement in statements:
-            statement = statement._replace(text=driver.with_paths(statement.text, self.call.host.resolve_path))
+            statement = statement._replace(text=driver.with_paths(statement.text, self._written))
             if is_many(statement.params):
                 sets = [bind(statement.text, params, "duckdb") for params in statement.params]
                 await self._do(

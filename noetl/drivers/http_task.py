@@ -120,6 +120,8 @@ def _body_of(call: ToolCall, given: Mapping[str, Any], headers: dict[str, str]) 
         query = data.get("query") or data.get("params") or {}
         del spelled["data"]
         spelled |= {name: data[name] for name in ("body", "json", "form") if data.get(name) is not None}
+    if set(spelled) == {"multipart", "form"} and all(isinstance(each, Mapping) for each in spelled.values()):
+        spelled = {"multipart": {**spelled["form"], **spelled["multipart"]}}  # fields of a form beside its files
     if len(spelled) > 1:
         raise bodies.BadBody(
             f"a request has one body, and this one has {' and '.join(f'`{name}`' for name in spelled)}"

@@ -22,7 +22,7 @@ SPEC = ToolSpec(
         "bucket": Field("string", "Bucket of keys or objects."),
         "key": Field("string", "Key, for `kv_*`; for `kv_list` what keys begin with, or a filter such as `orders.>`.",
                      aliases=("prefix",)),
-        "name": Field("string", "Name of an object."),
+        "name": Field("string", "Name of an object.", aliases=("object", "object_name")),
         "revision": Field("any", "For `kv_put` and `kv_delete`: only if this is the key's last revision."),
         "create": Field("boolean", "For `kv_put`: only if the key does not exist; for `object_put` likewise.",
                         aliases=("create_only",)),

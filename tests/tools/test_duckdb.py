@@ -276,3 +276,9 @@ def test_a_large_result_is_streamed_to_the_store_as_a_table() -> None:
     assert file.metadata.num_row_groups == 2
     resolved = run_tool("resolve", {"ref": msgspec.to_builtins(outcome.ref), "limit": 2, "offset": 119_998}, host=host)
     assert resolved.data["rows"] == sql(command + " order by id offset 119998").data["rows"]
+
+
+def test_a_copy_makes_the_folder_it_writes_to(tmp_path: Path) -> None:
+    host = ToolHost(folder=tmp_path)
+    assert sql("copy (select 1 as a) to 'new/folder/x.parquet'", host=host).error is None
+    assert sql("select * from 'new/folder/x.parquet'", host=host).data["rows"] == [{"a": 1}]

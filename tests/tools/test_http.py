@@ -150,6 +150,8 @@ def test_multipart_has_fields_and_files(http, tmp_path):
         ("local", "local.bin", "from disk"),
     ]
     assert "without content" in http(multipart={"f": {"filename": "x"}}).error.message
+    parts = good(http(files={"doc": {"content": "hello"}}, form={"k": "v"}))["parts"]
+    assert [(part["name"], part["content"]) for part in parts] == [("k", "v"), ("doc", "hello")]
 
 
 def test_a_file_and_a_stored_payload_are_streamed_as_bodies(http, loop, tmp_path):

@@ -60,6 +60,7 @@ def test_objects_of_any_size_are_put_and_got(do: Any, tmp_path: Path) -> None:
     host = ToolHost(folder=tmp_path)
     assert do("object_put", name="x.json", data={"a": 1}).data["bytes"] == 7
     assert do("object_get", name="x.json").data == {"a": 1}
+    assert do("object_get", object="x.json").data == {"a": 1}  # beside a task's own `name`
     rows = [{"id": 1}, {"id": 2}]
     do("object_put", name="t.parquet", data=rows)
     assert do("object_get", name="t.parquet").data["rows"] == rows

@@ -61,6 +61,9 @@ class Api:
                 return 200, {"data": rows, "next": "/circle?page=1"}, {}
             case "/empty":
                 return 200, {"data": []}, {}
+            case "/busy":  # every page at its second time of asking
+                busy = self.asked.count(f"/busy?page={page}") % 2 == 1
+                return (503, {"error": "busy"}, {"Retry-After": "0"}) if busy else (200, {"data": rows}, {})
             case "/broken":
                 return (200, {"data": rows}, {}) if page < 1 else (503, {"error": "busy"}, {})
         return 404, {"error": "nothing here"}, {}
@@ -122,6 +125,7 @@ def move(source: Any, *targets: Any, **others: Any) -> Outcome:
         ("/counted", {"pages": {"param": "page", "start": 0, "size": 10, "ahead": 1}}, None),
         ("/counted", {"pages": {"param": "page", "start": 0, "until": Late("{{ page.count < 10 }}")}}, None),
         ("/counted", {"pages": {"param": "page", "start": 0, "last": 2}}, None),
+        ("/busy", {"pages": {"param": "page", "start": 0, "last": 2}}, None),
     ],
 )
 def test_all_pages_of_an_api_reach_a_table(
@@ -144,7 +148,7 @@ def test_an_api_without_rows_moves_nothing(api: Api, tmp_path: Path) -> None:
     ("source", "kind"),
     [
         ({"path": "/gone"}, "not_found"),
-        ({"path": "/broken", "pages": {"param": "page", "start": 0}}, "server_error"),
+        ({"path": "/broken", "pages": {"param": "page", "start": 0}, "retry": {"attempts": 1}}, "server_error"),
         ({"path": "/circle", "pages": {"next": Late("{{ page.data.next }}")}}, "schema"),
         ({"path": "/all", "rows": "data.nothing"}, "schema"),
         ({"path": "/all", "pages": {"by": "magic"}}, "schema"),

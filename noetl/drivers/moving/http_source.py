@@ -34,6 +34,7 @@ from noetl.model.outcome import Outcome
 from noetl.model.tool import ToolCall
 
 AHEAD = 2
+ATTEMPTS, DELAY, MOST_DELAY = 3, 0.5, 30.0  # for a page that fails
 MOST_PAGES = 1_000_000
 _REQUEST = ("method", "headers", "json", "form", "body", "auth", "params", "verify", "ca", "cert", "key", "proxy")
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?', re.IGNORECASE)
@@ -169,12 +170,28 @@ class HttpSource:
             if waiting:
                 await asyncio.wait(waiting)
 
+    async def _asked(self, call: ToolCall, given: dict[str, Any], nulls: dict[str, Any]) -> Outcome:
+        """The answer to one request; what may well work later is tried again, or all pages would be lost with one."""
+        retry = self._fields.get("retry")
+        known: Mapping[str, Any] = retry if isinstance(retry, Mapping) else {}
+        safe = str(given.get("method") or "GET").upper() in ("GET", "HEAD")
+        attempts = int(known.get("attempts") or (ATTEMPTS if safe else 1))
+        delay = float(known.get("delay") or DELAY)
+        number = 0
+        while True:
+            number += 1
+            outcome: Outcome = await http_task.perform(call, given, nulls)
+            if outcome.error is None or not outcome.error.retryable or number >= attempts:
+                return outcome
+            asked_for = outcome.helpers.get("http", {}).get("retry_after")
+            await asyncio.sleep(min(delay * 2 ** (number - 1) if asked_for is None else float(asked_for), MOST_DELAY))
+
     async def _fetch(self, index: int, url: str, params: dict[str, Any], *, may_be_gone: bool = False) -> Page:
         given = {name: self._fields[name] for name in _REQUEST if self._fields.get(name) is not None}
         given |= {"url": url, "params": params}
         nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
         call = replace(self._call, spec={**self._call.spec, "stream_above": 1 << 40})
-        outcome: Outcome = await http_task.perform(call, given, nulls)
+        outcome = await self._asked(call, given, nulls)
         http = outcome.helpers.get("http", {})
         if outcome.error is not None:
             if may_be_gone and outcome.error.kind == "not_found":
