@@ -162,9 +162,10 @@ VERBS = {
 
 
 def workers_document(seen: Sequence[Seen], orchestrator: Orchestrator) -> list[dict[str, Any]]:
-    """The workers with what they hold."""
+    """The workers with what they hold, and for how long yet if nothing more is heard of them."""
     from noetl.control.documents import when
 
+    leases = orchestrator.work.leases
     return [
         {
             "worker": each.worker,
@@ -173,7 +174,15 @@ def workers_document(seen: Sequence[Seen], orchestrator: Orchestrator) -> list[d
             "labels": list(each.labels),
             "first_seen": when(each.first_seen),
             "last_seen": when(each.last_seen),
-            "runs": [lease.run_id for lease in orchestrator.work.leases.held_by(each.worker)],
+            "runs": [lease.run_id for lease in leases.held_by(each.worker)],
+            "leases": [
+                {"run_id": lease.run_id, "epoch": lease.epoch, "expires_in_s": _rounded(leases.remaining(lease))}
+                for lease in leases.held_by(each.worker)
+            ],
         }
         for each in seen
     ]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(max(0.0, seconds), 1)

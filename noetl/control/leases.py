@@ -108,6 +108,10 @@ class Leases:
         prefix = f"{execution_id}:"
         return [lease for lease in self._leases.values() if lease.run_id.startswith(prefix)]
 
+    def remaining(self, lease: Lease) -> float | None:
+        """Seconds until a lease ends without a sign of life; None when it does not."""
+        return None if self._term is None else lease.expires_at - self._clock.monotonic()
+
     def held_by(self, worker: str) -> list[Lease]:
         """What a worker holds."""
         return [lease for lease in self._leases.values() if lease.worker == worker]

@@ -56,6 +56,7 @@ def test_workers_are_shown_with_what_they_hold(opened: Opened, cluster: Cluster)
     page = tab.page
     held = page.get_by_role("table").get_by_role("link", name="start")
     expect(held).to_have_attribute("href", re.compile(document["execution_id"]))
+    expect(page.get_by_text(re.compile(r"leased for \d+ s more"))).to_be_visible()
     expect(page.get_by_role("meter")).to_have_accessible_name(re.compile(r"^1 of \d+ slots in use"))
     cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel")
     expect(page.get_by_text("nothing", exact=True)).to_be_visible()

@@ -33,6 +33,17 @@ workflow:
         - step: nowhere
 """
 
+LEGACY = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: legacy}
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: [{step: end}]
+  - step: end
+"""
+
 OLDER = """\
 apiVersion: noetl.io/v2
 kind: Playbook
@@ -148,6 +159,35 @@ def test_format_and_migrate_rewrite_the_text(opened: Opened):
     page.get_by_role("button", name="Format").click()
     expect(page.locator(".cm-line")).to_have_count(OLDER.count("\n") + 1)
     expect(page.locator(".findings")).to_have_count(0)
+
+
+def test_words_of_2025_11_are_read_when_the_reader_says_so(opened: Opened):
+    tab = opened("/playbooks?new=1")
+    page = tab.page
+    write(page, LEGACY)
+    expect(page.locator(".findings li.error")).to_contain_text("noetl migrate")
+    page.get_by_label("legacy words").check()
+    expect(page.locator(".findings li.error")).to_have_count(0)
+    expect(page.get_by_label("Net", exact=True).get_by_text("end", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Migrate").click()
+    expect(page.locator(".cm-content")).to_contain_text("arcs:")
+
+
+def test_the_catalogue_is_walked_by_keys_and_shows_how_each_ran_last(opened: Opened, cluster: Cluster):
+    for name in ("first", "second"):
+        registered(cluster, TYPED.replace("name: typed", f"name: {name}").replace("tests/typed", f"keys/{name}"))
+    _, started = cluster.ask("POST", "/api/execute", {"path": "keys/first", "payload": {"region": "north"}})
+    cluster.finished(started["execution_id"])
+    page = opened("/playbooks?search=keys").page
+    row = page.get_by_role("row").filter(has_text="keys/first")
+    expect(row.locator(".status")).to_have_text("success")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="keys/second", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/playbooks/keys/second$"))
 
 
 def test_the_net_follows_the_text_and_leads_to_its_line(opened: Opened):

@@ -12,7 +12,13 @@ interface Worker {
   labels: string[];
   first_seen: string;
   last_seen: string;
-  runs: string[];
+  leases: Lease[];
+}
+
+interface Lease {
+  run_id: string;
+  epoch: number;
+  expires_in_s: number | null;
 }
 
 const SILENT = 60_000; // a worker asks, extends or listens at least every half minute
@@ -60,10 +66,10 @@ export function Workers() {
                 </td>
                 <td>{each.pool}</td>
                 <td>
-                  <Load used={each.runs.length} of={each.slots} />
+                  <Load used={each.leases.length} of={each.slots} />
                 </td>
                 <td>
-                  <Held runs={each.runs} />
+                  <Held leases={each.leases} />
                 </td>
                 <td>
                   <time dateTime={each.last_seen} title={exactly(each.last_seen)} class={silent ? "wrong" : ""}>
@@ -95,21 +101,24 @@ function Load({ used, of }: { used: number; of: number }) {
 }
 
 /** Runs as links to their executions; a run's id begins with its execution's, then the step. */
-function Held({ runs }: { runs: string[] }) {
-  if (!runs.length) return <span class="quiet">nothing</span>;
+function Held({ leases }: { leases: Lease[] }) {
+  if (!leases.length) return <span class="quiet">nothing</span>;
+  const soonest = Math.min(...leases.map((each) => each.expires_in_s ?? Infinity));
   return (
     <span class="held">
-      {runs.slice(0, SHOWN).map((run) => {
+      {leases.slice(0, SHOWN).map(({ run_id: run, epoch, expires_in_s: left }) => {
         const [head, iteration] = run.split("/");
         const [execution, step] = head.split(":");
+        const words = left === null ? "the lease does not end" : `the lease ends in ${left} s unless the worker is heard of`;
         return (
-          <Link key={run} to={`/executions/${execution}`} title={run} class="mono">
+          <Link key={run} to={`/executions/${execution}`} title={`${run}, epoch ${epoch}: ${words}`} class="mono">
             {step}
             {iteration ? `[${iteration}]` : ""}
           </Link>
         );
       })}
-      {runs.length > SHOWN && <span class="quiet">and {runs.length - SHOWN} more</span>}
+      {leases.length > SHOWN && <span class="quiet">and {leases.length - SHOWN} more</span>}
+      {soonest < Infinity && <span class="quiet number">leased for {Math.round(soonest)} s more</span>}
     </span>
   );
 }

@@ -1,8 +1,9 @@
 /** Every playbook of the catalogue in its newest version. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, type Page } from "../frame/api";
 import { useFetched } from "../frame/fetched";
-import { Button, EmptyState, ErrorState, Loading, noteProblem } from "../frame/pieces";
+import type { Row } from "../executions/data";
+import { Button, EmptyState, ErrorState, Loading, noteProblem, Status } from "../frame/pieces";
 import { go, Link, useQueryValue } from "../frame/router";
 import { useMay } from "../frame/session";
 import { Time } from "../frame/times";
@@ -19,6 +20,7 @@ export function Catalogue() {
   const mayRun = useMay("operator");
   const mayWrite = useMay("author");
   const { value, problem, again } = useFetched<Page<Stored>>("/api/catalog", { search });
+  const latest = useLatest();
   const box = useRef<HTMLInputElement>(null);
 
   useEffect(() => {
@@ -31,9 +33,13 @@ export function Catalogue() {
   }, [typed]);
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
-      if (event.key !== "/" || event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement) return;
+      if (event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+      const by = event.key === "j" || event.key === "ArrowDown" ? 1 : event.key === "k" || event.key === "ArrowUp" ? -1 : 0;
+      if (event.key === "/") box.current?.focus();
+      else if (by) stepTo(by);
+      else return;
       event.preventDefault();
-      box.current?.focus();
     };
     window.addEventListener("keydown", onKey);
     return () => window.removeEventListener("keydown", onKey);
@@ -82,6 +88,7 @@ export function Catalogue() {
             <thead>
               <tr>
                 <th>Playbook</th>
+                <th>Last run</th>
                 <th class="right">Steps</th>
                 <th class="right">Version</th>
                 <th>Registered</th>
@@ -98,6 +105,15 @@ export function Catalogue() {
                       {each.path}
                     </Link>
                     {each.description && <div class="quiet">{each.description}</div>}
+                  </td>
+                  <td>
+                    {latest.has(each.path) ? (
+                      <Link to={`/executions/${latest.get(each.path)!.execution_id}`} class="plain">
+                        <Status status={latest.get(each.path)!.status} />
+                      </Link>
+                    ) : (
+                      <span class="quiet">–</span>
+                    )}
                   </td>
                   <td class="right number">{each.steps}</td>
                   <td class="right number">
@@ -129,6 +145,23 @@ export function Catalogue() {
       {running && <RunDialog path={running.path} title={running.path} onClose={() => setRunning(null)} />}
     </>
   );
+}
+
+/** The newest execution of each playbook, among the last few hundred. */
+function useLatest(): Map<string, Row> {
+  const { value } = useFetched<Page<Row>>("/api/executions", { limit: 300 }, 4000);
+  return useMemo(() => {
+    const found = new Map<string, Row>();
+    for (const row of value?.items ?? []) if (!found.has(row.path)) found.set(row.path, row);
+    return found;
+  }, [value]);
+}
+
+/** Move the focus to the playbook above or below; Enter opens it. */
+function stepTo(by: number) {
+  const titles = [...document.querySelectorAll<HTMLElement>("table.catalogue .title")];
+  const at = titles.indexOf(document.activeElement as HTMLElement);
+  titles[Math.min(titles.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.focus();
 }
 
 function FirstRun({ mayWrite }: { mayWrite: boolean }) {

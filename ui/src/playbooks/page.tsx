@@ -91,6 +91,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
   const [checked, setChecked] = useState<Checked | null>(null);
   const [net, setNet] = useState<Net | null>(null);
   const [target, setTarget] = useState<{ line: number; column: number } | null>(null);
+  const [legacy, setLegacy] = useState(false);
   const [running, setRunning] = useState(false);
   const [busy, setBusy] = useState(false);
   const changed = text !== saved;
@@ -109,11 +110,11 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
     const timer = setTimeout(
       async () => {
         try {
-          const answer = await api.post<Checked>("/api/validate", { content: text });
+          const answer = await api.post<Checked>("/api/validate", { content: text, legacy });
           if (mine !== round.current) return;
           setChecked(answer);
           if (!answer.valid) return;
-          const drawn = await api.post<Net>("/api/graph", { content: text });
+          const drawn = await api.post<Net>("/api/graph", { content: text, legacy });
           if (mine === round.current) setNet(drawn);
         } catch (error) {
           if (mine === round.current && !(error instanceof Problem && error.away)) noteProblem(error);
@@ -122,7 +123,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
       checked ? 250 : 0,
     );
     return () => clearTimeout(timer);
-  }, [text]);
+  }, [text, legacy]);
 
   const replace = (made: string) => {
     setText(made);
@@ -148,7 +149,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
   const save = () =>
     act(async () => {
       if (!mayWrite) return note("Your token may look but not register; a token of the role author may.", { bad: true });
-      const stored = await api.post<Stored>("/api/catalog/register", { content: text });
+      const stored = await api.post<Stored>("/api/catalog/register", { content: text, legacy });
       forgetDraft(path);
       note(`Registered ${stored.path}, version ${stored.version}`);
       if (stored.path === path && !version) onSaved?.();
@@ -188,6 +189,11 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
         <Button onClick={migrate} disabled={busy} title="Rewrite older words in canonical ones" class={older ? "hinted" : ""}>
           Migrate
         </Button>
+        {(legacy || found.some((each) => each.code.startsWith("legacy-"))) && (
+          <label class="check" title="Accept the words of 2025-11 as they are, as --legacy does">
+            <input type="checkbox" checked={legacy} onChange={(event) => setLegacy(event.currentTarget.checked)} /> legacy words
+          </label>
+        )}
         {changed && path && !version && (
           <Button onClick={() => replace(saved)} title="Back to the registered text">
             Revert
@@ -226,6 +232,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
       {running && (
         <RunDialog
           title={path ?? "this text"}
+          legacy={legacy}
           {...(changed || !path ? { content: text } : { path, version })}
           onClose={() => setRunning(false)}
         />

@@ -32,6 +32,7 @@ interface RunProps {
   path?: string;
   version?: number;
   content?: string;
+  legacy?: boolean;
   onClose: () => void;
 }
 
@@ -53,7 +54,7 @@ const begun = (field: Field): Value => {
   return field.text ?? String(field.default);
 };
 
-export function RunDialog({ title, path, version, content, onClose }: RunProps) {
+export function RunDialog({ title, path, version, content, legacy = false, onClose }: RunProps) {
   const [form, setForm] = useState<Form | null>(null);
   const [failed, setFailed] = useState<unknown>(null);
   const [given, setGiven] = useState<Record<string, Value>>({});
@@ -61,7 +62,7 @@ export function RunDialog({ title, path, version, content, onClose }: RunProps) 
   const [refused, setRefused] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
   const key = useMemo(once, []);
-  const what = content === undefined ? { path, version } : { content };
+  const what = { legacy, ...(content === undefined ? { path, version } : { content }) };
 
   useEffect(() => {
     api.post<Form>("/api/form", what).then((found) => {
