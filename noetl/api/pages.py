@@ -48,7 +48,7 @@ async def page(request: Request) -> Response:
 
 
 for _place in ("/", *ROOMS, *(f"{room}/{{rest:path}}" for room in ROOMS)):
-    router.add_api_route(_place, page, methods=["GET"])
+    router.add_api_route(_place, page, methods=["GET", "HEAD"])
 
 
 @router.get("/assets/{name}")

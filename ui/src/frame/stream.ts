@@ -13,18 +13,33 @@ interface Listening {
 }
 
 const LONGEST = 8000;
+const UNSEEN = 15_000; // a tab that nobody sees gives its connection back after this long: a browser has six per server
 
 /** Listen until stopped or until the server says `event: end`; returns the way to stop. */
 export function listen({ path, after = 0, onEvent, onState = () => {} }: Listening): () => void {
   const stopping = new AbortController();
+  let connection = new AbortController();
   let last = after;
   let pause = 500;
+  let unseen = 0;
+
+  const seen = () => {
+    clearTimeout(unseen);
+    if (document.hidden) unseen = window.setTimeout(() => connection.abort(), UNSEEN);
+  };
+  document.addEventListener("visibilitychange", seen);
+  stopping.signal.addEventListener("abort", () => {
+    document.removeEventListener("visibilitychange", seen);
+    clearTimeout(unseen);
+    connection.abort();
+  });
 
   const once = async () => {
+    connection = new AbortController();
     const response = await fetch(address(path, { after: last }), {
       credentials: "same-origin",
       headers: { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": String(last) } : {}) },
-      signal: stopping.signal,
+      signal: connection.signal,
       cache: "no-store",
     });
     if (!response.ok || !response.body) {
@@ -59,20 +74,33 @@ export function listen({ path, after = 0, onEvent, onState = () => {} }: Listeni
     }
   };
 
+  const visible = () =>
+    new Promise<void>((resolve) => {
+      const look = () => {
+        if (document.hidden && !stopping.signal.aborted) return;
+        document.removeEventListener("visibilitychange", look);
+        resolve();
+      };
+      document.addEventListener("visibilitychange", look);
+      stopping.signal.addEventListener("abort", look);
+      look();
+    });
+
   void (async () => {
     onState("connecting");
     while (!stopping.signal.aborted) {
       try {
         if (await once()) {
-          onState("ended");
+          if (!stopping.signal.aborted) onState("ended");
           return;
         }
       } catch {
-        // the connection broke: wait, then go on after the last event that arrived
+        // the connection broke, or the tab was not seen: go on after the last event that arrived
       }
       if (stopping.signal.aborted) return;
       onState("waiting");
-      await new Promise((resolve) => setTimeout(resolve, pause));
+      if (document.hidden) await visible();
+      else await new Promise((resolve) => setTimeout(resolve, pause));
       pause = Math.min(pause * 2, LONGEST);
     }
   })();

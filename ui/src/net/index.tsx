@@ -101,6 +101,16 @@ function ArcEdge(props: EdgeProps<Edge<ArcData>>) {
   );
 }
 
+const LEGIBLE = 0.85;
+const SMALLEST = 0.5;
+
+/** The step one wants to see first: what failed, what runs, else the entry. */
+function mostInteresting(net: Net, moment: Moment | null | undefined): string {
+  const steps = [...(moment?.steps.values() ?? [])];
+  const found = (status: string) => steps.filter((each) => each.status === status).at(-1)?.step;
+  return found("failed") ?? found("running") ?? found("parked") ?? net.entry;
+}
+
 /** Arcs that were taken are drawn last, over the others. */
 function inOrder(arcs: NetArc[], moment: Moment | null | undefined): NetArc[] {
   const taken = (arc: NetArc) => (moment?.arcs.get(`${arc.source}#${arc.index}`)?.taken ? 1 : 0);
@@ -139,10 +149,26 @@ export function NetView(props: NetProps) {
 function Drawing({ net, moment, selected, onSelect, across }: NetProps & { across: boolean }) {
   const placed = useMemo(() => place(net, across), [net, across]);
   const flow = useReactFlow();
+  const frame = useRef<HTMLDivElement>(null);
+  const look = (step: string) => {
+    const at = placed.positions.get(step);
+    if (at) void flow.setCenter(at.x + WIDTH / 2, at.y + HEIGHT / 2, { zoom: LEGIBLE });
+  };
+  // What does not fit legibly is not shrunk: we look at the step that matters most, and the rest is a drag away.
+  const large = () => {
+    const box = frame.current?.getBoundingClientRect();
+    return !!box && Math.min(box.width / placed.width, box.height / placed.height) < SMALLEST;
+  };
   useEffect(() => {
-    const timer = setTimeout(() => void flow.fitView({ padding: 0.08, maxZoom: 1.1, minZoom: 0.2 }), 0);
+    const timer = setTimeout(() => {
+      if (large()) look(selected ?? mostInteresting(net, moment));
+      else void flow.fitView({ padding: 0.08, maxZoom: 1.1 });
+    }, 0);
     return () => clearTimeout(timer);
   }, [placed]);
+  useEffect(() => {
+    if (selected && large()) look(selected);
+  }, [selected]);
 
   const nodes = useMemo<Node<StepData>[]>(
     () =>
@@ -188,6 +214,7 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
   );
   return (
     <ReactFlow
+      ref={frame as any}
       nodes={nodes}
       edges={edges}
       nodeTypes={nodeTypes}

@@ -39,6 +39,8 @@ export interface Placed {
   positions: Map<string, { x: number; y: number }>;
   /** `step#index` -> the way of the arc, and where its words stand. */
   ways: Map<string, { path: string; x: number; y: number }>;
+  width: number;
+  height: number;
 }
 
 /** A guard in a few characters; the whole is shown on hover. */
@@ -50,7 +52,7 @@ export function shortened(when: unknown): string {
 
 export function place(net: Net, across: boolean): Placed {
   const graph = new graphlib.Graph({ multigraph: true });
-  graph.setGraph({ rankdir: across ? "LR" : "TB", nodesep: across ? 26 : 34, ranksep: across ? 50 : 42, marginx: 8, marginy: 8 });
+  graph.setGraph({ rankdir: across ? "LR" : "TB", nodesep: across ? 26 : 34, ranksep: across ? 50 : 54, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of net.nodes) graph.setNode(node.step, { width: WIDTH, height: HEIGHT });
   for (const arc of net.arcs) {
@@ -72,7 +74,8 @@ export function place(net: Net, across: boolean): Placed {
     points[points.length - 1] = across ? { x: target.x - WIDTH / 2, y: target.y } : { x: target.x, y: target.y - HEIGHT / 2 };
     ways.set(`${arc.source}#${arc.index}`, { path: smooth(points, across), x: x ?? middle.x, y: y ?? middle.y });
   }
-  return { positions, ways };
+  const { width = 0, height = 0 } = graph.graph() as { width?: number; height?: number };
+  return { positions, ways, width, height };
 }
 
 interface Point {
@@ -80,13 +83,23 @@ interface Point {
   y: number;
 }
 
-/** A curve through the points that leaves and arrives along the direction of the layers. */
+/** A curve through the points that leaves and arrives along the direction of the layers and never overshoots. */
 function smooth(points: Point[], across: boolean): string {
-  let path = `M${points[0].x},${points[0].y}`;
-  for (let at = 1; at < points.length; at++) {
-    const [a, b] = [points[at - 1], points[at]];
-    const half = across ? { x: (a.x + b.x) / 2, y: 0 } : { x: 0, y: (a.y + b.y) / 2 };
-    path += across ? `C${half.x},${a.y} ${half.x},${b.y} ${b.x},${b.y}` : `C${a.x},${half.y} ${b.x},${half.y} ${b.x},${b.y}`;
+  // Along `u` the layers follow each other; `v` is the place within a layer. Slopes are dv/du.
+  const u = points.map((point) => (across ? point.x : point.y));
+  const v = points.map((point) => (across ? point.y : point.x));
+  const last = points.length - 1;
+  const slope = points.map((_, at) => {
+    if (at === 0 || at === last || (v[at + 1] - v[at]) * (v[at] - v[at - 1]) <= 0) return 0;
+    return (v[at + 1] - v[at - 1]) / (u[at + 1] - u[at - 1] || 1);
+  });
+  const place = (along: number, beside: number) => (across ? `${round(along)},${round(beside)}` : `${round(beside)},${round(along)}`);
+  let path = `M${place(u[0], v[0])}`;
+  for (let at = 1; at <= last; at++) {
+    const reach = (u[at] - u[at - 1]) * 0.45;
+    path += `C${place(u[at - 1] + reach, v[at - 1] + slope[at - 1] * reach)} ${place(u[at] - reach, v[at] - slope[at] * reach)} ${place(u[at], v[at])}`;
   }
   return path;
 }
+
+const round = (value: number) => Math.round(value * 10) / 10;
