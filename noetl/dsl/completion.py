@@ -57,6 +57,9 @@ def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> t
     if current.rfind("{{") > current.rfind("}}"):
         *path, typed = _DOTTED.findall(current)[0].split(".")
         offered = list(_names(path, lines, line - 1))
+    elif (flow := flow_at(lines, line, current)) is not None:
+        typed = flow.typed
+        offered = list(_values([*flow.path, flow.key], lines, specs)) if flow.key else _flow_keys(flow, specs)
     elif here.key is not None and ":" in current:
         path = [*_parents([_read(each) for each in lines[: line - 1]], _column(here)), here.key]
         offered = list(_values(path, lines, specs))
@@ -69,6 +72,60 @@ def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> t
         typed = current.strip().removeprefix("- ").strip()
         typed = "" if typed == "-" else typed
     return column - len(typed), [word for word in offered if word.word.startswith(typed)]
+
+
+class Flow(NamedTuple):
+    """Where one writes inside `{...}` on one line: the keys around, what stands before, what is begun."""
+
+    path: list[str]
+    given: dict[str, str]  # the entries before, in the same braces
+    key: str | None  # whose value is being written; None: a key is
+    typed: str
+
+
+_OPAQUE = re.compile(r"""\{\{.*?\}\}|"[^"]*"|'[^']*'""")
+_PENDING = re.compile(r"([\w.<-]+):\s*$")
+_ENTRY = re.compile(r"\s*([\w.<-]+):(?:\s+(.*)|$)")
+
+
+def flow_at(lines: list[str], line: int, current: str) -> Flow | None:
+    """The braces that are open at the end of `current`, which is the beginning of a line (from 1)."""
+    plain = _OPAQUE.sub(lambda found: "x" * len(found[0]), current)
+    open_frames: list[tuple[str | None, str, dict[str, str]]] = []  # key before it, brace, entries
+    token = ""
+    for character in plain:
+        if character in "{[":
+            pending = _PENDING.search(token)
+            open_frames.append((pending[1] if pending else None, character, {}))
+        elif character in "}]":
+            if not open_frames:
+                return None
+            open_frames.pop()
+        elif character == ",":
+            entry = _ENTRY.fullmatch(token)
+            if open_frames and entry:
+                open_frames[-1][2][entry[1]] = (entry[2] or "").strip()
+        else:
+            token += character
+            continue
+        token = ""
+    if not open_frames or open_frames[-1][1] != "{":
+        return None
+    around = _parents([_read(each) for each in lines[: line - 1]], _column(_read(current)))
+    path = [*around, *(key for key, _, _ in open_frames if key is not None)]
+    entry = _ENTRY.fullmatch(token)
+    if entry:
+        return Flow(path, open_frames[-1][2], entry[1], (entry[2] or "").strip())
+    return Flow(path, open_frames[-1][2], None, token.strip())
+
+
+def _flow_keys(flow: Flow, specs: Mapping[str, ToolSpec]) -> list[Completion]:
+    inside_input = flow.path[-1:] == ["input"]
+    shape = shape_at(flow.path)
+    if inside_input or shape is None or shape not in SHAPES:
+        return []
+    words = _words(shape, *fields_of(shape, flow.given.get("kind", ""), specs))
+    return [word for word in words if word.word not in flow.given]
 
 
 class Place(NamedTuple):
@@ -98,7 +155,11 @@ def fields_at(
     if place.parents[-1:] == ("input",):
         row = next(at for at in range(row, -1, -1) if _read(lines[at]).key == "input" and _depth(lines[at]) < depth)
         depth = _depth(lines[row])
-    kind = _value_of(lines, row, depth, "kind")
+    return fields_of(shape, _value_of(lines, row, depth, "kind"), specs)
+
+
+def fields_of(shape: str, kind: str, specs: Mapping[str, ToolSpec]) -> tuple[ToolSpec | None, Mapping[str, Key]]:
+    """What a kind adds to its shape: a tool's or a keychain entry's fields."""
     return (specs.get(kind) if shape == "task" else None, KEYCHAIN_KINDS.get(kind, {}) if shape == "keychain" else {})
 
 
@@ -194,9 +255,14 @@ def _keys(path: list[str], lines: list[str], at: int, depth: int, specs: Mapping
     shape = shape_at(path[:-1] if inside_input else path)
     if shape is None or shape not in SHAPES or (inside_input and shape != "task"):
         return []
-    keys = {} if inside_input else SHAPES[shape].keys
-    words = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
     spec, entry = fields_at(shape, Place("", depth, tuple(path), at), lines, specs)
+    return _words("" if inside_input else shape, spec, entry)
+
+
+def _words(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]) -> list[Completion]:
+    """The keys of a shape, and what its kind adds."""
+    keys = SHAPES[shape].keys if shape else {}
+    words = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
     if spec is not None:
         words += [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys]
     return words + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]

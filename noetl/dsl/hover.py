@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from noetl.dsl.completion import Place, fields_at, place_at, shape_at
+from noetl.dsl.completion import Place, fields_at, fields_of, flow_at, place_at, shape_at
 from noetl.dsl.grammar import KEYCHAIN_KINDS, SHAPES, Key
 from noetl.dsl.reference import takes
 from noetl.dsl.visibility import SCOPES
@@ -44,19 +44,44 @@ def hover(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> H
     begin = place.column + 1
     if begin <= column < begin + len(place.key) + 1:
         return _of_key(place, lines, specs, begin)
-    return _of_scope(lines[line - 1], column) or _of_value(place, lines[line - 1], column, specs)
+    return (
+        _of_scope(lines[line - 1], column)
+        or _in_flow(lines, line, column, specs)
+        or _of_value([*place.parents], place.key, lines[line - 1], column, specs)
+    )
 
 
 def _of_key(place: Place, lines: list[str], specs: Mapping[str, ToolSpec], begin: int) -> Hover | None:
-    word, end = place.key, begin + len(place.key)
     in_input = place.parents[-1:] == ("input",)
     shape = shape_at([*place.parents[:-1]] if in_input else [*place.parents])
     if shape is None or shape not in SHAPES:
         return None
-    known = None if in_input else SHAPES[shape].keys.get(word)
+    spec, entry = fields_at(shape, place, lines, specs)
+    return _named("" if in_input else shape, spec, entry, (place.key, begin, begin + len(place.key)))
+
+
+def _in_flow(lines: list[str], line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+    """A key or a kind inside `{...}`."""
+    text = lines[line - 1]
+    word = _at(_WORD, text, column)
+    flow = flow_at(lines, line, text[: word[1] - 1]) if word else None
+    if word is None or flow is None:
+        return None
+    if flow.key is not None:
+        return _of_value(flow.path, flow.key, text, column, specs)
+    shape = shape_at(flow.path)
+    if text[word[2] - 1 : word[2]] != ":" or shape is None or shape not in SHAPES:
+        return None
+    kind = flow.given.get("kind") or next(iter(re.findall(r"\bkind: *(\w+)", text[word[2] :])), "")
+    return _named(shape, *fields_of(shape, kind, specs), word)
+
+
+def _named(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], place: tuple[str, int, int]) -> Hover | None:
+    """A key of a shape, or of what its kind adds."""
+    word, begin, end = place
+    known = SHAPES[shape].keys.get(word) if shape else None
     if known is not None:
         return Hover(word, begin, end, _doc(known), _takes(known), known.required)
-    spec, entry = fields_at(shape, place, lines, specs)
     for name, field in spec.fields.items() if spec else ():
         if word == name or word in field.aliases:
             doc = field.doc if word == name else f"{field.doc} (another word for `{name}`)"
@@ -66,12 +91,12 @@ def _of_key(place: Place, lines: list[str], specs: Mapping[str, ToolSpec], begin
     return None
 
 
-def _of_value(place: Place, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
     """The kind of a task or of a keychain entry."""
-    if place.key != "kind":
+    if key != "kind":
         return None
     word = _at(_WORD, line, column)
-    shape = shape_at([*place.parents])
+    shape = shape_at(path)
     if word is None:
         return None
     if shape == "task" and word[0] in specs:

@@ -59,7 +59,9 @@ def place_of(marked: str, text: str = TEXT) -> tuple[int, int]:
     ("piece", "word", "said"),
     [
         ("workflow:", "workflow", "The steps"),
-        ("iterator", None, ""),  # inside flow style: the place is not known by indentation
+        ("iterator", "iterator", "item's name"),
+        ("noop", "noop", ""),
+        ("who}", None, ""),
         ('url: "{{ workload.url', "url", "http or https"),
         ("kind: http", "kind", "The tool"),
         ("http\n", "http", ""),
@@ -109,6 +111,29 @@ def test_completion_knows_the_names_inside_a_template(begun, offered):
     assert {word.word for word in words} == offered
     typed = begun.rpartition(".")[2].rpartition(" ")[2]
     assert not words or column == len(f"    desc: {begun}") + 1 - len(typed)
+
+
+@pytest.mark.parametrize(
+    ("begun", "some", "none"),
+    [
+        ("    tool: {ki", {"kind"}, {"name"}),
+        ("    tool: {kind: ht", {"http"}, set()),
+        ("    tool: {kind: http, me", {"method"}, {"kind"}),
+        ('    tool: {kind: http, url: "{{ workload.url }}, {x", spec: {ti', {"timeout"}, {"kind"}),
+        ("    next: {arcs: [{step: a}, {step: ", {"start", "end"}, set()),
+        ("    next: {arcs: [{step: a}, {wh", {"when"}, {"step"}),
+        ("    next: {spec: {mode: in", {"inclusive"}, {"exclusive"}),
+        ("    tool: {kind: noop}, {", set(), {"kind"}),
+    ],
+)
+def test_completion_knows_its_place_inside_braces(begun, some, none):
+    text = TEXT + "  - step: more\n" + begun
+    column, words = offer(text, text.count("\n") + 1, len(begun) + 1, SPECS)
+    found = {word.word for word in words}
+    assert some <= found
+    assert not none & found
+    typed = begun.rpartition(" ")[2].lstrip("{[")
+    assert not found or column == len(begun) + 1 - len(typed)
 
 
 def test_completion_offers_a_kinds_parameters_inside_its_input():
