@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt ui screenshots bench bench-peers docs simulate lock clean
+.PHONY: help run test check fmt ui screenshots bench bench-peers docs simulate fuzz lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ docs: $(DEV_ENV) ## write the generated reference pages
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m noetl.testing.simulate --seeds 10000
+
+fuzz: $(DEV_ENV) ## send thousands of odd requests made from the OpenAPI document
+	@$(PY) -m tests.api.fuzz
 
 lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock

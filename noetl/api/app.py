@@ -14,6 +14,7 @@ from noetl.api import (
     editing,
     executions,
     health,
+    openapi,
     operations,
     outlines,
     pages,
@@ -51,10 +52,11 @@ def create_app(
         summary="Run playbooks, and see exactly what happened.",
         lifespan=lifespan,
         root_path=root_path,
+        openapi_url=None,  # ours needs a token, like every other route
     )
     for module in (
         executions, outlines, playbooks, editing, credentials, schedules, webhooks, results, session, health,
-        operations, pages,
+        operations, openapi, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.roster = work.Roster()

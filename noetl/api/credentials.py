@@ -24,7 +24,7 @@ class CredentialBody(Body):
     """The fields of a credential."""
 
     type: str = Field("generic", max_length=100)
-    data: dict[str, Any]
+    data: dict[str, Any] = Field(min_length=1)
 
 
 @router.get("/api/credentials", summary="Names and types")

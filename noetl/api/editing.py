@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from noetl.api.access import Caller
 from noetl.api.documents import answer
-from noetl.api.executions import Body
+from noetl.api.executions import Body, one_of
 from noetl.api.parts import needs, parts_of
 from noetl.control.catalogue import Source
 from noetl.errors import InvalidPlaybook, RequestRefused
@@ -36,6 +36,8 @@ class PlaceBody(Body):
 
 class FormBody(Body):
     """A playbook of the catalogue (`path`) or a text (`content`)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=one_of("path", "content"))
 
     path: str | None = Field(None, max_length=1000)
     version: int | None = Field(None, ge=1, le=2**31)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response, StreamingResponse
 
 from noetl.api.access import Caller
@@ -24,7 +24,7 @@ from noetl.ports import ExecutionFilter
 
 router = APIRouter(tags=["executions"])
 
-STATUSES = ("pending", "running", "paused", "success", "failed", "cancelled")
+Status = Literal["pending", "running", "paused", "success", "failed", "cancelled"]
 KEEP_ALIVE = 15.0  # seconds between comments on a silent stream
 
 ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
@@ -32,13 +32,36 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 
 
 class Body(BaseModel):
-    """Base of request bodies: what is not declared is refused."""
+    """Base of request bodies: what is not declared is refused, and so is what only looks like the right type."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, data: Any) -> Any:
+        """JSON does not tell 3.0 from 3."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in data.items()
+        }
+
+
+def one_of(*names: str) -> dict[str, Any]:
+    """For the schema of a body: exactly one of these is there."""
+    return {
+        "oneOf": [
+            {"required": [name], "properties": {each: {"type": "string" if each == name else "null"} for each in names}}
+            for name in names
+        ]
+    }
 
 
 class ExecuteBody(Body):
     """Run a playbook of the catalogue (`path`) or one that comes along (`content`)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=one_of("path", "content"))
 
     path: str | None = Field(None, max_length=1000)
     content: str | None = None
@@ -66,7 +89,7 @@ class SignalBody(Body):
 class RerunBody(Body):
     """Run it again, whole or from a step on."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_step: str | None = Field(default=None, alias="from")
     payload: dict[str, Any] | None = None
@@ -105,7 +128,7 @@ async def execute(
 @router.get("/api/executions", summary="List executions, newest first")
 async def executions(
     request: Request,
-    status: Annotated[list[str] | None, Query(description="one or more of " + ", ".join(STATUSES))] = None,
+    status: Annotated[list[Status] | None, Query(description="one or more of them")] = None,
     path: str | None = None,
     parent: str | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
@@ -114,9 +137,6 @@ async def executions(
     _: Caller = needs("viewer"),
 ) -> Response:
     """One page."""
-    for each in status or ():
-        if each not in STATUSES:
-            raise RequestRefused(f"there is no status {each!r}; it is one of {', '.join(STATUSES)}")
     where = ExecutionFilter(
         status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
     )

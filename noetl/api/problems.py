@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -98,10 +98,38 @@ async def on_noetl_error(request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Handler of the framework's own refusals (unknown route, wrong method)."""
     assert isinstance(error, HTTPException)
-    detail = error.detail
+    detail, headers = error.detail, dict(error.headers or {})
+    if error.status_code == 405:
+        allowed = _methods_at(request)
+        detail = f"{request.method} is not possible at {request.url.path}; {', '.join(allowed)} is"
+        headers["Allow"] = ", ".join(allowed)
     if error.status_code == 404 and detail == "Not Found":
         detail = f"there is nothing at {request.url.path}"
-    return problem(error.status_code, detail, headers=error.headers)
+    return problem(error.status_code, detail, headers=headers)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Every method of the path, whichever of its routes was met first."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    found: set[str] = set()
+    exactly: set[str] = set()  # of routes that are written just so: `/api/schedules/preview` beside `/{name}`
+    for route in flat_routes(request.app.routes):
+        pattern, methods = getattr(route, "path_regex", None), getattr(route, "methods", None)
+        if pattern is not None and methods and pattern.match(path):
+            found |= methods
+            if route.path == path:
+                exactly |= methods
+    return sorted(exactly or found)
+
+
+def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
+    """Routes of an application, also those of routers that were included."""
+    for route in routes:
+        inner = getattr(getattr(route, "original_router", None), "routes", None) or getattr(route, "routes", None)
+        if inner:
+            yield from flat_routes(inner)
+        else:
+            yield route
 
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:

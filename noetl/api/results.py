@@ -119,7 +119,7 @@ def decode(text: str) -> Reference:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(data, type=Reference)
     except (binascii.Error, ValueError, msgspec.DecodeError) as wrong:
-        raise RequestRefused(f"this is not a reference: {wrong}") from None
+        raise NotFound(f"this is no reference to a stored payload: {wrong}") from None
 
 
 def _span(header: str | None, total: int) -> tuple[int, int] | None:
