@@ -25,7 +25,8 @@ from noetl.model.events import Recorded
 from noetl.model.ids import process_of
 from noetl.model.playbook import Limits
 from noetl.model.reference import Reference
-from noetl.ports import ResultStore
+from noetl.model.tool import Run
+from noetl.ports import Clock, Keychain, ResultStore
 
 if TYPE_CHECKING:
     from noetl.drivers.owners import Owners
@@ -154,13 +155,16 @@ async def open_local(
     work: bool = True,
     resume: bool | str = False,
     watcher: Watcher | None = None,
+    load: Callable[[str], Run] | None = None,
+    keychain: Keychain | None = None,
+    clock: Clock | None = None,
 ) -> LocalEngine:
     """Join an embedded engine.
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
     `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions,
     or with the one that is named (and what ran beside it); Conflict when its process is alive.
-    `watcher` hears what tools print."""
+    `watcher` hears what tools print. `load`, `keychain` and `clock` stand in for the installation's own, in tests."""
     from noetl.backends import open_owners, open_stores
     from noetl.backends.keychain import InstalledCredentials, open_keychain
     from noetl.backends.queue.memory import MemoryRunQueue
@@ -180,13 +184,15 @@ async def open_local(
         if work and "blob" in kept.by_type:  # on this machine's disk, so that looking costs next to nothing
             closing.append(lambda: _tidy(kept))
         database = getattr(events, "database", None)
-        keychain = open_keychain(settings.home, credentials=InstalledCredentials(settings.home, database=database))
-        closing.append(keychain.close)
+        secrets = keychain or open_keychain(
+            settings.home, credentials=InstalledCredentials(settings.home, database=database)
+        )
+        closing.append(secrets.close)
         orchestrator = Orchestrator(
             store=events,
             playbooks=playbooks,
             results=kept,
-            keychain=keychain,
+            keychain=secrets,
             queue=MemoryRunQueue(),
             specs=specs,
             files=find_file,
@@ -196,7 +202,7 @@ async def open_local(
         )
         closing.append(orchestrator.close)
         if work:
-            closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher))
+            closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher, load, clock))
             if owners is not None:
                 closing.append(await _listen(orchestrator))
         if resume:
@@ -256,7 +262,12 @@ async def _listen(orchestrator: Orchestrator) -> Callable[[], Any]:
 
 
 async def _start_pool(
-    orchestrator: Orchestrator, results: ResultStore, slots: int, watcher: Watcher | None
+    orchestrator: Orchestrator,
+    results: ResultStore,
+    slots: int,
+    watcher: Watcher | None,
+    load: Callable[[str], Run] | None,
+    clock: Clock | None,
 ) -> Callable[[], Any]:
     """Workers in this process; the answer stops them and closes what their tools have opened."""
     from noetl.drivers.clock import RealClock
@@ -264,7 +275,9 @@ async def _start_pool(
     from noetl.work.starting import make_pool
 
     worker = f"local-{os.getpid()}"
-    pool = make_pool(orchestrator.work, results, worker=worker, clock=RealClock(), slots=slots, watcher=watcher)
+    pool = make_pool(
+        orchestrator.work, results, worker=worker, clock=clock or RealClock(), slots=slots, watcher=watcher, load=load
+    )
     await pool.start()
 
     async def stop() -> None:

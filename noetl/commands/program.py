@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "plan": "drawing:plan",
     "graph": "drawing:graph",
     "schema": "playbooks:schema",
+    "test": "testing:test",
     "executions": "executions:executions",
     "status": "executions:status",
     "events": "executions:events",

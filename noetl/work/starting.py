@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 from noetl.drivers.addresses import AddressPolicy
 from noetl.ports import Clock, ResultStore, WorkLink
-from noetl.tools import load, specs
+from noetl.tools import load as load_tool
+from noetl.tools import specs
 from noetl.work.host import Watcher
 from noetl.work.pool import HEARTBEAT, Pool
 from noetl.work.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from noetl.model.tool import Run
 
 
 def make_pool(
@@ -27,9 +30,10 @@ def make_pool(
     policy: AddressPolicy | None = None,
     watcher: Watcher | None = None,
     heartbeat: float = HEARTBEAT,
+    load: Callable[[str], Run] | None = None,
 ) -> Pool:
     """A worker's pool over a line to the control plane."""
-    runner = Runner(link, results, specs=specs(), load=load, clock=clock, policy=policy, watcher=watcher)
+    runner = Runner(link, results, specs=specs(), load=load or load_tool, clock=clock, policy=policy, watcher=watcher)
     return Pool(
         link, runner, worker=worker, clock=clock, slots=slots, pool=pool, labels=tuple(labels), heartbeat=heartbeat
     )
