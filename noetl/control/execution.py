@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from noetl.control.answers import Answer
 from noetl.control.catalogue import Catalogue
 from noetl.control.recorder import Recorder
 from noetl.control.views import project
@@ -65,7 +66,7 @@ class Execution:
         self._written = written
         self._offers = offers
         self._snapshot_at = SNAPSHOT_EVENTS
-        self._inbox: list[tuple[Fact, asyncio.Future[Reply] | None]] = []
+        self._inbox: list[tuple[Fact, Answer]] = []
         self._go_on = False
         self._pump: asyncio.Task[None] | None = None
 
@@ -74,12 +75,12 @@ class Execution:
         """Nothing waits and nothing is under way."""
         return self._pump is None and not self._inbox
 
-    def tell(self, fact: Fact) -> asyncio.Future[Reply]:
-        """Put a fact into the mailbox; the reply comes when it is decided and on disk."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._inbox.append((fact, future))
+    def tell(self, fact: Fact) -> Answer:
+        """Put a fact into the mailbox; the answer comes when it is decided and on disk."""
+        answer = Answer()
+        self._inbox.append((fact, answer))
         self._wake()
-        return future
+        return answer
 
     def nudge(self) -> None:
         """Decide again without a fact."""
@@ -129,18 +130,16 @@ class Execution:
             if self._inbox or self._go_on:
                 self._wake()
 
-    async def _answer(self, batch: list[tuple[Fact, asyncio.Future[Reply] | None]]) -> None:
+    async def _answer(self, batch: list[tuple[Fact, Answer]]) -> None:
         try:
             decision = await self._decide_until_written([fact for fact, _ in batch])
         except Exception as problem:  # noqa: BLE001 - every caller gets it
             self.forget()
-            for _, future in batch:
-                if future is not None and not future.done():
-                    future.set_exception(problem)
+            for _, answer in batch:
+                answer.give(problem)
             return
-        for (_, future), reply in zip(batch, decision.replies, strict=False):
-            if future is not None and not future.done():
-                future.set_result(reply)
+        for (_, answer), reply in zip(batch, decision.replies, strict=False):
+            answer.give(reply)
 
     async def _decide_until_written(self, facts: list[Fact]) -> Decision:
         for _ in range(MAX_CONFLICTS):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 
+from noetl.control.answers import Answer
 from noetl.control.execution import Execution, Offer, Parts
 from noetl.engine.decision import Decision
-from noetl.engine.facts import Fact, Reply
+from noetl.engine.facts import Fact
 
 
 class Executions:
@@ -39,7 +39,7 @@ class Executions:
             self._known.move_to_end(execution_id)
         return known
 
-    def tell(self, execution_id: str, fact: Fact) -> asyncio.Future[Reply]:
+    def tell(self, execution_id: str, fact: Fact) -> Answer:
         """Put a fact into an execution's mailbox."""
         return self.of(execution_id).tell(fact)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from noetl.control.answers import Answer, all_of
 from noetl.control.catalogue import Catalogue
 from noetl.control.claims import Claims, pool_name
 from noetl.control.deeds import Deeds
@@ -20,7 +21,7 @@ from noetl.control.execution import Offer
 from noetl.control.leases import Lease, Leases
 from noetl.control.registry import Executions
 from noetl.drivers import metrics
-from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, Reply, ReportMade, RunReturned
+from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, ReportMade, RunReturned
 from noetl.engine.outstanding import leases
 from noetl.engine.state import State
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
@@ -43,8 +44,6 @@ from noetl.ports import Clock, Keychain, QueuedRun, RunQueue, SignsOfLife
 log = logging.getLogger("noetl.control")
 
 QUEUE_SHARE = 8  # of the slots that a report frees, one in so many is for runs that wait in the queue
-
-Answer = asyncio.Future[Reply]
 
 WATCH_SECONDS = 0.5  # how often leases are looked at: how late a silent worker is noticed
 KEPT_SECONDS = 0.5  # how long a run that is kept for another worker stays out of the queue
@@ -98,9 +97,9 @@ class Workers:
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Runs a worker lets go of; others may claim them at once."""
-        await asyncio.gather(
-            *(self.executions.tell(execution_of(run_id), RunReturned(run_id, epoch)) for run_id, epoch in runs)
-        )
+        told = [self.executions.tell(execution_of(run_id), RunReturned(run_id, epoch)) for run_id, epoch in runs]
+        for answer in told:
+            await answer
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
@@ -113,11 +112,11 @@ class Workers:
         claimed = self._claim_runs(claim, waiting)
         await self._all(claim, told, asked, list(zip(waiting, claimed, strict=True)))
         orders = self._orders_of(zip(waiting, claimed, strict=True))
-        for future in asked:
-            if future.exception() is None:
-                orders.extend(future.result().orders)
+        for answer in asked:
+            if answer.problem is None:
+                orders.extend(answer.reply.orders)
         try:
-            verdicts = [_verdict(report, future) for report, future in zip(reports, told, strict=True)]
+            verdicts = [_verdict(report, answer) for report, answer in zip(reports, told, strict=True)]
         except BaseException:
             self._return(claim, orders)  # the worker hears of the problem and not of these
             raise
@@ -222,36 +221,29 @@ class Workers:
         claimed: Sequence[tuple[QueuedRun, Answer]],
     ) -> None:
         """Wait for every answer; if the worker goes away meanwhile, what it would have got is given back."""
-        answers = (*told, *asked, *(answer for _, answer in claimed))
-        if not answers:
-            return
         try:
-            await asyncio.wait(answers)
+            await all_of((*told, *asked, *(answer for _, answer in claimed)))
         except asyncio.CancelledError:
-            for future in (*told, *asked):
-                future.add_done_callback(partial(self._nobody_waits, claim, None))
-            for run, future in claimed:
-                future.add_done_callback(partial(self._nobody_waits, claim, run))
+            for answer in (*told, *asked):
+                answer.hear(partial(self._nobody_waits, claim, None))
+            for run, answer in claimed:
+                answer.hear(partial(self._nobody_waits, claim, run))
             raise
-        for future in answers:
-            future.exception()  # looked at: the first one is raised, and the others are the same news
 
-    def _nobody_waits(self, claim: Claim, run: QueuedRun | None, done: Answer) -> None:
+    def _nobody_waits(self, claim: Claim, run: QueuedRun | None, answer: Answer) -> None:
         """The answer to a worker that has gone; a run that was taken out of the queue for it must not be lost."""
-        if done.cancelled():
-            return
         if run is not None:
-            self._return(claim, self._orders_of([(run, done)]))
-        elif done.exception() is None:
-            self._return(claim, done.result().orders)
+            self._return(claim, self._orders_of([(run, answer)]))
+        elif answer.problem is None:
+            self._return(claim, answer.reply.orders)
 
     def _orders_of(self, claimed: Iterable[tuple[QueuedRun, Answer]]) -> list[RunOrder]:
         """What a worker got of the runs that were taken out of the queue; what it could not get waits there again."""
         orders: list[RunOrder] = []
-        for run, future in claimed:
-            problem = future.exception()
+        for run, answer in claimed:
+            problem = answer.problem
             if problem is None:
-                reply = future.result()
+                reply = answer.reply
                 orders.extend(reply.orders)  # none: somebody else was first, or it has ended
                 if reply.kept:
                     self._deeds.insist(f"keeping {run.run_id}", partial(self._put_later, run))
@@ -342,12 +334,9 @@ def _share(claim: Claim) -> Claim:
 
 
 def _verdict(report: Report, answer: Answer) -> Verdict:
-    problem = answer.exception()
-    if isinstance(problem, NotFound):
+    if isinstance(answer.problem, NotFound):
         return Verdict(run_id=report.run_id, accepted=False)
-    if problem is not None:
-        raise problem
-    reply = answer.result()
+    reply = answer.reply
     return reply.verdict or Verdict(run_id=report.run_id, accepted=reply.accepted)
 
 
