@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt ui screenshots bench bench-peers docs simulate fuzz lock clean
+.PHONY: help run test check fmt ui screenshots bench bench-peers docs simulate chaos load fuzz lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -81,6 +81,12 @@ simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 
 fuzz: $(DEV_ENV) ## send thousands of odd requests made from the OpenAPI document
 	@$(PY) -m tests.api.fuzz
+
+chaos: $(DEV_ENV) ## kill, stop and starve a real cluster; writes docs/reliability.md
+	@$(PY) -m chaos chaos
+
+load: $(DEV_ENV) ## overload a real server; writes docs/reliability.md
+	@$(PY) -m chaos load
 
 lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock

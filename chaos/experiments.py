@@ -31,5 +31,11 @@ CHAOS: dict[str, Experiment] = {
     "flush": _later("flush"),
     "disk": _later("disk"),
     "network": _later("network"),
+    "poison": _later("poison"),
+    "access": _later("access"),
 }
-LOAD: dict[str, Experiment] = {}
+LOAD: dict[str, Experiment] = {
+    "burst": _later("load", "burst"),
+    "wide": _later("load", "wide"),
+    "footprint": _later("load", "footprint"),
+}

@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from chaos.findings import Finding, percentile
 from chaos.judging import judge
@@ -41,17 +42,19 @@ def experiment(*, quick: bool) -> Finding:
     ids: list[str] = []
     settings = {"NOETL_SERVER_LEASE_SECONDS": f"{TERM:g}", "NOETL_SLOTS": str(slots)}
     with solo(workers=3, **settings) as cluster:
+        _workers(cluster, lambda runs: len(runs) == 3)
         while zombies < goal:
             fresh = [submit(cluster, PLAYBOOK) for _ in range(2 * slots)]
             ids += fresh
-            victims = _holding(cluster)
+            victims = _workers(cluster, lambda runs: any(runs.values()))
+            pids = [int(worker.rpartition("-")[2]) for worker in victims]
             stopped = time.time()
-            for worker in cluster.workers[:2]:
-                os.kill(worker.pid, signal.SIGSTOP)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
             held = _leases(cluster, fresh, victims)
             time.sleep(TERM + GRACE + 1.5)
-            for worker in cluster.workers[:2]:
-                os.kill(worker.pid, signal.SIGCONT)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
             for each in fresh:
                 cluster.finished(each, 60)
             again = _leases(cluster, fresh, None)
@@ -77,20 +80,17 @@ def experiment(*, quick: bool) -> Finding:
     )
 
 
-def _holding(cluster: Cluster) -> set[str]:
-    """Wait until the first two workers hold runs; their names."""
-    pids = {str(worker.pid) for worker in cluster.workers[:2]}
-    deadline = time.monotonic() + 20
-    busy: dict[str, int] = {}
+def _workers(cluster: Cluster, when: Callable[[dict[str, int]], bool]) -> set[str]:
+    """Wait for the workers to be so; the two that hold the most runs."""
+    deadline = time.monotonic() + 60
+    runs: dict[str, int] = {}
     while time.monotonic() < deadline:
         _, document = cluster.ask("GET", "/api/workers")
-        busy = {
-            each["worker"]: len(each["runs"]) for each in document["items"] if each["worker"].split("-")[-1] in pids
-        }
-        if len(busy) == 2 and min(busy.values()) > 0:
-            return set(busy)
+        runs = {each["worker"]: len(each["runs"]) for each in document["items"]}
+        if when(runs):
+            return set(sorted(runs, key=lambda worker: -runs[worker])[:2])
         time.sleep(0.02)
-    raise RuntimeError(f"the workers took no runs: {busy}")
+    raise RuntimeError(f"the workers took no runs: {runs}")
 
 
 def _leases(cluster: Cluster, ids: list[str], workers: set[str] | None) -> dict[str, tuple[int, float]]:

@@ -6,11 +6,11 @@ server on the visitor's own machine (DNS rebinding, cross-site requests).
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -53,7 +53,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = _headers(scope)
-        refusal = self._wrong_host(headers) or self._wrong_origin(headers, scope)
+        refusal = self._twice(scope) or self._wrong_host(headers) or self._wrong_origin(headers, scope)
         if refusal is None and _length(headers) > self._limit(scope):
             refusal = problem(413, f"a body here has at most {self._limit(scope)} bytes")
         if refusal is None:
@@ -101,6 +101,13 @@ class Guard:
     def _limit(self, scope: Scope) -> int:
         return self._max_report if scope["path"].startswith("/api/work/") else self._max_body
 
+    def _twice(self, scope: Scope) -> ASGIApp | None:
+        """Two of what there may be one of: each reader of the request could believe another one."""
+        names = [key.lower() for key, _ in scope["headers"]]
+        if any(names.count(name) > 1 for name in (b"host", b"origin", b"authorization", b"content-length")):
+            return problem(400, "Host, Origin, Authorization and Content-Length may each come once")
+        return None
+
     def _wrong_host(self, headers: dict[str, str]) -> ASGIApp | None:
         name = _host_name(headers.get("host", ""))
         if name in self._hosts:
@@ -111,7 +118,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is None:
             return None
-        if _host_name(urlsplit(origin).netloc) in self._hosts and urlsplit(origin).scheme in ("http", "https"):
+        scheme, host = _origin(origin)
+        if scheme in ("http", "https") and host in self._hosts:
             return None
         return problem(403, f"requests from pages of {origin!r} are not taken")
 
@@ -146,12 +154,19 @@ def _length(headers: dict[str, str]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+_NETLOC = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\\?#\[\],]+))(?::[0-9]{1,5})?")
+
+
 def _host_name(netloc: str) -> str:
-    """The host of `host:port` or `[::1]:port`, in lower case."""
-    netloc = netloc.strip().lower()
-    if netloc.startswith("["):
-        return netloc[1:].partition("]")[0]
-    return netloc.partition(":")[0]
+    """The host of `host:port` or `[::1]:port`, in lower case; empty when it is anything else."""
+    found = _NETLOC.fullmatch(netloc.strip().lower())
+    return (found[1] or found[2]) if found else ""
+
+
+def _origin(text: str) -> tuple[str, str]:
+    """Scheme and host of an Origin; empty ones when it is none (a path, a user, something that cannot be parsed)."""
+    scheme, separator, netloc = text.strip().lower().partition("://")
+    return (scheme, _host_name(netloc)) if separator else ("", "")
 
 
 def _token(headers: dict[str, str]) -> str | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from chaos.access import inside, tried
 from chaos.findings import Finding, keep, page
 from chaos.flush import judge_calls
+from chaos.poison import poisons
 from chaos.zombies import experiment as zombies
 
 WRITE = '7 pwrite64(4</h/noetl.db-wal>, "\\0", 4096, 32) = 4096\n'
@@ -53,3 +56,15 @@ def test_what_a_stopped_worker_reports_when_it_goes_on_is_not_accepted():
     found = zombies(quick=True)
     assert found.broken == []
     assert int(found.figures["runs of stopped workers"]) >= 16
+
+
+def test_every_route_answers_every_role_in_every_spelling_as_its_table_says(tmp_path: Path):
+    count, odd = asyncio.run(tried(tmp_path))
+    assert odd == []
+    assert count["routes"] > 3_000
+    assert count["hosts and origins"] >= 40
+
+
+def test_there_are_sixty_poisons_and_as_many_ways_inside():
+    assert len(poisons()) >= 55
+    assert len(set(inside(80))) >= 60

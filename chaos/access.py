@@ -1,0 +1,282 @@
+"""G11: every route for every role in every spelling, hosts and origins that are not ours, URLs that lead inside.
+
+The cases are made from the application's own table of routes, so a route that is added tomorrow is tried, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from chaos.findings import Finding
+from noetl.api.access import ROLES, Caller, Role, Tokens
+from noetl.api.app import create_app
+from noetl.api.operations import Operations
+from noetl.api.parts import Parts
+from noetl.backends.events.memory import MemoryEventStore
+from noetl.backends.playbooks.memory import MemoryPlaybookStore
+from noetl.backends.queue.memory import MemoryRunQueue
+from noetl.control.orchestrator import Orchestrator
+from noetl.tools import specs
+
+# What needs no role: signs of life, the pages and their description, signing in, and what is signed by itself.
+OPEN = (
+    "/healthz", "/readyz", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc", "/api/session",
+    "/api/webhooks/{name}", "/", "/executions", "/playbooks", "/operations", "/executions/{rest:path}",
+    "/playbooks/{rest:path}", "/operations/{rest:path}", "/assets/{name}",
+)  # fmt: skip
+REFUSED = (400, 401, 403, 404, 405, 421, 307, 308)
+
+GOOD_HOSTS = ("127.0.0.1", "127.0.0.1:8642", "localhost", "localhost:1", "[::1]:8642", "LOCALHOST")
+BAD_HOSTS = (
+    "evil.example", "evil.example:8642", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.1@evil.example",
+    "127.0.0.1:80@evil.example", "evil.example#127.0.0.1", "", "127.0.0.1:8642:evil", "[::1]evil.example", "[::1",
+    "127.0.0.2", "0.0.0.0", "10.0.0.1", "localhost.", "127.1", "2130706433", "127.0.0.1,evil.example", "xn--localhost-",
+    "evil.example/127.0.0.1",
+)  # fmt: skip
+BAD_ORIGINS = (
+    "http://evil.example", "https://evil.example", "null", "http://127.0.0.1.evil.example",
+    "http://localhost.evil.example",
+    "http://127.0.0.1@evil.example", "http://127.0.0.1:80@evil.example", "http://[::1]evil.example", "http://[::1",
+    "file://", "file:///", "chrome-extension://127.0.0.1", "http://evil.example:8642", "http://0.0.0.0:8642",
+    "//127.0.0.1",
+    "127.0.0.1", "http://", "javascript://127.0.0.1", "http://evil.example/http://127.0.0.1", "http://10.0.0.1",
+)  # fmt: skip
+
+
+def app_of(tokens: Tokens) -> FastAPI:
+    """An application over memory."""
+    orchestrator = Orchestrator(
+        store=MemoryEventStore(),
+        playbooks=MemoryPlaybookStore(),
+        results=_Nothing(),  # type: ignore[arg-type]
+        queue=MemoryRunQueue(),
+        specs=specs,
+    )
+    parts = Parts(orchestrator, tokens, specs)
+
+    async def readiness() -> list[str]:
+        return []
+
+    app = create_app(lambda: parts, tokens, readiness=readiness, version="0")
+    app.state.parts = parts
+    app.state.operations = Operations(parts, app.state.roster)
+    return app
+
+
+class _Nothing:
+    def __getattr__(self, name: str) -> Any:
+        raise LookupError(name)
+
+
+def table(app: FastAPI) -> list[tuple[str, str, Role | None]]:
+    """Method, path and the role it needs, of every route; None: the route asks for no role itself."""
+    found: list[tuple[str, str, Role | None]] = []
+    for route in _routes(app):
+        path = route.path
+        role: Role | None = "worker" if path.startswith("/api/work/") else _role(route)
+        found += [(method, path, role) for method in sorted(route.methods or ()) if method != "HEAD"]
+    return found
+
+
+def _routes(app: Any) -> Iterator[Route]:
+    for route in app.routes:
+        if isinstance(route, Route):
+            yield route
+        else:  # a router that was included as a whole
+            yield from _routes(getattr(route, "original_router", None) or _Empty)
+
+
+class _Empty:
+    routes = ()
+
+
+def _role(route: Route) -> Role | None:
+    if not isinstance(route, APIRoute):
+        return None
+    for dependency in route.dependant.dependencies:
+        role: Role | None = getattr(dependency.call, "role", None)
+        if role is not None:
+            return role
+    return None
+
+
+def spellings(path: str) -> list[str]:
+    """A path as people who look for a way around write it."""
+    plain = "/".join("1" if part.startswith("{") else part for part in path.split("/"))
+    head, _, tail = plain.rpartition("/")
+    return [
+        plain,
+        plain + "/",
+        "/" + plain,
+        f"/./{plain.lstrip('/')}",
+        f"/healthz/..{plain}",
+        plain.upper(),
+        f"{head}/%{ord(tail[0]):02x}{tail[1:]}" if tail else plain + "%20",
+        f"{plain};role=admin",
+    ]
+
+
+async def ask(app: Any, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"{}") -> int:
+    """The status of one request, without a socket between."""
+    from urllib.parse import unquote
+
+    status = 0
+    sent = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if sent:
+            await asyncio.sleep(3600)
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            raise _Answered
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8642), "state": {}, "app": app,
+    }  # fmt: skip
+    try:
+        async with asyncio.timeout(5):
+            await app(scope, receive, send)
+    except (_Answered, TimeoutError):
+        pass
+    return status
+
+
+class _Answered(BaseException):
+    """The status is known; the rest of the answer is of no interest."""
+
+
+async def tried(folder: Path) -> tuple[Counter[str], list[str]]:
+    """Every case; how many of which sort, and what was answered unexpectedly."""
+    tokens = Tokens(folder)
+    texts: dict[str, str | None] = {role: tokens.add(role, role) for role in ROLES}
+    texts |= {"nobody": None, "stranger": "noetl_guessed"}
+    count: Counter[str] = Counter()
+    roles = table(app_of(tokens))
+    odd = [f"{method} {path} needs no role" for method, path, role in roles if role is None and path not in OPEN]
+    for who, text in texts.items():
+        app = app_of(tokens)  # its own rates of requests
+        for method, path, role in table(app):
+            for spelled in spellings(path):
+                headers = [("host", "127.0.0.1"), ("content-type", "application/json")]
+                headers += [("authorization", f"Bearer {text}")] if text else []
+                status = await ask(app, method, spelled, headers)
+                count["routes"] += 1
+                may = role is None or (who in ROLES and Caller("x", who).may(role))
+                if status == 429:
+                    app = app_of(tokens)
+                    continue
+                if (status >= 500 and status != 503) or status == 0:
+                    odd.append(f"{who} {method} {spelled}: {status}")
+                elif not may and status not in REFUSED:
+                    odd.append(f"{who} {method} {spelled} (needs {role}): {status}")
+                elif may and role is not None and spelled == spellings(path)[0] and status in (401, 403):
+                    odd.append(f"{who} {method} {spelled} (needs {role}) was refused: {status}")
+    app, admin = app_of(tokens), ("authorization", f"Bearer {texts['admin']}")
+    for hosts, fine in ((GOOD_HOSTS, True), (BAD_HOSTS, False)):
+        for host in hosts:
+            status = await ask(app, "GET", "/api/executions", [("host", host), admin])
+            count["hosts and origins"] += 1
+            if (status == 200) != fine:
+                odd.append(f"Host {host!r}: {status}")
+    for origin in BAD_ORIGINS:
+        status = await ask(app, "GET", "/api/executions", [("host", "127.0.0.1"), ("origin", origin), admin])
+        count["hosts and origins"] += 1
+        if status != 403:
+            odd.append(f"Origin {origin!r}: {status}")
+    twice = [("host", "127.0.0.1"), ("host", "evil.example"), admin]
+    for headers in (twice, [twice[1], twice[0], admin]):
+        count["hosts and origins"] += 1
+        if await ask(app, "GET", "/api/executions", headers) == 200:
+            odd.append(f"two hosts: {headers[:2]}")
+    return count, odd
+
+
+# ── URLs ────────────────────────────────────────────────────────────────────────────────────
+
+
+def inside(port: int) -> list[str]:
+    """URLs that lead to this machine, its network or its cloud, as they are commonly hidden."""
+    hosts = """
+        127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7f.0.0.1 017700000001 0177.0.0.1 127.0.0.2
+        127.255.255.254 localhost LOCALHOST localhost. 0.0.0.0 0 [::1] [::] [0:0:0:0:0:0:0:1]
+        [::ffff:127.0.0.1] [::ffff:7f00:1] [::127.0.0.1] [64:ff9b::7f00:1] [2002:7f00:1::] [fe80::1]
+        [fd00::1] [fc00::1] 10.0.0.1 10.255.255.255 172.16.0.1 172.31.255.254 192.168.0.1 192.168.1.254
+        169.254.169.254 169.254.170.2 100.64.0.1 100.100.100.200 192.0.0.192 198.18.0.1 224.0.0.1
+        239.255.255.250 240.0.0.1 255.255.255.255 [ff02::1] [fe80::1%25lo] ①②⑦.⓪.⓪.① １２７.０.０.１
+        user@127.0.0.1 user:pass@localhost example.com@127.0.0.1 127.0.0.1#example.com
+        127.0.0.1%23.example.com
+    """.split()  # noqa: SIM905
+    urls = [
+        f"http://{host}:{port}/" if "#" not in host else f"http://{host.replace('#', f':{port}#')}" for host in hosts
+    ]
+    return [
+        *urls,
+        f"https://127.0.0.1:{port}/", f"http:///127.0.0.1:{port}/", f"http:127.0.0.1:{port}", "file:///etc/passwd",
+        f"gopher://127.0.0.1:{port}/_x", f"ftp://127.0.0.1:{port}/", f"dict://127.0.0.1:{port}/x",
+        f"//127.0.0.1:{port}/",
+        f"http://127.0.0.1\\@example.com:{port}/", f"http://127.0.0.1:{port}\t/", "unix:///var/run/docker.sock",
+    ]  # fmt: skip
+
+
+def experiment(*, quick: bool) -> Finding:
+    """All of it, without sockets but for the URLs, which are tried on a server with a worker."""
+    with tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder:
+        count, odd = asyncio.run(tried(Path(folder)))
+    urls, reached = _try_urls(8 if quick else 1)
+    return Finding(
+        part="access",
+        guarantee="G11",
+        target="Every route x role x 8 spellings: 0 unexpected answers; 60 URLs that lead inside and 40 Host and "
+        "Origin cases: 0 pass",
+        did="Cases made from the application's own table of routes; URLs fetched by `kind: http` on a worker that may "
+        "reach public addresses only, with somebody listening where they lead.",
+        figures={
+            "route, role and spelling": f"{count['routes']:,}",
+            "hosts and origins": str(count["hosts and origins"]),
+            "URLs that lead inside": str(urls),
+            "unexpected answers": str(len(odd)),
+            "URLs that arrived": str(len(reached)),
+        },
+        broken=[*odd, *reached],
+    )
+
+
+def _try_urls(step: int) -> tuple[int, list[str]]:
+    from chaos.inside import Sink
+    from chaos.solo import solo
+
+    reached: list[str] = []
+    with Sink() as sink, solo(workers=1, NOETL_PRIVATE_NETWORKS="") as cluster:
+        urls = inside(sink.port)[::step]
+        for url in urls:
+            tool = {"kind": "http", "url": url, "spec": {"timeout": 3}}
+            text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: u, path: chaos/u}\nworkflow: "
+            status, document = cluster.ask(
+                "POST", "/api/execute", {"content": text + json.dumps([{"step": "a", "tool": tool}])}
+            )
+            if status != 202:
+                continue  # the playbook itself is refused
+            ended = cluster.finished(str(document["execution_id"]), 30)
+            if ended["status"] == "success":
+                reached.append(f"{url} was fetched")
+        reached += [f"somebody was heard inside: {line}" for line in sink.heard]
+    return len(urls), reached

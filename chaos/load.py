@@ -1,0 +1,215 @@
+"""G8, G7 and the figures of a server at rest: open-loop load, a very wide loop, footprint, lists, restarts.
+
+Open-loop: requests are sent at their planned instants, whether or not earlier ones were answered, so a server that
+falls behind shows it in its latencies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+
+import aiohttp
+
+from chaos.findings import Finding, milliseconds, percentile
+from chaos.judging import judge
+from chaos.solo import kill_server, resident, solo, submit
+from noetl.backends import open_stores
+from noetl.control.requests import Submission
+from noetl.local import open_local
+from noetl.ports import ExecutionFilter
+from tests.api.serving import Cluster
+
+ONE = (
+    "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: one, path: load/one}\n"
+    "workflow: [{step: only, tool: {kind: noop}}]\n"
+)
+
+
+# ── G8 ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def burst(*, quick: bool) -> Finding:
+    """One-task executions at a fixed rate."""
+    rate, seconds = (50, 4) if quick else (500, 60)
+    with solo(workers=1, NOETL_SLOTS="256") as cluster:
+        cluster.ask("POST", "/api/catalog/register", {"content": ONE})
+        asyncio.run(_send(cluster, 20, 1))  # the first requests compile and open
+        answers = asyncio.run(_send(cluster, rate, seconds))
+        ids = [each[2] for each in answers if each[2]]
+        store = str(cluster.home / "noetl.db")
+        left = asyncio.run(_drain(store, 120))
+        ends = asyncio.run(_ends(store, ids))
+        judged = judge(store, ids[:: max(1, len(ids) // 300)], others=True)
+    asked = rate * seconds
+    acknowledged = [each[1] - each[0] for each in answers if each[2]]
+    began = {each[2]: each[3] for each in answers}
+    whole = [ends[each] - began[each] for each in ids if each in ends]
+    broken = [*judged.broken, *([f"{left} executions never ended"] if left else [])]
+    broken += [f"{len(ids) - len(ends)} acknowledged executions are not there"] if len(ends) < len(ids) else []
+    missed = [f"{asked - len(ids)} of {asked} requests were not acknowledged"] if len(ids) < asked else []
+    slow = percentile(acknowledged, 0.99)
+    missed += [f"p99 of acknowledgements is {milliseconds(slow)}"] if slow > 0.5 else []
+    took = max(each[1] for each in answers) - min(each[0] for each in answers)
+    return Finding(
+        part="burst",
+        guarantee="G8",
+        target="500 one-task executions a second over HTTP, p99 500 ms, every one flushed",
+        did=f"One server on SQLite, one worker over HTTP, the sender on the same machine; {rate} requests a second for "
+        f"{seconds} s, open loop; a sample of {judged.executions} logs judged.",
+        figures={
+            "acknowledged": f"{len(ids):,} of {asked:,}, {len(ids) / took:,.0f} a second",
+            "acknowledgement p50 / p99": f"{milliseconds(percentile(acknowledged, 0.5))} / {milliseconds(slow)}",
+            "request to end of execution p50 / p99": f"{milliseconds(percentile(whole, 0.5))} / "
+            f"{milliseconds(percentile(whole, 0.99))}",
+            "broken promises": str(len(broken)),
+        },
+        broken=broken,
+        missed=missed,
+    )
+
+
+Answer = tuple[float, float, str, float]  # planned, answered (monotonic), execution id, planned (clock)
+
+
+async def _send(cluster: Cluster, rate: int, seconds: int) -> list[Answer]:
+    headers = {"Authorization": f"Bearer {cluster.token}", "Content-Type": "application/json"}
+    connector = aiohttp.TCPConnector(limit=256)
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+
+        async def one(planned: float, clock: float) -> Answer:
+            try:
+                async with session.post(f"{cluster.url}/api/execute", data=b'{"path": "load/one"}') as answer:
+                    document = await answer.json()
+                    execution_id = document.get("execution_id", "") if answer.status == 202 else ""
+            except (aiohttp.ClientError, TimeoutError):
+                execution_id = ""
+            return planned, time.monotonic(), execution_id, clock
+
+        began, clock = time.monotonic(), time.time()
+        sent = []
+        for number in range(rate * seconds):
+            planned = began + number / rate
+            if (early := planned - time.monotonic()) > 0.001:
+                await asyncio.sleep(early)
+            sent.append(asyncio.create_task(one(planned, clock + number / rate)))
+        return list(await asyncio.gather(*sent))
+
+
+async def _drain(store: str, seconds: float) -> int:
+    """Wait until nothing is unfinished; how many are after that time."""
+    events, _ = open_stores(store)
+    deadline = time.monotonic() + seconds
+    try:
+        while (left := len(await events.unfinished())) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+        return left
+    finally:
+        await events.close()
+
+
+async def _ends(store: str, ids: Sequence[str]) -> dict[str, float]:
+    events, _ = open_stores(store)
+    wanted, found = set(ids), {}
+    try:
+        before: str | None = None
+        while rows := await events.executions(ExecutionFilter(before=before, limit=1000)):
+            found |= {row.execution_id: row.ended_at for row in rows if row.execution_id in wanted and row.ended_at}
+            before = rows[-1].execution_id
+        return found
+    finally:
+        await events.close()
+
+
+# ── G7 ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def wide(*, quick: bool) -> Finding:
+    """One loop with very many items and very many in flight."""
+    items, flying = (5_000, 500) if quick else (100_000, 10_000)
+    text = (
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: wide, path: load/wide}\nworkflow:\n"
+        f"  - step: each\n    loop: {{in: '{{{{ range({items}) | list }}}}', iterator: n, "
+        f"spec: {{mode: parallel, max_in_flight: {flying}}}}}\n    tool: {{kind: noop}}\n"
+    )
+    most = 0.0
+    with solo(workers=2, NOETL_SLOTS=str(flying // 2)) as cluster:
+        began = time.monotonic()
+        execution_id = submit(cluster, text)
+        status = "running"
+        while status == "running" and time.monotonic() - began < 240:
+            most = max(most, resident(cluster))
+            _, document = cluster.ask("GET", f"/api/executions/{execution_id}")
+            status = document["status"]
+            time.sleep(0.2)
+        seconds = time.monotonic() - began
+        judged = judge(str(cluster.home / "noetl.db"), [execution_id])
+    return Finding(
+        part="wide",
+        guarantee="G7",
+        target="100,000-item parallel loop with 10,000 in flight: server under 400 MB",
+        did=f"One server on SQLite, two workers with {flying // 2:,} slots each over HTTP; {items:,} items of `noop`.",
+        figures={
+            "server's memory at most": f"{most:,.0f} MB",
+            "items": f"{items:,}, {flying:,} in flight",
+            "took": f"{seconds:.1f} s ({items / seconds:,.0f} items a second)",
+            "status": status,
+        },
+        broken=judged.broken,
+        missed=[f"the server had {most:,.0f} MB"] if most > 400 else [],
+    )
+
+
+# ── at rest ─────────────────────────────────────────────────────────────────────────────────
+
+
+def footprint(*, quick: bool) -> Finding:
+    """An idle server, a list of many executions, a restart with many running ones."""
+    finished, running = (500, 100) if quick else (10_000, 1_000)
+    with solo(workers=0) as cluster:
+        time.sleep(1)
+        idle = resident(cluster)
+        cluster.stop()
+        asyncio.run(_fill(cluster, finished, running))
+        cluster.start_server()
+        lists = []
+        for number in range(40):
+            where = ("", "?status=success", "?limit=50", "?search=one")[number % 4]
+            began = time.monotonic()
+            status, document = cluster.ask("GET", f"/api/executions{where}")
+            lists.append(time.monotonic() - began)
+            assert status == 200 and document["items"], document
+        ready = [kill_server(cluster) for _ in range(3)]
+        loaded = resident(cluster)
+    missed = [f"an idle server has {idle:.0f} MB"] if idle > 120 else []
+    missed += [f"a list took {milliseconds(max(lists))}"] if percentile(lists, 0.95) > 0.1 else []
+    missed += [f"a restart took {max(ready):.2f} s"] if max(ready) > 2 else []
+    return Finding(
+        part="footprint",
+        guarantee="at rest",
+        target="Idle under 120 MB; 10,000 executions listed in 100 ms; ready in 2 s with 1,000 running ones",
+        did=f"One server on SQLite with {finished:,} finished and {running:,} running executions.",
+        figures={
+            "idle server": f"{idle:.0f} MB ({loaded:.0f} MB with {running:,} running executions)",
+            "a page of the list, p50 / p95": f"{milliseconds(percentile(lists, 0.5))} / "
+            f"{milliseconds(percentile(lists, 0.95))}",
+            "ready after SIGKILL, median / worst": f"{percentile(ready, 0.5):.2f} s / {max(ready):.2f} s",
+        },
+        missed=missed,
+    )
+
+
+async def _fill(cluster: Cluster, finished: int, running: int) -> None:
+    """Executions as a server leaves them: many that have ended, some that wait for a worker."""
+    home, store = os.fspath(cluster.home), str(cluster.home / "noetl.db")
+    async with await open_local(store=store, home=home) as engine:
+        for start in range(0, finished, 500):
+            ids = await asyncio.gather(
+                *(engine.orchestrator.submit(Submission(text=ONE)) for _ in range(min(500, finished - start)))
+            )
+            await asyncio.gather(*(engine.orchestrator.wait(each, 60) for each in ids))
+    async with await open_local(store=store, home=home, work=False) as engine:
+        await asyncio.gather(*(engine.orchestrator.submit(Submission(text=ONE)) for _ in range(running)))
