@@ -159,7 +159,7 @@ def _show(fleet: Fleet, settings: Settings) -> None:
         if member.url:
             terminal.note(f"  {member.name.removeprefix(local_cluster.PREFIX):10} {member.url} (process {member.pid})")
     terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}; logs are in {settings.home / 'logs'}")
-    terminal.note(f"  noetl execute PATH --server {urls[0] if urls else ''}")
+    terminal.note("  noetl register FILE, noetl execute PATH, noetl executions ... mean this cluster while it runs")
 
 
 def _wait(fleet: Fleet, holder: Member, count: int) -> None:

@@ -1,7 +1,8 @@
 """Where a verb looks and acts: this machine's own store, or a server. Every verb asks here, and nowhere else.
 
-A server is meant when `--server` names one, or a setting does (`NOETL_SERVER_URL`); `--store` always means this
-machine. The verbs then speak to a `Desk` and cannot tell the two apart.
+A server is meant when `--server` names one, or a setting does (`NOETL_SERVER_URL`), or while a cluster of this
+home runs (`noetl cluster start`), which has a store of its own; `--store` always means this machine. The verbs then
+speak to a `Desk` and cannot tell the two apart.
 """
 
 from __future__ import annotations
@@ -65,20 +66,25 @@ class Place(NamedTuple):
         """Whether a server is asked."""
         if self.store is not None and self.server is not None:
             raise click.UsageError("--store names this machine's own store and --server a server: give one of them")
-        return settings.server_url is not None and self.store is None
+        if self.store is not None:
+            return False
+        return settings.server_url is not None or bool(_running(settings, "cluster-server"))
 
     def client(self, settings: Settings) -> Client:
         """The line to the server: the one that was named, else the one that runs on this machine."""
         from noetl.client import Client, found_server
-        from noetl.commands.fleet import Fleet
 
-        url = settings.server_url
-        if url is None:
-            running = [member.url for member in Fleet(settings.home).members("server") if member.url]
-            url = ",".join(running) or None
-        url, token = found_server(url, settings.token)
+        running = _running(settings, "cluster-server") or _running(settings, "server")
+        url, token = found_server(settings.server_url or ",".join(running) or None, settings.token)
         terminal.detail(f"server {url}")
         return Client(url, token or "")
+
+
+def _running(settings: Settings, prefix: str) -> list[str]:
+    """Addresses of servers that run in this home."""
+    from noetl.commands.fleet import Fleet
+
+    return [member.url for member in Fleet(settings.home).members(prefix) if member.url]
 
 
 def placed(function: Any) -> Any:
