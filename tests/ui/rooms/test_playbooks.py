@@ -221,6 +221,22 @@ def test_a_new_version_is_registered_and_compared_with_the_old(opened: Opened, c
     expect(page.get_by_text("version 1 ·")).to_be_visible()
 
 
+def test_nobody_overtakes_another_author_unknowingly(opened: Opened, cluster: Cluster):
+    text = TYPED.replace("tests/typed", "tests/shared")
+    path = registered(cluster, text)
+    page = opened(f"/playbooks/{path}").page
+    expect(page.locator(".cm-content")).to_contain_text("apiVersion")
+    registered(cluster, "# theirs\n" + text)
+    write(page, "# mine\n" + text)
+    page.get_by_role("button", name="Register", exact=True).click()
+    asked = page.get_by_role("dialog")
+    expect(asked).to_contain_text("Version 2 was registered meanwhile")
+    assert cluster.ask("GET", f"/api/catalog/{path}")[1]["version"] == 2
+    asked.get_by_role("button", name="Register mine as newest").click()
+    expect(page.get_by_text("Registered tests/shared, version 3")).to_be_visible()
+    assert cluster.ask("GET", f"/api/catalog/{path}")[1]["content"].startswith("# mine")
+
+
 def test_a_text_that_was_begun_survives_leaving_the_page(opened: Opened, cluster: Cluster):
     path = registered(cluster, TYPED)
     tab = opened(f"/playbooks/{path}")
@@ -317,6 +333,7 @@ def test_a_viewer_may_read_and_check_but_not_register_or_run(opened: Opened, clu
     expect(page.locator(".cm-content")).to_contain_text("apiVersion")
     expect(page.get_by_role("button", name="Register")).to_have_count(0)
     expect(page.get_by_role("button", name="Run…")).to_have_count(0)
+    expect(page.get_by_role("button", name="Format")).to_have_count(0)
     assert cluster.ask("POST", "/api/catalog/register", {"content": TYPED}, token=viewer)[0] == 403
     assert cluster.ask("POST", "/api/execute", {"path": path}, token=viewer)[0] == 403
 

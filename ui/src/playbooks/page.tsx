@@ -2,8 +2,8 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, Problem, type Diagnostic } from "../frame/api";
 import { useFetched } from "../frame/fetched";
-import { Button, ErrorState, Loading, note, noteProblem, Tabs } from "../frame/pieces";
-import { go, Link, usePlace, useQueryValue } from "../frame/router";
+import { Button, Dialog, ErrorState, Loading, note, noteProblem, Tabs } from "../frame/pieces";
+import { addressOf, go, Link, usePlace, useQueryValue } from "../frame/router";
 import { useMay } from "../frame/session";
 import { counted, Findings } from "./findings";
 import { draftOf, forgetDraft, keepDraft } from "./drafts";
@@ -64,7 +64,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
       <div role="tabpanel" id={`panel-${tab}`} aria-labelledby={`tab-${tab}`} class="room">
         {!value && <Loading what="Reading the playbook" />}
         {value && tab === "text" && (
-          <Text key={`${value.version}`} path={path} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={again} />
+          <Text key={`${value.version}`} path={path} base={value.version} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={again} />
         )}
         {value && tab === "versions" && <Versions path={path} />}
         {tab === "runs" && <Runs path={path} />}
@@ -76,6 +76,8 @@ export function RegisteredPlaybook({ path }: { path: string }) {
 interface TextProps {
   /** Null for a playbook that is in no catalogue yet. */
   path: string | null;
+  /** The version that is shown. */
+  base?: number;
   /** An older version, when one is looked at. */
   version?: number;
   saved: string;
@@ -83,7 +85,7 @@ interface TextProps {
   onSaved?: () => void;
 }
 
-function Text({ path, version, saved, begun, onSaved }: TextProps) {
+function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   const mayWrite = useMay("author");
   const mayRun = useMay("operator");
   const [given, setGiven] = useState(() => ({ text: version ? begun : (draftOf(path) ?? begun) }));
@@ -93,7 +95,9 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
   const [target, setTarget] = useState<{ line: number; column: number } | null>(null);
   const [legacy, setLegacy] = useState(false);
   const [running, setRunning] = useState(false);
+  const [overtaken, setOvertaken] = useState<Stored | null>(null);
   const [busy, setBusy] = useState(false);
+  const readOnly = !mayWrite && !mayRun;
   const changed = text !== saved;
   const found: Diagnostic[] = checked?.diagnostics ?? [];
   const round = useRef(0);
@@ -146,9 +150,14 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
       setBusy(false);
     }
   };
-  const save = () =>
+  const save = (knowingly = false) =>
     act(async () => {
       if (!mayWrite) return note("Your token may look but not register; a token of the role author may.", { bad: true });
+      if (path && !version && !knowingly) {
+        const newest = await api.get<Stored>(routeOf(path));
+        if (newest.version !== base && newest.content !== text) return setOvertaken(newest);
+      }
+      setOvertaken(null);
       const stored = await api.post<Stored>("/api/catalog/register", { content: text, legacy });
       forgetDraft(path);
       note(`Registered ${stored.path}, version ${stored.version}`);
@@ -174,7 +183,7 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
     <div class="workbench">
       <div class="row tools">
         {mayWrite && (
-          <Button kind="primary" onClick={save} disabled={busy || !changed || checked?.valid === false} title="Register a new version (Ctrl+S)">
+          <Button kind="primary" onClick={() => save()} disabled={busy || !changed || checked?.valid === false} title="Register a new version (Ctrl+S)">
             {version ? "Register as newest" : path ? "Register" : "Register playbook"}
           </Button>
         )}
@@ -183,12 +192,16 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
             Run…
           </Button>
         )}
-        <Button onClick={format} disabled={busy}>
-          Format
-        </Button>
-        <Button onClick={migrate} disabled={busy} title="Rewrite older words in canonical ones" class={older ? "hinted" : ""}>
-          Migrate
-        </Button>
+        {!readOnly && (
+          <>
+            <Button onClick={format} disabled={busy}>
+              Format
+            </Button>
+            <Button onClick={migrate} disabled={busy} title="Rewrite older words in canonical ones" class={older ? "hinted" : ""}>
+              Migrate
+            </Button>
+          </>
+        )}
         {(legacy || found.some((each) => each.code.startsWith("legacy-"))) && (
           <label class="check" title="Accept the words of 2025-11 as they are, as --legacy does">
             <input type="checkbox" checked={legacy} onChange={(event) => setLegacy(event.currentTarget.checked)} /> legacy words
@@ -210,13 +223,13 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
         <section class="card text" aria-label="Text">
           <Writing
             given={given}
-            readOnly={!mayWrite && !mayRun}
+            readOnly={readOnly}
             label={path ? `Text of ${path}` : "Text of the new playbook"}
             found={found}
             docs={checked?.docs ?? ""}
             target={target}
             onChange={setText}
-            onSave={save}
+            onSave={() => save()}
             onRun={() => mayRun && setRunning(true)}
           />
         </section>
@@ -229,6 +242,26 @@ function Text({ path, version, saved, begun, onSaved }: TextProps) {
           </section>
         </div>
       </div>
+      {overtaken && (
+        <Dialog
+          title={`Version ${overtaken.version} was registered meanwhile`}
+          onClose={() => setOvertaken(null)}
+          actions={
+            <Button kind="primary" onClick={() => save(true)}>
+              Register mine as newest
+            </Button>
+          }
+        >
+          <p>
+            You began with version {base}. Yours would stand before what somebody else has written since; nothing is lost either way, every version stays.
+          </p>
+          <p>
+            <a href={addressOf(`${placeOf(path!)}?tab=versions&from=${base}&to=${overtaken.version}`)} target="_blank" rel="noreferrer">
+              See what they changed
+            </a>
+          </p>
+        </Dialog>
+      )}
       {running && (
         <RunDialog
           title={path ?? "this text"}
