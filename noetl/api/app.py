@@ -14,6 +14,7 @@ from noetl.api import (
     editing,
     executions,
     health,
+    manual,
     openapi,
     operations,
     outlines,
@@ -55,7 +56,7 @@ def create_app(
         openapi_url=None,  # ours needs a token, like every other route
     )
     for module in (
-        executions, outlines, playbooks, editing, credentials, schedules, webhooks, results, session, health,
+        executions, outlines, playbooks, editing, manual, credentials, schedules, webhooks, results, session, health,
         operations, openapi, pages,
     ):  # fmt: skip
         app.include_router(module.router)

@@ -101,6 +101,15 @@ def test_versions_of_a_playbook_are_listed_by_page(cluster: Cluster):
     assert cluster.ask("GET", "/api/versions/tests/none")[0] == 404
 
 
+def test_every_diagnostic_has_its_page_here(cluster: Cluster):
+    status, document = cluster.ask("GET", "/api/diagnostics/unknown-key")
+    assert status == 200
+    assert (document["severity"], document["title"]) == ("error", "A key that the language does not have here")
+    assert "## Right" in document["text"]
+    assert cluster.ask("GET", "/api/diagnostics/no-such-code")[0] == 404
+    assert cluster.ask("GET", "/api/diagnostics/..%2F..%2Findex")[0] in (404, 422)
+
+
 @pytest.mark.parametrize("route", ["format", "migrate", "complete", "hover", "form"])
 def test_editing_needs_a_token(cluster: Cluster, route: str):
     assert cluster.ask("POST", f"/api/{route}", {}, token="")[0] == 401

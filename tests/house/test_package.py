@@ -45,6 +45,12 @@ def test_the_wheel_has_every_file_of_the_package(wheel):
     assert "noetl/py.typed" in wheel.namelist()
 
 
+def test_the_wheel_explains_every_diagnostic(wheel):
+    from noetl.dsl.codes import CODES
+
+    assert {f"noetl/manual/{code}.md" for code in CODES} - set(wheel.namelist()) == set()
+
+
 def test_the_wheel_has_nothing_but_the_package(wheel):
     assert {name.split("/")[0] for name in wheel.namelist()} == {"noetl", INFO}
     assert not [name for name in wheel.namelist() if "__pycache__" in name or name.endswith((".db", ".log"))]

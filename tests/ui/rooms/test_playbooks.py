@@ -129,6 +129,13 @@ def test_a_diagnostic_stands_at_its_line_with_its_hint_and_its_page(opened: Open
     assert page.locator(".cm-gutter-lint .cm-lint-marker-error").count() == 1
     expect(page.get_by_role("button", name="Register playbook")).to_be_disabled()
 
+    finding.get_by_role("link", name="unknown-step").click()
+    explained = page.get_by_role("dialog", name="unknown-step")
+    expect(explained.get_by_role("heading", name="Right")).to_be_visible()
+    expect(explained.locator("pre").first).to_contain_text("step:")
+    assert tab.serious_violations() == []
+    explained.get_by_role("button", name="Close").click()
+
     finding.get_by_role("button").click()
     expect(page.locator(".cm-activeLine")).to_have_text("        - step: nowhere")
     page.locator(".cm-lintRange-error").hover()

@@ -9,6 +9,7 @@ import { EditorState } from "@codemirror/state";
 import { crosshairCursor, Decoration, drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers, MatchDecorator, rectangularSelection, ViewPlugin, type DecorationSet, type Tooltip, type ViewUpdate } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { api, type Diagnostic } from "../frame/api";
+import { stays } from "./findings";
 
 interface Options {
   text: string;
@@ -16,6 +17,7 @@ interface Options {
   label: string;
   /** Where a code's page is: its name is appended. */
   docs: () => string;
+  onExplain: (code: string) => void;
   onChange: (text: string) => void;
   onSave: () => void;
   onRun: () => void;
@@ -90,7 +92,7 @@ export function open(parent: HTMLElement, options: Options): Opened {
       while (back < text.length - from && back < shown.length - from && text[text.length - 1 - back] === shown[shown.length - 1 - back]) back++;
       view.dispatch({ changes: { from, to: shown.length - back, insert: text.slice(from, text.length - back) } });
     },
-    mark: (found) => view.dispatch(setDiagnostics(view.state, found.map((each) => marked(view.state, each, options.docs())))),
+    mark: (found) => view.dispatch(setDiagnostics(view.state, found.map((each) => marked(view.state, each, options)))),
     goTo: (line, column) => {
       const at = position(view.state, line, column);
       view.dispatch({ selection: { anchor: at }, effects: EditorView.scrollIntoView(at, { y: "center" }) });
@@ -116,7 +118,7 @@ function position(state: EditorState, line: number, column: number): number {
   return Math.min(found.from + Math.max(column, 1) - 1, found.to);
 }
 
-function marked(state: EditorState, found: Diagnostic, docs: string): Mark {
+function marked(state: EditorState, found: Diagnostic, options: Options): Mark {
   const from = position(state, found.line, found.column);
   const end = position(state, found.end_line ?? found.line, found.end_column ?? found.column + 1);
   const line = state.doc.lineAt(from);
@@ -135,15 +137,20 @@ function marked(state: EditorState, found: Diagnostic, docs: string): Mark {
         hint.append("help: ", prose(found.hint));
         box.append(hint);
       }
-      box.append(codeLink(found.code, docs));
+      box.append(codeLink(found.code, options));
       return box;
     },
   };
 }
 
-export function codeLink(code: string, docs: string): HTMLElement {
+function codeLink(code: string, options: Options): HTMLElement {
   const link = element("a", "code", code) as HTMLAnchorElement;
-  link.href = docs + code;
+  link.href = options.docs() + code;
+  link.addEventListener("click", (event) => {
+    if (!stays(event)) return;
+    event.preventDefault();
+    options.onExplain(code);
+  });
   link.target = "_blank";
   link.rel = "noreferrer";
   return link;

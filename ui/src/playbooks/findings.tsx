@@ -10,9 +10,13 @@ interface FindingsProps {
   found: Diagnostic[];
   docs: string;
   onGo: (line: number, column: number) => void;
+  onExplain: (code: string) => void;
 }
 
-export function Findings({ found, docs, onGo }: FindingsProps) {
+/** Whether a click on a link stays in this page: with a modifier key it is an ordinary link. */
+export const stays = (event: MouseEvent) => !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
+
+export function Findings({ found, docs, onGo, onExplain }: FindingsProps) {
   if (!found.length) {
     return (
       <p class="all-well">
@@ -33,7 +37,18 @@ export function Findings({ found, docs, onGo }: FindingsProps) {
           <div>
             <span class="unseen">{each.severity}: </span>
             <Prose text={each.message} />{" "}
-            <a href={docs + each.code} target="_blank" rel="noreferrer" class="code" title="Why this is told, with a wrong and a right example">
+            <a
+              href={docs + each.code}
+              target="_blank"
+              rel="noreferrer"
+              class="code"
+              title="Why this is told, with a wrong and a right example"
+              onClick={(event) => {
+                if (!stays(event)) return;
+                event.preventDefault();
+                onExplain(each.code);
+              }}
+            >
               {each.code}
             </a>
             {each.hint && (

@@ -7,6 +7,7 @@ import { addressOf, go, Link, usePlace, useQueryValue } from "../frame/router";
 import { useMay } from "../frame/session";
 import { counted, Findings } from "./findings";
 import { draftOf, forgetDraft, keepDraft } from "./drafts";
+import { Explained } from "./explained";
 import { placeOf, routeOf, type Checked, type Stored } from "./playbook";
 import { Preview, type Net } from "./preview";
 import { RunDialog } from "./run";
@@ -96,6 +97,7 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   const [legacy, setLegacy] = useState(false);
   const [running, setRunning] = useState(false);
   const [overtaken, setOvertaken] = useState<Stored | null>(null);
+  const [explaining, setExplaining] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
   const readOnly = !mayWrite && !mayRun;
   const changed = text !== saved;
@@ -228,6 +230,7 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
             found={found}
             docs={checked?.docs ?? ""}
             target={target}
+            onExplain={setExplaining}
             onChange={setText}
             onSave={() => save()}
             onRun={() => mayRun && setRunning(true)}
@@ -238,10 +241,11 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
             <Preview net={net} stale={checked?.valid === false} onGo={(line) => goTo(line, 1)} />
           </section>
           <section class="card problems" aria-label="Problems">
-            {checked ? <Findings found={found} docs={checked.docs} onGo={goTo} /> : <Loading what="Checking" />}
+            {checked ? <Findings found={found} docs={checked.docs} onGo={goTo} onExplain={setExplaining} /> : <Loading what="Checking" />}
           </section>
         </div>
       </div>
+      {explaining && <Explained code={explaining} docs={checked?.docs ?? ""} onClose={() => setExplaining(null)} />}
       {overtaken && (
         <Dialog
           title={`Version ${overtaken.version} was registered meanwhile`}

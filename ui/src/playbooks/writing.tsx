@@ -14,6 +14,7 @@ interface WritingProps {
   docs: string;
   /** Where to go: a new object each time. */
   target: { line: number; column: number } | null;
+  onExplain: (code: string) => void;
   onChange: (text: string) => void;
   onSave: () => void;
   onRun: () => void;
@@ -38,6 +39,7 @@ export function Writing(props: WritingProps) {
           readOnly,
           label,
           docs: () => latest.current.docs,
+          onExplain: (code) => latest.current.onExplain(code),
           onChange: (changed) => latest.current.onChange(changed),
           onSave: () => latest.current.onSave(),
           onRun: () => latest.current.onRun(),
