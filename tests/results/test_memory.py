@@ -1,0 +1,50 @@
+"""A body that is much larger than memory should be goes into every result store and back (1 GB: `make bench`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.streaming import SERVER
+
+ROOT = Path(__file__).resolve().parents[2]
+MEGABYTES = 80
+
+
+@pytest.fixture(scope="module")
+def body() -> Iterator[str]:
+    """The address of a body of any size."""
+    api = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    assert api.stdout is not None
+    yield f"http://127.0.0.1:{api.stdout.readline().strip()}"
+    api.stdout.close()
+    api.kill()
+    api.wait()
+
+
+@pytest.mark.parametrize("kind", ["blob", "sqlite", "postgres", "s3", "nats"])
+def test_memory_holds_a_few_blocks_of_a_large_body(
+    kind: str, body: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if kind == "postgres":
+        url: str = request.getfixturevalue("database")
+    elif kind == "nats":
+        url = request.getfixturevalue("nats_server") + "/memory-test"
+    elif kind == "s3":
+        s3: dict[str, Any] = request.getfixturevalue("s3")
+        keys = "&".join(f"{name}={value}" for name, value in s3.items())
+        url = f"s3://{request.getfixturevalue('bucket')}/results?{keys}"
+    else:
+        url = f"blob://{tmp_path}" if kind == "blob" else f"sqlite://{tmp_path}/results.db"
+    command = [sys.executable, "-m", "bench.streaming", "one", url, body, str(MEGABYTES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["large_mb"] < 200, told
+    assert told["large_mb"] - told["small_mb"] < 60, told
