@@ -58,6 +58,7 @@ class Append(Struct, frozen=True, gc=False):
     expected_seq: int
     events: tuple[Recorded, ...]
     summary: ExecutionSummary
+    was: str | None = None  # the status in the row that this one replaces; None: not known
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):

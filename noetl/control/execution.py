@@ -168,10 +168,9 @@ class Execution:
                 # "No" is an answer about the log, and this was not it: somebody else has written.
                 raise VersionConflict(self.id, before)
             if decision.events:
+                was = None if summary is None else summary.status
                 summary = project(summary, decision.events)
-                await self._parts.store.append(
-                    Append(execution_id=self.id, expected_seq=before, events=decision.events, summary=summary)
-                )
+                await self._parts.store.append(Append(self.id, before, decision.events, summary, was))
                 metrics.EVENTS.add(len(decision.events))
                 metrics.PROGRESS.value = self._parts.clock.now()
                 self.summary = summary
@@ -184,7 +183,7 @@ class Execution:
             raise
         for offer, reply in zip(offers, decision.replies[len(facts) :], strict=True):
             offer.answer(reply)
-        if any(isinstance(command, GoOn) for command in decision.commands):
+        if decision.commands and isinstance(decision.commands[-1], GoOn):
             self.nudge()
         self._written(self, decision)
         return decision

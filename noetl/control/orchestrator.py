@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("noetl.control")
 
-CACHE = 1_000  # executions kept in memory although nothing happens in them
+CACHE = 2_000  # executions kept in memory although nothing happens in them; of those that ended only the row
 LEASE_SECONDS = 30.0
 LOOK_SECONDS = 1.0  # how often `wait` looks at the store for what another process wrote
 
@@ -390,6 +390,7 @@ class Orchestrator:
             if tracing.ACTIVE is not None:
                 _trace(tracing.ACTIVE, execution)
             self._has_ended(execution.id)
+            execution.state = None  # nothing more is decided; whoever asks later folds the log
 
     def _carry_out(self, execution_id: str, commands: Iterable[Command]) -> None:
         if not self._acts:

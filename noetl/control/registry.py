@@ -26,15 +26,16 @@ class Executions:
         self._written = written
         self._offers = offers
         self._capacity = capacity
+        self._limit = capacity  # how many there may be before the idle ones are looked for
         self._known: OrderedDict[str, Execution] = OrderedDict()
 
     def of(self, execution_id: str) -> Execution:
         """The mailbox of an execution, known or not."""
         known = self._known.get(execution_id)
         if known is None:
-            known = self._known[execution_id] = Execution(self._parts, execution_id, self._written, self._offers)
-            if len(self._known) > self._capacity:
+            if len(self._known) >= self._limit:
                 self._forget_idle()
+            known = self._known[execution_id] = Execution(self._parts, execution_id, self._written, self._offers)
         else:
             self._known.move_to_end(execution_id)
         return known
@@ -62,7 +63,9 @@ class Executions:
         return execution_id in self._known
 
     def _forget_idle(self) -> None:
-        surplus = len(self._known) - self._capacity
+        surplus = len(self._known) + 1 - self._capacity
         idle = (execution_id for execution_id, execution in self._known.items() if execution.idle)
-        for execution_id in list(islice(idle, surplus)):  # the longest untouched come first: the search is short
+        for execution_id in list(islice(idle, surplus)):  # the longest untouched come first
             del self._known[execution_id]
+        # Many may be at work, and looking at all of them for each new one would be dear: not before there are more.
+        self._limit = max(self._capacity, len(self._known)) + self._capacity // 8

@@ -309,7 +309,7 @@ class _Advance(Struct, eq=False, gc=False):
         due = next_due(state) if state.due else None
         if due != self.timer:
             commands.append(SetTimer(due))
-        if self.stirred:  # the budget of this append is spent
+        if self.stirred:  # the budget of this append is spent; whoever looks for it looks at the last command
             commands.append(GoOn())
         return commands
 

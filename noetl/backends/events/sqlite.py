@@ -231,10 +231,11 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
             raise VersionConflict(append.execution_id, append.expected_seq, found[0] if found else None)
         # Apart from the rest, since it changes indexes and is needed seldom.
-        db.execute(
-            "UPDATE executions SET status = ?, ended = ? WHERE id = ? AND status <> ?",
-            (summary.status, row.ended, number, summary.status),
-        )
+        if append.was != summary.status:
+            db.execute(
+                "UPDATE executions SET status = ?, ended = ? WHERE id = ? AND status <> ?",
+                (summary.status, row.ended, number, summary.status),
+            )
 
     def job(db: sqlite3.Connection) -> None:
         if append.expected_seq == 0:
