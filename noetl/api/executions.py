@@ -248,12 +248,13 @@ async def why(
     request: Request,
     execution_id: ExecutionId,
     at: Annotated[int | None, Query(ge=1, le=2**53, description="as it was after this event")] = None,
+    brief: Annotated[bool, Query(description="only the findings, without reading the whole log")] = False,
     _: Caller = needs("viewer"),
 ) -> Response:
     """Findings: which token, gate, lease, timer, guard or child; and what ended it, if it ended."""
     orchestrator = parts_of(request).orchestrator
     findings = await orchestrator.why(execution_id, at)
-    if at is not None:
+    if at is not None or brief:
         return answer({"findings": findings})
     explanation = await orchestrator.explain(execution_id)
     return answer({**msgspec.structs.asdict(explanation), "findings": findings})

@@ -4,6 +4,7 @@ import { api, Problem } from "../frame/api";
 
 const REST = 140;
 const FASTEST = 900;
+const SHARE = 8; // a server that took a second is not asked again before eight have passed
 
 export interface Asked<T> {
   value: T | null;
@@ -12,38 +13,56 @@ export interface Asked<T> {
   stale: boolean;
 }
 
-/** GET `path?at=at`, again whenever `seq` moves; with `at` null the server says how it is now. */
-export function useAskedAt<T>(path: string, seq: number, at: number | null, wanted: boolean): Asked<T> {
+/** GET `path?at=at`, again whenever `seq` moves; with `at` null the server says how it is now.
+ *
+ * An earlier moment is asked for when the slider rests, and a question nobody waits for any more is taken back. Now is
+ * asked for again and again while the log grows, one question at a time and the slower the longer answers take. */
+export function useAskedAt<T>(path: string, seq: number, at: number | null, wanted: boolean, params: Record<string, boolean> = {}): Asked<T> {
   const [found, setFound] = useState<{ key: string; value: T } | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
-  const lately = useRef(0);
-  const key = `${path}@${seq}${at === null ? " now" : ""}`;
+  const live = at === null;
+  const more = JSON.stringify(params);
+  const key = `${path}@${seq} ${live} ${more}`;
+  const newest = useRef(key);
+  newest.current = key;
+  const known = useRef<string | null>(null);
 
   useEffect(() => {
-    if (!wanted || !seq || found?.key === key) return;
+    if (!wanted || !seq) return;
     const leaving = new AbortController();
-    const pause = Math.max(REST, FASTEST - (Date.now() - lately.current));
-    const timer = setTimeout(async () => {
-      lately.current = Date.now();
+    let timer = 0;
+    const ask = async () => {
+      const asking = newest.current;
+      const begun = Date.now();
       try {
-        const value = await api.get<T>(path, { at }, leaving.signal);
-        setFound({ key, value });
+        const value = await api.get<T>(path, { at, ...params }, leaving.signal);
+        known.current = asking;
+        setFound({ key: asking, value });
         setProblem(null);
       } catch (error) {
-        if (!leaving.signal.aborted) setProblem(error as Problem);
+        if (leaving.signal.aborted) return;
+        setProblem(error as Problem);
       }
-    }, found ? pause : 0);
+      if (live) timer = window.setTimeout(next, Math.max(FASTEST, SHARE * (Date.now() - begun)));
+    };
+    const next = () => {
+      if (known.current !== newest.current) void ask();
+      else timer = window.setTimeout(next, FASTEST);
+    };
+    if (known.current !== newest.current) timer = window.setTimeout(ask, live || known.current === null ? 0 : REST);
+    else if (live) timer = window.setTimeout(next, FASTEST);
     return () => {
       leaving.abort();
       clearTimeout(timer);
     };
-  }, [key, wanted]);
+  }, [path, wanted && seq > 0, at, more]);
 
   useEffect(() => {
+    known.current = null;
     setFound(null);
     setProblem(null);
   }, [path]);
-  return { value: found?.value ?? null, problem, stale: !!found && found.key !== key };
+  return { value: found?.value ?? null, problem, stale: !live && !!found && found.key !== key };
 }
 
 export interface Output {

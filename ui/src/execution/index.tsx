@@ -48,7 +48,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const row = useFetched<Row>(`/api/executions/${id}`, { made: ended ? "1" : null });
   const net = useFetched<Net>(log.length ? `/api/executions/${id}/graph` : null, { made: synthesized || null });
   const state = useAskedAt<StateDocument>(`/api/executions/${id}/state`, seq, at, loaded && (tab === "state" || tab === "results"));
-  const why = useAskedAt<Explanation>(`/api/executions/${id}/why`, seq, at, loaded);
+  const why = useAskedAt<Explanation>(`/api/executions/${id}/why`, seq, at, loaded, at === null && !ended ? { brief: true } : {});
 
   const setAt = useCallback((to: number | null) => setQuery({ at: to === null ? null : String(to) }), []);
   const select = useCallback((to: string | null) => setQuery({ step: to }), []);
