@@ -25,7 +25,7 @@ import msgspec
 from noetl.control.documents import result_of, summary_of
 from noetl.control.views import RunResult
 from noetl.drivers.server_line import ServerLine, Stop, diagnostics
-from noetl.errors import PayloadUnavailable
+from noetl.errors import Conflict, NotFound, PayloadUnavailable
 from noetl.model.events import seconds
 from noetl.model.playbook import Limits
 from noetl.ports import ExecutionSummary, StoredPlaybook
@@ -89,7 +89,7 @@ class Client:
         until = None if timeout is None else time.monotonic() + timeout
         summary = self.summary(execution_id)
         if summary.status not in FINAL:
-            path = f"/api/executions/{execution_id}/events/stream"
+            path = f"{_of(execution_id)}/events/stream"
             try:
                 for _ in self.line.stream(path, summary.seq, until=until):
                     pass
@@ -106,8 +106,6 @@ class Client:
         **options: Any,
     ) -> RunResult:
         """Submit and wait; when it takes longer than `timeout` seconds it is cancelled. Options as of `submit`."""
-        from noetl.errors import Conflict
-
         execution_id = self.submit(path, payload, **options)
         try:
             return self.wait(execution_id, timeout)
@@ -168,7 +166,7 @@ class Client:
     ) -> str:
         """Run its playbook again, whole or from a step on; the id of the new execution."""
         body = {"from": from_step, "payload": None if payload is None else dict(payload)}
-        answer = self.line.ask("POST", f"/api/executions/{execution_id}/rerun", body, headers=_key(key))
+        answer = self.line.ask("POST", f"{_of(execution_id)}/rerun", body, headers=_key(key))
         return str(answer["execution_id"])
 
     # ── looking ─────────────────────────────────────────────────────────────────────────
@@ -214,7 +212,7 @@ class Client:
 
     def follow(self, execution_id: str, after: int = 0, *, stop: Stop | None = None) -> Iterator[dict[str, Any]]:
         """The log as it grows, until the execution has ended; a broken connection is taken up again where it broke."""
-        path = f"/api/executions/{quote(execution_id, safe='')}/events/stream"
+        path = f"{_of(execution_id)}/events/stream"
         for data in self.line.stream(path, after, stop=stop):
             yield msgspec.json.decode(data)
 
@@ -351,12 +349,10 @@ class Client:
                 return
 
     def _steer(self, execution_id: str, verb: str, body: Mapping[str, Any]) -> ExecutionSummary:
-        return summary_of(self.line.ask("POST", f"/api/executions/{quote(execution_id, safe='')}/{verb}", body))
+        return summary_of(self.line.ask("POST", f"{_of(execution_id)}/{verb}", body))
 
     def _look(self, execution_id: str, what: str = "", query: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = self.line.ask(
-            "GET", f"/api/executions/{quote(execution_id, safe='')}{what}", query=query
-        )
+        found: dict[str, Any] = self.line.ask("GET", f"{_of(execution_id)}{what}", query=query)
         return found
 
 
@@ -376,6 +372,13 @@ def found_server(url: str | None, token: str | None) -> tuple[str, str | None]:
         if hosts <= {"127.0.0.1", "::1", "localhost", settings.server_host}:
             token = admin_token(settings.home)
     return url, token
+
+
+def _of(execution_id: str) -> str:
+    """Where an execution is; what is no id at all need not be asked for."""
+    if not execution_id.isdecimal() or len(execution_id) > 19:
+        raise NotFound(f"there is no execution {execution_id}")
+    return f"/api/executions/{execution_id}"
 
 
 def _key(key: str | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,8 @@ def events(execution_id: str, follow: bool, after: int, place: Place, as_json: b
             terminal.json_line(document)
         else:
             _event_line(recorded, document)
+            if follow:
+                sys.stdout.flush()  # who follows through a pipe reads it now
 
     async def read() -> None:
         from noetl.commands.desks import named

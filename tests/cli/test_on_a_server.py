@@ -88,7 +88,10 @@ def test_exit_codes_are_those_of_run(there, playbook):
     assert "nope" in bad.err
     assert there("register", playbook(BAD, "bad")).code == 3
     assert there("execute", "tests/nobody").code == 2
-    assert there("status", "123").code == 2
+    for verb in ("status", "events", "why", "cancel", "rerun"):
+        for unknown in ("123", "nope", "9" * 30):
+            answer = there(verb, unknown)
+            assert (answer.code, answer.err) == (2, f"error: there is no execution {unknown}\n")
     timed_out = there("execute", playbook(SLOW, "slow"), "--timeout", "0.5", "--json")
     assert (timed_out.code, timed_out.json["status"]) == (124, "cancelled")
 
@@ -181,3 +184,29 @@ def test_a_server_hears_what_is_written_into_its_store(there, cluster, playbook)
     assert there("cancel", found, "--store", store, "--json").json["status"] == "cancelled"
     assert cluster.finished(found, 5)["status"] == "cancelled"
     assert there("execute", playbook(ONE, "one")).code == 0
+
+
+def test_ctrl_c_stops_the_showing_and_not_the_execution(there, cluster, playbook, start):
+    import signal
+
+    process = start("execute", playbook(SLOW, "slow"))
+    assert process.stderr is not None
+    found = process.stderr.readline().split()[1]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"execution {found} goes on" in err
+    assert there("cancel", found, "--json").json["status"] == "cancelled"
+
+
+def test_ctrl_c_ends_following_at_once(there, playbook, start):
+    import signal
+
+    found = there("execute", playbook(SLOW, "slow"), "--no-wait").out.strip()
+    process = start("events", found, "--follow")
+    assert process.stdout is not None
+    assert "requested" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err.strip()) == (130, "error: interrupted")
+    there("cancel", found)
