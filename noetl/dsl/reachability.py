@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from noetl.dsl.conditions import never
-from noetl.dsl.syntax import StepSyntax
+from noetl.dsl.conditions import always, never
+from noetl.dsl.syntax import ArcSyntax, RouterSyntax, StepSyntax
 
 
 class Reachability:
@@ -15,14 +15,11 @@ class Reachability:
     def __init__(self, steps: Sequence[StepSyntax]) -> None:
         self.steps = steps
         self.number = {step.name: number for number, step in enumerate(steps)}
-        self.arcs = [
-            [
-                self.number[arc.target]
-                for arc in (step.router.arcs if step.router else ())
-                if arc.target in self.number and not never(arc.when)
-            ]
+        self.open = [
+            [arc for arc in open_arcs(step.router) if arc.target in self.number] if step.router is not None else []
             for step in steps
         ]
+        self.arcs = [[self.number[arc.target or ""] for arc in leaving] for leaving in self.open]
 
     @cached_property
     def behind(self) -> list[int]:
@@ -38,33 +35,49 @@ class Reachability:
         """Whether one execution can run both: one after the other, or side by side behind an inclusive router."""
         if one == other or self.leads(one, other) or self.leads(other, one):
             return True
-        return bool(self._beside(self.number[one]) & 1 << self.number[other])
+        return bool(self.beside(self.number[one]) & 1 << self.number[other])
 
-    def _beside(self, number: int) -> int:
-        """The steps that can run side by side with one."""
-        known = self._side_by_side.get(number)
+    def beside(self, number: int, *, always_taken: bool = False) -> int:
+        """The steps that can run side by side with one (behind an arc that is always taken)."""
+        known = self._side_by_side.get((number, always_taken))
         if known is None:
             bit, known = 1 << number, 0
-            for ways, others in self._forks:
-                for way, other in zip(ways, others, strict=True):
+            for ways, others, sure in self._forks:
+                for way, other in zip(ways, sure if always_taken else others, strict=True):
                     if way & bit:
                         known |= other
-            self._side_by_side[number] = known
+            self._side_by_side[number, always_taken] = known
         return known
 
     @cached_property
-    def _side_by_side(self) -> dict[int, int]:
+    def _side_by_side(self) -> dict[tuple[int, bool], int]:
         return {}
 
     @cached_property
-    def _forks(self) -> list[tuple[list[int], list[int]]]:
-        """For each inclusive router what lies behind its arcs, and behind all the others of them."""
+    def _forks(self) -> list[tuple[list[int], list[int], list[int]]]:
+        """For each inclusive router what lies behind each arc, behind all others, behind others without a guard."""
         found = []
         for number, step in enumerate(self.steps):
             if step.router is not None and step.router.mode == "inclusive" and len(self.arcs[number]) > 1:
                 ways = [self.behind[following] for following in self.arcs[number]]
-                found.append((ways, all_others(ways)))
+                sure = [way if always(arc.when) else 0 for way, arc in zip(ways, self.open[number], strict=True)]
+                found.append((ways, all_others(ways), all_others(sure)))
         return found
+
+
+def open_arcs(router: RouterSyntax) -> list[ArcSyntax]:
+    """The arcs that can be taken: not those whose guard never holds, nor those behind one that is always taken."""
+    found: list[ArcSyntax] = []
+    for number, arc in enumerate(router.arcs):
+        if never(arc.when):
+            continue
+        found.append(arc)
+        if router.mode == "exclusive" and always(arc.when):
+            if arc.when is None:  # after a failure the arcs with a guard are asked
+                rest = router.arcs[number + 1 :]
+                found += [other for other in rest if other.when is not None and not never(other.when)]
+            break
+    return found
 
 
 def all_others(bits: Sequence[int]) -> list[int]:

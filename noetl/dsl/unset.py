@@ -12,8 +12,8 @@ as the first: whoever reads only "when it is there" makes such a choice. So what
 nothing more is chosen, and checks are left with what is certain.
 
 Everything else errs on the side of silence. What a step sets on any of its ways counts as set when it fails. A
-guard or gate that mentions a key, or a step that sets it, makes sure of it. What branches that run side by side
-set counts as set once the way has divided.
+guard or gate that mentions a key, or a step that sets it, makes sure of it. What is set side by side with a step
+(behind another arc that is always taken) counts as set for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Edge(Struct, frozen=True):
 
     source: int
     target: int
-    sets: int = 0  # what is set on it, or made sure of, or set side by side with it
+    sets: int = 0  # what is set on it, or made sure of
     some: int = 0  # what is set on some of the ways through the node it leaves, and not on others
     may: int = 0  # all that may be set on it
     choice: bool = False  # another way could have been taken

@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from noetl.dsl import visibility as at
 from noetl.dsl.checks.scene import Scene, is_block
-from noetl.dsl.conditions import always, asks_how_it_ended, events, expression, is_conditional, never
+from noetl.dsl.conditions import always, asks_how_it_ended, events, expression, is_conditional
 from noetl.dsl.grammar import ITERATION_NAMES
 from noetl.dsl.nodes import Node, Scalar
-from noetl.dsl.reachability import all_others, gathered
+from noetl.dsl.reachability import Reachability
 from noetl.dsl.sites import Site
-from noetl.dsl.syntax import ArcSyntax, BodySyntax, RouterSyntax, SetSyntax, StepSyntax, TaskSyntax
+from noetl.dsl.syntax import ArcSyntax, BodySyntax, SetSyntax, StepSyntax, TaskSyntax
 from noetl.dsl.templates import Read, glance
 from noetl.dsl.unset import Edge, Unset, flow
 from noetl.dsl.visibility import STATUS_HELPERS
@@ -72,6 +72,8 @@ class _Check:
         self.steps = scene.document.steps
         self.number = {step.name: number for number, step in enumerate(self.steps)}
         self._inside: dict[int, _Inside] = {}
+        self.ways = Reachability(self.steps)
+        self.any_gate = any(step.admit is not None and step.admit.rules for step in self.steps)
         self.may = {step.name: self._all_keys(step) for step in self.steps}
         self.net = self._net() if self.universe and scene.entry in self.number else [Unset()] * len(self.steps)
 
@@ -79,16 +81,12 @@ class _Check:
 
     def _net(self) -> list[Unset]:
         edges: list[Edge] = []
-        arcs = [[self.number[arc.target or ""] for arc in _open_arcs(step.router, self.number)] for step in self.steps]
-        later = gathered(arcs, list(self.may.values()))
         for number, step in enumerate(self.steps):
-            edges += self._edges(number, step, later)
+            if self.ways.open[number]:
+                edges += self._edges(number, step, self.ways.open[number])
         return flow(len(self.steps), self.number[self.scene.entry], edges, self.universe)
 
-    def _edges(self, number: int, step: StepSyntax, later: list[int]) -> Iterator[Edge]:
-        arcs = _open_arcs(step.router, self.number)
-        if not arcs:
-            return
+    def _edges(self, number: int, step: StepSyntax, arcs: list[ArcSyntax]) -> Iterator[Edge]:
         inside = self.inside(step)
         stays = (inside.end.free | inside.end.chosen) & self.universe
         own = self.universe & ~stays | self._sets(step.sets)
@@ -98,26 +96,41 @@ class _Check:
                 known |= self._mentioned(arc.when)
         every = self.may[step.name]
         inclusive = step.router is not None and step.router.mode == "inclusive"
-        beside = [0] * len(arcs)
-        if inclusive:
-            beside = all_others([self._sets(arc.sets) | later[self.number[arc.target or ""]] for arc in arcs])
+        all_taken = inclusive and all(always(arc.when) for arc in arcs)
+        failed = False  # behind an arc for every success only failures are left
         ended = True  # every guard so far asks only how the step ended
         for place, arc in enumerate(arcs):
             ended = ended and asks_how_it_ended(arc.when)
             target = self.number[arc.target or ""]
-            assigned = self._sets(arc.sets)
-            sets = (every if _on_failure(arc) else own) | known | assigned | beside[place]
-            sure = always(arc.when) and (inclusive or place == 0)
+            sets = (every if failed or _on_failure(arc) else own) | known | self._sets(arc.sets)
+            failed = failed or (arc.when is None and not inclusive)
             yield Edge(
                 number,
                 target,
                 sets & self.universe,
                 inside.some & ~sets & self.universe,
                 (every | sets) & self.universe,
-                choice=not sure,
+                choice=not (all_taken or (place == 0 and not inclusive and always(arc.when))),
                 again=ended,
                 gated=self._is_gated(target),
             )
+
+    def _beside(self, number: int, *, always_taken: bool) -> int:
+        """What may be set side by side with a step before it runs.
+
+        A step to which this one leads waits for it, unless it joins nothing, or gates keep tokens waiting."""
+        beside = self.ways.beside(number, always_taken=always_taken)
+        found = 0
+        for other in range(len(self.steps)) if beside else ():
+            step = self.steps[other]
+            if beside >> other & 1:
+                waits = self.ways.behind[number] >> other & 1 and not self.ways.behind[other] >> number & 1
+                if not waits or self.any_gate or (step.admit is not None and step.admit.join == "each"):
+                    found |= self.may[step.name] | self._arc_sets(step)
+        return found
+
+    def _arc_sets(self, step: StepSyntax) -> int:
+        return reduce(or_, (self._sets(arc.sets) for arc in (step.router.arcs if step.router else ())), 0)
 
     def _is_gated(self, number: int) -> bool:
         admit = self.steps[number].admit
@@ -303,7 +316,11 @@ class _Check:
         local = reduce(or_, inside.keys.values(), 0)
         if is_block(body):
             return Unset(local, local)  # what callers have set is not known
-        came = self.net[self.number[body.name]]
+        number = self.number[body.name]
+        came = self.net[number]
+        if came.never | came.free | came.chosen:
+            came = came.but(self._beside(number, always_taken=True))
+            came = came._replace(never=came.never & ~self._beside(number, always_taken=False))
         return Unset(came.never | local, came.free | local, came.chosen)
 
     def _at_task(self, site: Site, task: TaskSyntax, inside: _Inside, arrived: Unset) -> Unset:
@@ -369,7 +386,7 @@ class _Check:
             stays = self.inside(step).end
             if (self._sets(step.sets) | (self.universe & ~(stays.free | stays.chosen))) & bit:
                 continue
-            for arc in _open_arcs(step.router, self.number):
+            for arc in self.ways.open[self.number[name]]:
                 if arc.target is not None and arc.target not in came and not self._sets(arc.sets) & bit:
                     came[arc.target] = name
                     queue.append(arc.target)
@@ -378,10 +395,6 @@ class _Check:
 
 _AT_THE_BEGINNING = (at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT, at.BLOCK_INPUT)
 _AT_THE_END = (at.LOOP_UNTIL, at.STEP_SET, at.BLOCK_SET, at.ARC)
-
-
-def _open_arcs(router: RouterSyntax | None, known: dict[str, int]) -> list[ArcSyntax]:
-    return [arc for arc in router.arcs if arc.target in known and not never(arc.when)] if router is not None else []
 
 
 def _on_failure(arc: ArcSyntax) -> bool:
