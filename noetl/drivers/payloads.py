@@ -16,14 +16,17 @@ import hashlib
 import re
 import secrets
 import struct
+import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, ClassVar
 
 from noetl.errors import PayloadUnavailable
-from noetl.model.reference import ReferenceMeta
+from noetl.model.reference import Reference, ReferenceMeta, ReferenceType
 
 BLOCK = 1 << 20
+HOUR = 3600
 COMPRESSIONS = ("auto", "zstd", "none")
 _HEADER = struct.Struct("<IIII")  # skippable frame: magic, its length (8), plain length, packed length
 _MAGIC = 0x184D2A5E
@@ -112,6 +115,76 @@ class Packing:
             block = await asyncio.to_thread(_pack, block)
         self.stored_bytes += len(block)
         return block
+
+
+class PayloadStore(ABC):
+    """What every result store does alike: a payload is named, packed, measured; it is read back and verified.
+
+    A store says how it keeps the blocks of a packing (`_keep`), which key a reference has (`_key`) and how it streams
+    the bytes that lie under a key (`_stored`)."""
+
+    type: ClassVar[ReferenceType]
+
+    def __init__(
+        self,
+        *,
+        compression: str = "auto",
+        clock: Callable[[], float] = time.time,
+        auth_reference: str | None = None,
+    ) -> None:
+        self.compression = compression
+        self.auth_reference = auth_reference
+        self._clock = clock
+
+    async def put(
+        self,
+        name: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        ttl: str | None = None,
+    ) -> Reference:
+        """Store; the reference is returned after the payload is safe."""
+        lifetime, now = seconds(ttl), self._clock()
+        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+        locator = await self._keep(storage_name(name), packing, now, None if lifetime is None else now + lifetime)
+        meta = packing.meta(ttl=ttl, rows=rows, columns=columns)
+        return Reference(type=self.type, locator=locator, meta=meta, auth_reference=self.auth_reference)
+
+    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
+        key = self._key(reference)
+
+        def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
+            return self._stored(key, reference, start, count)
+
+        name = f"stored payload {key.rpartition('/')[2]}"
+        return read_payload(reference.meta, stored, offset=offset, length=length, name=name)
+
+    @abstractmethod
+    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+        """Keep the packing's blocks under a key (or one made from it); what a reference needs to find them."""
+
+    @abstractmethod
+    def _key(self, reference: Reference) -> str:
+        """The key of a reference, which cannot lead out of this store."""
+
+    @abstractmethod
+    def _stored(self, key: str, reference: Reference, start: int, count: int | None) -> AsyncGenerator[bytes, None]:
+        """Stream a range of what lies under a key."""
+
+
+def by_hour(key: str, expires: float | None) -> str:
+    """A key below the hour in which it expires, so that collecting looks at nothing that is still needed."""
+    return key if expires is None else f"ttl/{int(expires // HOUR)}/{key}.{int(expires)}"
+
+
+def missing(key: str, reference: Reference) -> PayloadUnavailable:
+    """There is nothing under this key."""
+    gone = " (its ttl may have passed)" if reference.meta.ttl else ""
+    return PayloadUnavailable(f"there is no stored payload {key}{gone}")
 
 
 async def read_payload(

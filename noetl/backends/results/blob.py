@@ -11,50 +11,32 @@ import asyncio
 import errno
 import os
 import shutil
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
-from noetl.drivers.payloads import Packing, read_payload, seconds, storage_name
+from noetl.drivers.payloads import HOUR, Packing, PayloadStore, by_hour, missing, storage_name
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.model.reference import Reference, ReferenceType
 
-HOUR = 3600
 ABANDONED = 24 * HOUR  # a write that stopped this long ago will not go on
 READ = 1 << 20
 
 T = TypeVar("T")
 
 
-class BlobResults:
+class BlobResults(PayloadStore):
     """Result store on a local (or shared) disk."""
 
     type: ClassVar[ReferenceType] = "blob"
 
-    def __init__(self, root: str | Path, *, compression: str = "auto", clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, root: str | Path, **options: Any) -> None:
+        super().__init__(**options)
         self.root = Path(root).absolute()
-        self.compression = compression
-        self._clock = clock
 
-    async def put(
-        self,
-        name: str,
-        chunks: AsyncIterator[bytes],
-        *,
-        content_type: str,
-        rows: int | None = None,
-        columns: Sequence[str] | None = None,
-        ttl: str | None = None,
-    ) -> Reference:
-        """Store; the reference is returned after the payload is on disk."""
-        lifetime = seconds(ttl)
-        path = storage_name(name)
-        if lifetime is not None:
-            expires = self._clock() + lifetime
-            path = f"ttl/{int(expires // HOUR)}/{path}.{int(expires)}"
-        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+        path = by_hour(key, expires)
         aside = self.root / "unfinished" / storage_name("payload")
         try:
             await self._write(packing, aside, self.root / path)
@@ -62,30 +44,26 @@ class BlobResults:
             with suppress(OSError):  # what went wrong first is what the caller must hear of
                 aside.unlink(missing_ok=True)
             raise
-        return Reference(type="blob", locator={"path": path}, meta=packing.meta(ttl=ttl, rows=rows, columns=columns))
+        return {"path": path}
 
-    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
-        path = self._path(reference)
-
-        async def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
-            file = await _on_disk(_open_stored, path, reference.meta.ttl)
-            with file:
-                file.seek(start)
-                left = count
-                while left is None or left > 0:
-                    chunk = await _on_disk(file.read, READ if left is None else min(READ, left))
-                    if not chunk:
-                        return
-                    if left is not None:
-                        left -= len(chunk)
-                    yield chunk
-
-        return read_payload(reference.meta, stored, offset=offset, length=length, name=f"stored payload {path.name}")
+    async def _stored(
+        self, key: str, reference: Reference, start: int, count: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        file = await _on_disk(_open_stored, Path(key), reference)
+        with file:
+            file.seek(start)
+            left = count
+            while left is None or left > 0:
+                chunk = await _on_disk(file.read, READ if left is None else min(READ, left))
+                if not chunk:
+                    return
+                if left is not None:
+                    left -= len(chunk)
+                yield chunk
 
     async def delete(self, reference: Reference) -> None:
         """Forget it; one that is gone already is no error."""
-        await _on_disk(self._path(reference).unlink, True)
+        await _on_disk(Path(self._key(reference)).unlink, True)
 
     async def collect(self, now: float) -> int:
         """Delete what has outlived its ttl; how many."""
@@ -113,7 +91,7 @@ class BlobResults:
             await _on_disk(_flush, file)
         await _on_disk(_publish, aside, target)
 
-    def _path(self, reference: Reference) -> Path:
+    def _key(self, reference: Reference) -> str:
         """Where the payload lies; a locator cannot lead out of the store."""
         named = reference.locator.get("path")
         if reference.type != "blob" or not isinstance(named, str):
@@ -121,7 +99,7 @@ class BlobResults:
         path = Path(os.path.normpath(self.root / named))
         if not path.is_relative_to(self.root) or path == self.root:
             raise PayloadUnavailable(f"{named!r} is not a place in the result store")
-        return path
+        return str(path)
 
     def _forget(self, executions: Sequence[str]) -> int:
         forgotten = 0
@@ -162,12 +140,11 @@ async def _on_disk(deed: Callable[..., T], *arguments: Any) -> T:
         raise StoreUnavailable(what, kind="storage.quota" if full else "storage.access") from problem
 
 
-def _open_stored(path: Path, ttl: str | None) -> IO[bytes]:
+def _open_stored(path: Path, reference: Reference) -> IO[bytes]:
     try:
         return path.open("rb")
     except FileNotFoundError:
-        gone = " (its ttl may have passed)" if ttl else ""
-        raise PayloadUnavailable(f"there is no stored payload {path.name}{gone}") from None
+        raise missing(path.name, reference) from None
 
 
 def _create(path: Path) -> IO[bytes]:

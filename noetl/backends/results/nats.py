@@ -7,13 +7,12 @@ ttl ends with the second it expires in, so collecting needs the names alone.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from noetl.drivers import nats as driver
-from noetl.drivers.payloads import Packing, read_payload, seconds, storage_name
+from noetl.drivers.payloads import Packing, PayloadStore, missing
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.model.reference import Reference, ReferenceType
 
@@ -21,7 +20,7 @@ BUCKET = "noetl-results"
 ABANDONED = 24 * 3600
 
 
-class NatsResults:
+class NatsResults(PayloadStore):
     """Result store in NATS; the bucket is the URL's path (`nats://host:4222/noetl-results`)."""
 
     type: ClassVar[ReferenceType] = "nats"
@@ -31,79 +30,52 @@ class NatsResults:
         url: str,
         *,
         fields: Mapping[str, Any] | None = None,
-        compression: str = "auto",
-        clock: Callable[[], float] = time.time,
-        auth_reference: str | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         parts = urlsplit(url)
         self.bucket = parts.path.strip("/") or BUCKET
-        self.compression = compression
-        self.auth_reference = auth_reference
         self._fields = {**(fields or {}), "url": parts._replace(path="").geturl()}
-        self._clock = clock
         self._client: Any = None
         self._opening = asyncio.Lock()
 
-    async def put(
-        self,
-        name: str,
-        chunks: AsyncIterator[bytes],
-        *,
-        content_type: str,
-        rows: int | None = None,
-        columns: Sequence[str] | None = None,
-        ttl: str | None = None,
-    ) -> Reference:
-        """Store; the reference is returned after the server has confirmed all of it."""
-        lifetime = seconds(ttl)
-        key = storage_name(name)
+    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         nuid = key.rpartition("-")[2]  # chunks without an object can be told by their nuid alone
-        if lifetime is not None:
-            key += f".{int(self._clock() + lifetime)}"
-        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+        if expires is not None:
+            key += f".{int(expires)}"
         objects = await self._objects()
         try:
-            await objects.put(key, packing.blocks(), nuid=nuid, headers={"Content-Type": content_type})
+            await objects.put(key, packing.blocks(), nuid=nuid, headers={"Content-Type": packing.content_type})
         except Exception as problem:
             if packing.failure is not None:  # it was not the server that failed
                 raise packing.failure from problem
             raise self._unavailable(problem) from problem
-        return Reference(
-            type="nats",
-            locator={"bucket": self.bucket, "name": key},
-            meta=packing.meta(ttl=ttl, rows=rows, columns=columns),
-            auth_reference=self.auth_reference,
-        )
+        return {"bucket": self.bucket, "name": key}
 
-    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
-        name = self._name(reference)
-
-        async def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
-            objects = await self._objects()
-            try:
-                info = await objects.find(name)
-                if info is None:
-                    gone = " (its ttl may have passed)" if reference.meta.ttl else ""
-                    raise PayloadUnavailable(f"there is no stored payload {name}{gone}")
-                position, end = 0, info.size if count is None else start + count
-                async for chunk in objects.read(info):
-                    piece = chunk[max(start - position, 0) : max(end - position, 0)]
-                    position += len(chunk)
-                    if piece:
-                        yield piece
-                    if position >= end:
-                        return
-            except (GeneratorExit, PayloadUnavailable):
-                raise
-            except Exception as problem:
-                raise self._unavailable(problem) from problem
-
-        return read_payload(reference.meta, stored, offset=offset, length=length, name=f"stored payload {name}")
+    async def _stored(
+        self, key: str, reference: Reference, start: int, count: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        objects = await self._objects()
+        try:
+            info = await objects.find(key)
+            if info is None:
+                raise missing(key, reference)
+            position, end = 0, info.size if count is None else start + count
+            async for chunk in objects.read(info):
+                piece = chunk[max(start - position, 0) : max(end - position, 0)]
+                position += len(chunk)
+                if piece:
+                    yield piece
+                if position >= end:
+                    return
+        except (GeneratorExit, PayloadUnavailable):
+            raise
+        except Exception as problem:
+            raise self._unavailable(problem) from problem
 
     async def delete(self, reference: Reference) -> None:
         """Forget it; one that is gone already is no error."""
-        name = self._name(reference)
+        name = self._key(reference)
         objects = await self._objects()
         await self._guarded(objects.delete(name))
 
@@ -152,7 +124,7 @@ class NatsResults:
         except Exception as problem:
             raise self._unavailable(problem) from problem
 
-    def _name(self, reference: Reference) -> str:
+    def _key(self, reference: Reference) -> str:
         name, bucket = reference.locator.get("name"), reference.locator.get("bucket")
         if reference.type != "nats" or not isinstance(name, str):
             raise PayloadUnavailable(f"this is not a reference to a NATS object: {reference.type} {reference.locator}")

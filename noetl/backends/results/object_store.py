@@ -7,21 +7,18 @@ collecting lists nothing that is still needed. The URL may have options: `endpoi
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from noetl.drivers import objects
 from noetl.drivers.auth import plain_fields
-from noetl.drivers.payloads import Packing, read_payload, seconds, storage_name
+from noetl.drivers.payloads import Packing, PayloadStore, by_hour, missing
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.model.reference import Reference, ReferenceType
 
-HOUR = 3600
 
-
-class ObjectResults:
+class ObjectResults(PayloadStore):
     """Result store in a bucket, below a prefix."""
 
     type: ClassVar[ReferenceType] = "object_store"
@@ -31,75 +28,44 @@ class ObjectResults:
         url: str,
         *,
         fields: Mapping[str, Any] | None = None,
-        compression: str = "auto",
-        clock: Callable[[], float] = time.time,
-        auth_reference: str | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         parts = urlsplit(url)
         place = objects.place_of(parts._replace(query="").geturl().rstrip("/") + "/")
         given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
         self.place = place
         self.prefix = place.key.strip("/")
-        self.compression = compression
-        self.auth_reference = auth_reference
-        self._clock = clock
         self._store = objects.new_store(place, objects.config_of(place, given))
 
-    async def put(
-        self,
-        name: str,
-        chunks: AsyncIterator[bytes],
-        *,
-        content_type: str,
-        rows: int | None = None,
-        columns: Sequence[str] | None = None,
-        ttl: str | None = None,
-    ) -> Reference:
-        """Store; the reference is returned after the store has confirmed it."""
-        lifetime = seconds(ttl)
-        key = storage_name(name)
-        if lifetime is not None:
-            expires = self._clock() + lifetime
-            key = f"ttl/{int(expires // HOUR)}/{key}.{int(expires)}"
-        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+        path = self._path(by_hour(key, expires))
         try:
-            await objects.upload(self._store, self._path(key), packing.blocks(), content_type=content_type)
+            await objects.upload(self._store, path, packing.blocks(), content_type=packing.content_type)
         except Exception as problem:
             if packing.failure is not None:  # it was not the store that failed
                 raise packing.failure from problem
             raise self._unavailable(problem, key) from problem
-        return Reference(
-            type="object_store",
-            locator={"url": f"{self.place.scheme}://{self.place.bucket}", "key": self._path(key)},
-            meta=packing.meta(ttl=ttl, rows=rows, columns=columns),
-            auth_reference=self.auth_reference,
-        )
+        return {"url": f"{self.place.scheme}://{self.place.bucket}", "key": path}
 
-    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
-        key = self._key(reference)
-
-        async def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
-            if reference.meta.bytes == 0 and count == 0:
-                if not await objects.exists(self._store, key):
-                    raise PayloadUnavailable(f"there is no stored payload {key}")
-                return
-            try:
-                async for chunk in objects.download(self._store, key, start=start, count=count):
-                    yield chunk
-            except FileNotFoundError:
-                gone = " (its ttl may have passed)" if reference.meta.ttl else ""
-                raise PayloadUnavailable(f"there is no stored payload {key}{gone}") from None
-            except (GeneratorExit, PayloadUnavailable):
-                raise
-            except Exception as problem:
-                if "416" in str(problem) or "range" in str(problem).lower():
-                    raise PayloadUnavailable(
-                        f"stored payload {key} is damaged: too short", kind="ref.corrupt"
-                    ) from None
-                raise self._unavailable(problem, key) from problem
-
-        return read_payload(reference.meta, stored, offset=offset, length=length, name=f"stored payload {key}")
+    async def _stored(
+        self, key: str, reference: Reference, start: int, count: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        if reference.meta.bytes == 0 and count == 0:
+            if not await objects.exists(self._store, key):
+                raise missing(key, reference)
+            return
+        try:
+            async for chunk in objects.download(self._store, key, start=start, count=count):
+                yield chunk
+        except FileNotFoundError:
+            raise missing(key, reference) from None
+        except (GeneratorExit, PayloadUnavailable):
+            raise
+        except Exception as problem:
+            if "416" in str(problem) or "range" in str(problem).lower():
+                raise PayloadUnavailable(f"stored payload {key} is damaged: too short", kind="ref.corrupt") from None
+            raise self._unavailable(problem, key) from problem
 
     async def delete(self, reference: Reference) -> None:
         """Forget it; one that is gone already is no error."""

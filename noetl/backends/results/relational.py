@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from noetl.drivers.payloads import BLOCK, Packing, read_payload, seconds, storage_name
+from noetl.drivers.payloads import BLOCK, Packing, PayloadStore, missing
 from noetl.errors import PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.model.reference import Reference, ReferenceType
 
@@ -59,42 +58,18 @@ class Database(Protocol):
         """Let go."""
 
 
-class RelationalResults:
+class RelationalResults(PayloadStore):
     """Result store in a database."""
 
     type: ClassVar[ReferenceType] = "relational"
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        compression: str = "auto",
-        clock: Callable[[], float] = time.time,
-        auth_reference: str | None = None,
-    ) -> None:
+    def __init__(self, database: Database, **options: Any) -> None:
+        super().__init__(**options)
         self.database = database
-        self.compression = compression
-        self.auth_reference = auth_reference
-        self._clock = clock
 
-    async def put(
-        self,
-        name: str,
-        chunks: AsyncIterator[bytes],
-        *,
-        content_type: str,
-        rows: int | None = None,
-        columns: Sequence[str] | None = None,
-        ttl: str | None = None,
-    ) -> Reference:
-        """Store; the reference is returned after the payload is committed."""
-        lifetime = seconds(ttl)
-        key = storage_name(name)
-        now = self._clock()
-        packing = Packing(chunks, content_type=content_type, compression=self.compression)
+    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         blocks = packing.blocks()
         first, second = await anext(blocks, b""), await anext(blocks, None)
-        expires = None if lifetime is None else now + lifetime
         if second is None:
             await self.database.keep(key, now, expires, first)
         else:
@@ -110,35 +85,25 @@ class RelationalResults:
             except BaseException:
                 await self.database.delete(key)
                 raise
-        return Reference(
-            type="relational",
-            locator={"table": "noetl_results", "key": key},
-            meta=packing.meta(ttl=ttl, rows=rows, columns=columns),
-            auth_reference=self.auth_reference,
-        )
+        return {"table": "noetl_results", "key": key}
 
-    def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
-        key = self._key(reference)
-
-        async def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
-            if not await self.database.is_there(key):
-                gone = " (its ttl may have passed)" if reference.meta.ttl else ""
-                raise PayloadUnavailable(f"there is no stored payload {key}{gone}")
-            # Without compression every block but the last is BLOCK bytes, so we know where to begin.
-            part, skip = divmod(start, BLOCK)
-            left = count
-            while left is None or left > 0:
-                block = await self.database.part(key, part)
-                if block is None:
-                    return
-                piece = block[skip:] if left is None else block[skip : skip + left]
-                if left is not None:
-                    left -= len(piece)
-                yield piece
-                part, skip = part + 1, 0
-
-        return read_payload(reference.meta, stored, offset=offset, length=length, name=f"stored payload {key}")
+    async def _stored(
+        self, key: str, reference: Reference, start: int, count: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        if not await self.database.is_there(key):
+            raise missing(key, reference)
+        # Without compression every block but the last is BLOCK bytes, so we know where to begin.
+        part, skip = divmod(start, BLOCK)
+        left = count
+        while left is None or left > 0:
+            block = await self.database.part(key, part)
+            if block is None:
+                return
+            piece = block[skip:] if left is None else block[skip : skip + left]
+            if left is not None:
+                left -= len(piece)
+            yield piece
+            part, skip = part + 1, 0
 
     async def delete(self, reference: Reference) -> None:
         """Forget it; one that is gone already is no error."""
