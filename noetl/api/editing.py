@@ -56,7 +56,8 @@ async def format(request: Request, body: WrittenBody, _: Caller = needs("viewer"
     """Comments, order and meaning stay; what is no YAML comes back as it is."""
     from noetl.dsl.format import format_text
 
-    content = format_text(body.content, parts_of(request).specs())
+    parts = parts_of(request)
+    content = await parts.aside(lambda: format_text(body.content, parts.specs()))
     return answer({"content": content, "changed": content != body.content})
 
 
@@ -66,10 +67,11 @@ async def migrate(request: Request, body: WrittenBody, _: Caller = needs("viewer
     from noetl.dsl.migrate.to_canonical import migrate
 
     parts = parts_of(request)
-    found = parts.orchestrator.catalogue.check(Source(body.content), legacy=True)
+    check = parts.orchestrator.catalogue.check
+    found = await parts.aside(lambda: check(Source(body.content), legacy=True))
     if found.playbook is None:
         raise InvalidPlaybook(found.diagnostics)
-    made = migrate(body.content, parts.specs())
+    made = await parts.aside(lambda: migrate(body.content, parts.specs()))
     notes = [{"line": note.line, "message": note.message} for note in made.notes]
     return answer({"content": made.text, "changed": made.text != body.content, "notes": notes})
 
@@ -79,7 +81,8 @@ async def complete(request: Request, body: PlaceBody, _: Caller = needs("viewer"
     """`column` is where the word that is being written begins."""
     from noetl.dsl.completion import offer
 
-    column, words = offer(body.content, body.line, body.column, parts_of(request).specs())
+    parts = parts_of(request)
+    column, words = await parts.aside(lambda: offer(body.content, body.line, body.column, parts.specs()))
     items = [{"word": word.word, "doc": word.doc, "kind": "value" if word.is_value else "key"} for word in words]
     return answer({"column": column, "items": items})
 
@@ -89,16 +92,17 @@ async def hover(request: Request, body: PlaceBody, _: Caller = needs("viewer")) 
     """`hover` is null where there is nothing to say."""
     from noetl.dsl.hover import hover
 
-    found = hover(body.content, body.line, body.column, parts_of(request).specs())
+    parts = parts_of(request)
+    found = await parts.aside(lambda: hover(body.content, body.line, body.column, parts.specs()))
     return answer({"hover": found._asdict() if found else None})
 
 
 @router.post("/api/values", summary="Texts of a form as the values they stand for")
-async def values(body: ValuesBody, _: Caller = needs("viewer")) -> Response:
+async def values(request: Request, body: ValuesBody, _: Caller = needs("viewer")) -> Response:
     """Each text is read as YAML, as a playbook's own; `problems` names those that cannot be read."""
     from noetl.dsl.form import values_document
 
-    return answer(values_document(body.texts))
+    return answer(await parts_of(request).aside(lambda: values_document(body.texts)))
 
 
 @router.post("/api/form", summary="What a playbook asks before it runs")
@@ -108,6 +112,11 @@ async def form(request: Request, body: FormBody, _: Caller = needs("viewer")) ->
 
     if (body.path is None) == (body.content is None):
         raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
-    catalogue = parts_of(request).orchestrator.catalogue
+    parts = parts_of(request)
+    catalogue = parts.orchestrator.catalogue
     source = Source(body.content) if body.content is not None else await catalogue.find(body.path or "", body.version)
-    return answer(form_document(source.text, catalogue.compile(source, legacy=body.legacy or body.path is not None)))
+    found = await parts.aside(lambda: catalogue.check(source, legacy=body.legacy or body.path is not None))
+    playbook = found.playbook
+    if playbook is None:
+        raise InvalidPlaybook(found.diagnostics)
+    return answer(await parts.aside(lambda: form_document(source.text, playbook)))

@@ -14,7 +14,7 @@ from noetl.api.executions import Body
 from noetl.api.parts import needs, parts_of
 from noetl.api.problems import diagnostic_document
 from noetl.control.catalogue import Source
-from noetl.errors import NotFound
+from noetl.errors import InvalidPlaybook, NotFound
 
 router = APIRouter(tags=["playbooks"])
 
@@ -34,7 +34,9 @@ async def validate(request: Request, body: TextBody, _: Caller = needs("viewer")
     from noetl.dsl.diagnostics import DOCS
 
     source = Source(body.content, body.file)
-    found = parts_of(request).orchestrator.catalogue.check(source, strict=body.strict, legacy=body.legacy)
+    parts = parts_of(request)
+    check = parts.orchestrator.catalogue.check
+    found = await parts.aside(lambda: check(source, strict=body.strict, legacy=body.legacy))
     diagnostics = [diagnostic_document(each) for each in found.diagnostics]
     return answer({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
 
@@ -53,8 +55,12 @@ async def graph(request: Request, body: TextBody, _: Caller = needs("viewer")) -
     from noetl.dsl.net import net_document
 
     source = Source(body.content, body.file)
-    playbook = parts_of(request).orchestrator.catalogue.compile(source, strict=body.strict, legacy=body.legacy)
-    return answer(net_document(playbook))
+    parts = parts_of(request)
+    check = parts.orchestrator.catalogue.check
+    found = await parts.aside(lambda: check(source, strict=body.strict, legacy=body.legacy))
+    if found.playbook is None:
+        raise InvalidPlaybook(found.diagnostics)
+    return answer(net_document(found.playbook))
 
 
 @router.post("/api/catalog/register", status_code=201, summary="A new version of a playbook")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -113,3 +114,17 @@ def test_every_diagnostic_has_its_page_here(cluster: Cluster):
 @pytest.mark.parametrize("route", ["format", "migrate", "complete", "hover", "form"])
 def test_editing_needs_a_token(cluster: Cluster, route: str):
     assert cluster.ask("POST", f"/api/{route}", {}, token="")[0] == 401
+
+
+def test_a_large_text_keeps_nobody_else_waiting(cluster: Cluster):
+    steps = "".join(
+        f"  - step: s{n}\n    tool: {{kind: noop}}\n    next: {{arcs: [{{step: s{n + 1}}}]}}\n" for n in range(1500)
+    )
+    large = TEXT.partition("  - step")[0] + steps + "  - step: s1500\n    tool: {kind: noop}\n"
+    thinking = threading.Thread(target=cluster.ask, args=("POST", "/api/format", {"content": large}))
+    thinking.start()
+    answered = 0
+    while thinking.is_alive():
+        assert cluster.ask("GET", "/healthz")[0] == 200
+        answered += 1
+    assert answered > 3
