@@ -26,6 +26,7 @@ def _later(module: str, name: str = "experiment") -> Experiment:
 
 CHAOS: dict[str, Experiment] = {
     "kills": _later("kills"),
+    "rolling": _later("kills", "rolling"),
     "restarts": _later("restarts"),
     "zombies": _later("zombies"),
     "flush": _later("flush"),

@@ -21,7 +21,8 @@ class Judgement(Struct):
     executions: int = 0
     events: int = 0
     starts: int = 0  # of tasks; those above the number of tasks are work that was done again
-    losses: int = 0  # leases taken back
+    losses: int = 0  # leases of workers that fell silent, taken back
+    returns: int = 0  # leases that a worker gave back, which costs no attempt
     outcomes: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
 
@@ -69,4 +70,6 @@ def _count(seen: Judgement, log: Sequence[Recorded]) -> None:
     seen.executions += 1
     seen.events += len(log)
     seen.starts += sum(isinstance(each.body, TaskStarted) for each in log)
-    seen.losses += sum(isinstance(each.body, WorkerLost) for each in log)
+    lost = [each.body.returned for each in log if isinstance(each.body, WorkerLost)]
+    seen.losses += lost.count(False)
+    seen.returns += lost.count(True)

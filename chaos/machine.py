@@ -153,10 +153,6 @@ class Cluster:
             return True
         return False
 
-    def kill(self, name: str) -> bool:
-        """SIGKILL."""
-        return self.send(name, signal.SIGKILL)
-
 
 @contextmanager
 def running(**options: Any) -> Iterator[Cluster]:

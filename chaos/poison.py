@@ -58,7 +58,7 @@ def poisons() -> dict[str, str]:
             {"step": "b", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "a"}]}},
             max_step_runs=runs,
         )
-    for wide in (20, 40):
+    for wide in (5, 15):
         found[f"a file of {wide} MB"] = HEAD + "workload: {a: " + "x" * wide * 1_000_000 + "}\n"
     for depth in (100, 1_000, 10_000):
         found[f"YAML {depth} deep"] = HEAD + "workload: " + "[" * depth + "]" * depth + "\n"

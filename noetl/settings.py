@@ -116,6 +116,32 @@ def _nats_url(value: Any) -> str:
     return url
 
 
+def _pools(value: Any) -> str:
+    pools = _text(value)
+    try:
+        shares(pools, 1)
+    except ValueError:
+        raise ValueError("it must be a name, or names with weights from 1 on: default=3,reports=1") from None
+    return pools
+
+
+def shares(pools: str, slots: int) -> dict[str, int]:
+    """How many of so many slots each pool gets, by its weight; never none."""
+    weights: dict[str, int] = {}
+    for each in pools.split(","):
+        name, equals, weight = (part.strip() for part in each.partition("="))
+        number = int(weight) if equals else 1
+        if not name or name in weights or number < 1:
+            raise ValueError(each)
+        weights[name] = number
+    total = sum(weights.values())
+    given = {name: max(1, slots * weight // total) for name, weight in weights.items()}
+    spare = slots - sum(given.values())
+    for name in sorted(weights, key=lambda name: -weights[name])[: max(0, spare)]:
+        given[name] += 1
+    return given
+
+
 def _positive(value: Any) -> int:
     try:
         number = int(value) if isinstance(value, str | int) and not isinstance(value, bool) else 0
@@ -248,7 +274,12 @@ TABLE: tuple[Setting, ...] = (
         lambda known, environ: 0.0,
         "time that a server which was told to stop still answers, while /readyz sends new requests elsewhere",
     ),
-    Setting("worker.pool", _text, lambda known, environ: "default", "pool a worker leases from"),
+    Setting(
+        "worker.pool",
+        _pools,
+        lambda known, environ: "default",
+        "pool a worker leases from; several with weights share its slots: `default=3,reports=1`",
+    ),
     Setting(
         "worker.drain_seconds",
         _seconds,

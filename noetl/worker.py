@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from noetl.errors import RequestRefused
-from noetl.settings import Settings
+from noetl.settings import Settings, shares
 
 if TYPE_CHECKING:
     from noetl.ports import WorkLink
@@ -43,44 +43,50 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         closing.callback(tracing.end)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
-        link = _link(settings, name)
-        closing.push_async_callback(link.close)
         closing.push_async_callback(close_shared)
-        pool = make_pool(
-            link,
-            results,
-            worker=name,
-            clock=RealClock(),
-            slots=settings.slots,
-            pool=settings.worker_pool,
-            policy=AddressPolicy(private=False, networks=settings.private_networks),
-            heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
-        )
+        pools = []
+        given = shares(settings.worker_pool, settings.slots)
+        for pool, slots in given.items():
+            # Each share is a worker of its own to the servers: what it frees is for runs of its own pool.
+            worker = name if len(given) == 1 else f"{name}/{pool}"
+            link = _link(settings, worker, slots)
+            closing.push_async_callback(link.close)
+            pools.append(
+                make_pool(
+                    link,
+                    results,
+                    worker=worker,
+                    clock=RealClock(),
+                    slots=slots,
+                    pool=pool,
+                    policy=AddressPolicy(private=False, networks=settings.private_networks),
+                    heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
+                )
+            )
+            log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)
         stopping = asyncio.Event()
         _on_signals(stopping)
-        log.info(
-            "worker %s leases from %s: %d slots, pool %s", name, settings.server_url, pool.slots, settings.worker_pool
-        )
-        await pool.start()
+        for each in pools:
+            await each.start()
         await stopping.wait()
-        log.info("worker %s stops: %d runs may finish", name, pool.busy)
-        await pool.stop(settings.worker_drain_seconds)
+        log.info("worker %s stops: %d runs may finish", name, sum(each.busy for each in pools))
+        await asyncio.gather(*(each.stop(settings.worker_drain_seconds) for each in pools))
 
 
-def _link(settings: Settings, worker: str) -> WorkLink:
+def _link(settings: Settings, worker: str, slots: int) -> WorkLink:
     """The line to the servers: over NATS where there is one, with HTTP behind it."""
     from noetl.backends.queue.http import HttpWorkLink
 
     assert settings.server_url is not None
     assert settings.token is not None
-    http = HttpWorkLink(settings.server_url, settings.token, slots=settings.slots)
+    http = HttpWorkLink(settings.server_url, settings.token, slots=slots)
     if settings.nats_url is None:
         return http
     from noetl.backends import open_bus
     from noetl.backends.queue.nats import NatsWorkLink
 
     bus = open_bus(settings.nats_url, settings.nats_prefix, worker)
-    link = NatsWorkLink(bus, settings.token, http, worker=worker, slots=settings.slots)
+    link = NatsWorkLink(bus, settings.token, http, worker=worker, slots=slots)
     bus.start()
     return link
 

@@ -74,9 +74,12 @@ class NatsBus:
             subscribed = self._subscribed.pop(subject, None)
             if subscribed is not None and self.up:
                 with contextlib.suppress(*_errors()):
-                    await subscribed.unsubscribe()
+                    await subscribed.drain()  # what has come already is still answered
         if self._answers:
             await asyncio.wait(self._answers, timeout=5)
+        if self.up:
+            with contextlib.suppress(*_errors()):
+                await self._client.flush(2)
 
     async def close(self) -> None:
         """Let go."""

@@ -38,6 +38,7 @@ MANY = (
     + "  - step: each\n    loop: {in: '{{ range(12) | list }}', iterator: n, spec: {mode: parallel}}\n"
     + "    tool: {kind: noop}\n"
 )
+TOGETHER = MANY.replace("{mode: parallel}", "{mode: parallel, policy: {exec: local}}")
 FAR = HEAD + "  - {step: only, spec: {pool: far away}, tool: {kind: noop}}\n"
 
 Link = Callable[[str], WorkLink]  # a worker's name -> its line
@@ -104,6 +105,34 @@ class WorkLinkSuite:
             assert await link("near").claim(Claim("near", 4), wait=0.1) == []
             (order,) = await claim_until(link("far"), Claim("far", 4, "far away"), 1)
             assert order.context.step == "only"
+
+        self._run(scenario)
+
+    def test_a_worker_never_gets_more_than_it_has_slots_for(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            await orchestrator.submit(Submission(text=MANY))
+            orders = await claim_until(link("w"), Claim("w", 5), 5)
+            assert len(orders) == 5
+            _, more = await link("w").report("w", [done(order) for order in orders[:2]], free=2)
+            assert len(more) <= 2
+
+        self._run(scenario)
+
+    def test_a_loop_that_is_local_stays_with_the_worker_that_has_it(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            await orchestrator.submit(Submission(text=TOGETHER))
+            (first,) = await claim_until(link("a"), Claim("a", 1), 1)
+            assert await link("b").claim(Claim("b", 12), wait=0.2) == []
+            rest = await claim_until(link("a"), Claim("a", 12), 3)
+            assert {order.context.step_run_id for order in rest} == {first.context.step_run_id}
+
+        self._run(scenario)
+
+    def test_a_loop_that_is_distributed_is_shared(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            await orchestrator.submit(Submission(text=MANY))
+            assert len(await claim_until(link("a"), Claim("a", 4), 4)) == 4
+            assert len(await claim_until(link("b"), Claim("b", 8), 8)) == 8
 
         self._run(scenario)
 

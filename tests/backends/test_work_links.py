@@ -185,6 +185,31 @@ class TestNats(OverNats):
 
         self._run(scenario)
 
+    def test_runs_leased_to_a_worker_that_stopped_asking_are_given_back(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            await orchestrator.submit(Submission(text=ONE))
+            began = asyncio.Event()
+            lease = orchestrator.work.claim
+
+            async def slowly(claim: Claim, *, wait: float):
+                orders = await lease(claim, wait=wait)
+                began.set()
+                await asyncio.sleep(0.2)
+                return orders
+
+            orchestrator.work.claim = slowly  # type: ignore[method-assign]
+            line = link("w")
+            claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=20))
+            await asyncio.wait_for(began.wait(), 10)
+            orchestrator.work.claim = lease  # type: ignore[method-assign]
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+            await line.close()
+            (order,) = await claim_until(link("a"), Claim("a", 1), 1)
+            assert (order.epoch, order.lost) == (2, 0)
+
+        self._run(scenario)
+
     def test_secrets_never_cross_the_broker(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))

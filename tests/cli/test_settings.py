@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from noetl.settings import TABLE, BadSetting, Loaded, load, read_env_file
+from noetl.settings import TABLE, BadSetting, Loaded, load, read_env_file, shares
 
 
 @pytest.fixture
@@ -149,3 +149,23 @@ def test_every_setting_is_documented_and_has_an_attribute(places):
         assert setting.doc
         assert hasattr(loaded.settings, setting.attribute)
     assert set(loaded.origins) == {setting.attribute for setting in TABLE}
+
+
+@pytest.mark.parametrize(
+    ("pools", "slots", "given"),
+    [
+        ("default", 8, {"default": 8}),
+        ("default=3,reports=1", 8, {"default": 6, "reports": 2}),
+        ("a=3, b=1", 2, {"a": 1, "b": 1}),
+        ("a,b,c", 8, {"a": 3, "b": 3, "c": 2}),
+        ("a=100,b=1", 4, {"a": 3, "b": 1}),
+    ],
+)
+def test_slots_are_shared_between_pools_by_weight(pools, slots, given):
+    assert shares(pools, slots) == given
+
+
+@pytest.mark.parametrize("pools", ["a=0", "a=-1", "a=x", "=3", "a,,b", "a=1,a=2"])
+def test_pools_without_sense_are_refused_in_words(pools, tmp_path):
+    with pytest.raises(BadSetting, match="names with weights"):
+        load({"worker_pool": pools}, environ={"HOME": str(tmp_path)}, folder=tmp_path)

@@ -15,6 +15,7 @@ import pytest
 from chaos.kills import kill_while_running, prepare
 from chaos.machine import Cluster, running
 from noetl.commands import local_cluster
+from tests.api.serving import Cluster as Solo
 
 
 @pytest.mark.timeout(420)
@@ -60,3 +61,19 @@ def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
     assert not (tmp_path / "cluster").exists()
     assert noetl("status").returncode == 4
     assert "no cluster runs" in noetl("stop").stderr
+
+
+def test_a_worker_serves_several_pools_with_slots_of_their_own(tmp_path: Path):
+    here = Solo(tmp_path, NOETL_WORKER_POOL="default=3,far away=1", NOETL_SLOTS="4")
+    head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x}\n"
+    first = "{step: a, spec: {pool: far away}, tool: {kind: noop}, next: {arcs: [{step: b}]}}"
+    steps = f"workflow: [{first}, {{step: b, tool: {{kind: noop}}}}]"
+    try:
+        here.start_server()
+        here.start_worker()
+        _, document = here.ask("POST", "/api/execute", {"content": head + steps})
+        assert here.finished(document["execution_id"], 60)["status"] == "success"
+        _, workers = here.ask("GET", "/api/workers")
+        assert {each["pool"]: each["slots"] for each in workers["items"]} == {"default": 3, "far away": 1}
+    finally:
+        here.stop()

@@ -16,7 +16,7 @@ import msgspec
 
 from noetl.drivers.nats_bus import NatsBus
 from noetl.drivers.signing import key_of, read_answer, signature_of, signed_question
-from noetl.errors import NotFound, RequestRefused, StoreUnavailable
+from noetl.errors import NoetlError, NotFound, RequestRefused, StoreUnavailable
 from noetl.model.wire import (
     ClaimRequest,
     ExtendReply,
@@ -59,6 +59,7 @@ class NatsWorkLink:
         self._slots = slots
         self._patience = patience  # seconds an answer may take before it is asked over HTTP
         self._look = look
+        self._returning: asyncio.Future[None] | None = None  # runs that came too late, on their way back
         self._taken: asyncio.Queue[str] = asyncio.Queue()
         bus.listen("revoked", lambda _, said: self._taken.put_nowait(said.decode()), to=worker)
 
@@ -129,16 +130,31 @@ class NatsWorkLink:
 
     async def close(self) -> None:
         """Let go."""
+        if self._returning is not None:
+            await asyncio.gather(self._returning, return_exceptions=True)
         await self._bus.close()
         await self._behind.close()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     async def _claim(self, claim: Claim) -> list[RunOrder]:
+        asked = asyncio.ensure_future(self._ask("claim", ClaimRequest(claim, 0.0, self._slots), OrdersReply))
         try:
-            return unpacked(await self._ask("claim", ClaimRequest(claim, 0.0, self._slots), OrdersReply))
+            return unpacked(await asyncio.shield(asked))
         except StoreUnavailable:
             return await self._behind.claim(claim, wait=0.0)
+        except asyncio.CancelledError:
+            # A server may be leasing runs to us at this moment: they must not wait for their lease to run out.
+            self._returning = asyncio.ensure_future(self._return(claim.worker, asked))
+            raise
+
+    async def _return(self, worker: str, asked: asyncio.Future[OrdersReply]) -> None:
+        try:
+            orders = unpacked(await asked)
+        except NoetlError:
+            return  # nothing came, or nobody knows: the lease runs out by itself
+        if orders:
+            await self.give_back(worker, [(order.run_id, order.epoch) for order in orders])
 
     async def _ask(self, verb: str, request: msgspec.Struct, reply: type[T]) -> T:
         question = signed_question(self._key, verb, _encode(request))
