@@ -133,7 +133,7 @@ async def executions(
     parent: str | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
     before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the page before")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     _: Caller = needs("viewer"),
 ) -> Response:
     """One page."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from math import modf
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -619,7 +621,17 @@ def recorded_of(document: Mapping[str, Any]) -> Recorded:
 
 def instant(at: float) -> str:
     """Seconds since the epoch as ISO 8601 text in UTC, to the microsecond."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    fraction, whole = modf(at)
+    micros = round(fraction * 1e6)
+    if not 0 <= micros < 1_000_000:  # rounded into the next second, or before the epoch
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{_second(int(whole))}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=1024)
+def _second(at: int) -> str:
+    """A whole second; most instants share theirs with the one before."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def seconds(text: str) -> float:

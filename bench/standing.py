@@ -1,0 +1,157 @@
+"""A server at rest and after a restart: its memory, its lists, how soon it is ready with work left over.
+
+    python -m bench.standing [sqlite|postgres]
+
+Targets: idle below 120 MB; a page of 10,000 finished executions in 100 ms; ready in 2 s with 1,000 unfinished ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from bench.figures import Figure, figure
+from noetl.backends import open_stores
+from noetl.backends.queue.memory import MemoryRunQueue
+from noetl.backends.results import open_results
+from noetl.control.orchestrator import Orchestrator
+from noetl.control.requests import Submission
+from noetl.tools import specs
+
+FINISHED, UNFINISHED = 10_000, 1_000
+PLAYBOOK = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: standing, path: bench/standing}
+workload: {name: world}
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: {arcs: [{step: waits}]}
+  - step: waits
+    spec: {pool: nobody}
+    tool: {kind: noop}
+"""
+
+
+def measure() -> Iterator[Figure]:
+    """Every figure, on both stores."""
+    for store in ("sqlite", "postgres"):
+        yield from of_store(store)
+
+
+def of_store(store: str) -> Iterator[Figure]:
+    """The figures on one store."""
+    with tempfile.TemporaryDirectory() as folder, _url(store, folder) as url:
+        home = Path(folder)
+        environ = {**os.environ, "NOETL_HOME": folder, "NOETL_STORE": url}
+        with _server(environ) as (process, port, ready):
+            time.sleep(2)
+            yield figure("noetl", "standing", f"{store}: idle server", [_rss(process)], "MB")
+            yield figure("noetl", "standing", f"{store}: ready with nothing to do", [ready], "s")
+        asyncio.run(_fill(url, folder))
+        token = (home / "admin.token").read_text().strip()
+        for _ in range(2):  # the second time with warm caches of the machine
+            with _server(environ) as (process, port, ready):
+                memory = _rss(process)
+                pages = [_listed(port, token, "limit=100&status=cancelled") for _ in range(5)]
+                listed = [_listed(port, token, f"limit={FINISHED}&status=cancelled") for _ in range(5)]
+        yield figure("noetl", "standing", f"{store}: ready with {UNFINISHED:,} unfinished executions", [ready], "s")
+        yield figure("noetl", "standing", f"{store}: {FINISHED:,} executions listed", listed, "ms")
+        yield figure("noetl", "standing", f"{store}: the newest 100 of them", pages, "ms")
+        yield figure("noetl", "standing", f"{store}: server with {UNFINISHED:,} unfinished", [memory], "MB")
+
+
+async def _fill(url: str, folder: str) -> None:
+    """Executions as a server leaves them: many that ended, some that wait for a worker."""
+    events, playbooks = open_stores(url)
+    results = open_results(f"blob://{folder}/results")
+    orchestrator = Orchestrator(store=events, playbooks=playbooks, results=results, queue=MemoryRunQueue(), specs=specs)
+    gate = asyncio.Semaphore(200)
+
+    async def one(number: int) -> None:
+        async with gate:
+            execution_id = await orchestrator.submit(Submission(text=PLAYBOOK, payload={"n": number}))
+            if number < FINISHED:
+                await orchestrator.cancel(execution_id, "measured")
+
+    await asyncio.gather(*(one(number) for number in range(FINISHED + UNFINISHED)))
+    await orchestrator.close()
+    await results.close()
+    await events.close()
+
+
+@contextmanager
+def _server(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int, float]]:
+    """A server process, its port, and the seconds from its start until /readyz said yes."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    code = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", code], env={**environ, "NOETL_SERVER_PORT": str(port)})
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+                    if json.load(answer)["ready"]:
+                        break
+            except OSError:
+                if process.poll() is not None:
+                    raise SystemExit(f"the server ended with {process.returncode}") from None
+                time.sleep(0.01)
+        yield process, port, time.monotonic() - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+@contextmanager
+def _url(store: str, folder: str) -> Iterator[str]:
+    if store == "sqlite":
+        yield f"sqlite://{folder}/noetl.db"
+        return
+    from noetl.testing import services
+
+    key = f"bench-{os.getpid()}"
+    try:
+        with services.fresh_database(services.shared("postgres", key)) as dsn:
+            yield dsn
+    finally:
+        services.release("postgres", key)
+
+
+def _rss(process: subprocess.Popen[bytes]) -> float:
+    return float(psutil.Process(process.pid).memory_info().rss / 1e6)
+
+
+def _ask(port: int, token: str, path: str) -> bytes:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return bytes(answer.read())
+
+
+def _listed(port: int, token: str, query: str) -> float:
+    """Milliseconds until a list is there, whole."""
+    began = time.monotonic()
+    _ask(port, token, f"/api/executions?{query}")
+    return 1000 * (time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ("sqlite", "postgres"):
+        for each in of_store(name):
+            print(f"{each.metric:60} {each.median:10.3f} {each.unit}", flush=True)
