@@ -6,18 +6,19 @@ import { go } from "../frame/router";
 import { useMay } from "../frame/session";
 import { ENDED } from "../executions/data";
 
-type Asking = "cancel" | "signal" | "rerun" | null;
+export type Asking = "cancel" | "signal" | "rerun" | null;
 
 interface Props {
   id: string;
   status: string;
   steps: string[];
   from: string | null;
+  asking: Asking;
+  setAsking: (asking: Asking) => void;
 }
 
-export function Actions({ id, status, steps, from }: Props) {
+export function Actions({ id, status, steps, from, asking, setAsking }: Props) {
   const steering = useMay("operator");
-  const [asking, setAsking] = useState<Asking>(null);
   if (!steering) return <span class="quiet">You may look; steering needs the role operator.</span>;
   const ended = ENDED.has(status);
   const act = async (what: string, body: unknown, said: string) => {

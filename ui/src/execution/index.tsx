@@ -1,14 +1,15 @@
 /** One execution: its net, its timeline, its log and its state, at any moment of it. */
 import "./execution.css";
-import { useCallback, useEffect, useMemo } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import { ErrorState, Loading, Status, Tabs } from "../frame/pieces";
 import { Link, setQuery, usePlace } from "../frame/router";
 import { useFetched } from "../frame/fetched";
+import { useMay } from "../frame/session";
 import { Duration, Time } from "../frame/times";
 import { ENDED, type Row } from "../executions/data";
 import { NetView } from "../net";
 import type { Net } from "../net/layout";
-import { Actions } from "./actions";
+import { Actions, type Asking } from "./actions";
 import { useAskedAt, type Explanation, type StateDocument } from "./asked";
 import { Events } from "./events";
 import { useLog } from "./live";
@@ -38,6 +39,8 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const at = Number.isInteger(asked) && asked >= 1 && asked < log.length ? asked : null;
   const seq = at ?? log.length;
   const step = query.get("step");
+  const [asking, setAsking] = useState<Asking>(null);
+  const steering = useMay("operator");
 
   const now = useMemo(() => momentAt(log, log.length), [log, version]);
   const moment = useMemo(() => (at === null ? now : momentAt(log, at)), [log, version, at]);
@@ -95,7 +98,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
             <Connection stream={stream} ended={ended} loaded={loaded} />
           </p>
         </div>
-        <Actions id={id} status={now.status} steps={order} from={step} />
+        <Actions id={id} status={now.status} steps={order} from={step} asking={asking} setAsking={setAsking} />
       </header>
       <Slider log={log} at={at} onAt={setAt} ended={ended} />
       <div class="ex-body">
@@ -121,7 +124,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
           </section>
         </div>
         <aside class="ex-side">
-          {step && <StepPanel step={step} node={node} moment={moment} close={() => select(null)} />}
+          {step && <StepPanel step={step} node={node} moment={moment} close={() => select(null)} rerun={steering ? () => setAsking("rerun") : null} />}
           <section class="card side" aria-label="Why">
             <h2>{ended && at === null ? "How it ended" : at === null ? "What it waits for" : "What it waited for"}</h2>
             <Why asked={why} onSeq={setAt} failed={moment.status === "failed"} now={at === null && !ended ? null : moment.at} onSelect={select} />

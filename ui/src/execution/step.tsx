@@ -5,7 +5,16 @@ import { duration, Time } from "../frame/times";
 import type { NetStep } from "../net/layout";
 import type { Moment } from "./moment";
 
-export function StepPanel({ step, node, moment, close }: { step: string; node: NetStep | null; moment: Moment; close: () => void }) {
+interface Props {
+  step: string;
+  node: NetStep | null;
+  moment: Moment;
+  close: () => void;
+  /** Null where who is signed in may not. */
+  rerun: (() => void) | null;
+}
+
+export function StepPanel({ step, node, moment, close, rerun }: Props) {
   const at = moment.steps.get(step) ?? null;
   const status = at?.status ?? "pending";
   const end = at?.endedAt ?? moment.at;
@@ -108,6 +117,11 @@ export function StepPanel({ step, node, moment, close }: { step: string; node: N
         <button type="button" class="link" onClick={() => setQuery({ tab: "logs" })}>
           Its output
         </button>
+        {rerun && (
+          <button type="button" class="link" onClick={rerun}>
+            Rerun from here
+          </button>
+        )}
       </p>
     </section>
   );

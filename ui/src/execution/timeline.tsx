@@ -4,7 +4,7 @@
  * the same. Everything is drawn as it was at the chosen moment: what had not ended then is open.
  */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Button } from "../frame/pieces";
+import { Button, EmptyState } from "../frame/pieces";
 import { duration, useNow } from "../frame/times";
 import { ERROR, ITERATION, STEP, TASK, type Log } from "./log";
 
@@ -115,11 +115,19 @@ export function Timeline({ log, version, seq, order, selected, onSelect, onSeq, 
       event.preventDefault();
       scale(event.deltaY > 0 ? 1.25 : 0.8, place(event));
     };
-    const element = frame.current!;
+    const element = frame.current;
+    if (!element) return;
     element.addEventListener("wheel", wheel, { passive: false });
     return () => element.removeEventListener("wheel", wheel);
   });
 
+  if (!log.spans.length) {
+    return (
+      <EmptyState title={live ? "No step has begun yet" : "No step ran"}>
+        <p>{live ? "The first bars appear here when a token enters a step." : "It ended before any token entered a step."}</p>
+      </EmptyState>
+    );
+  }
   const percent = (ms: number) => (100 * (ms - from)) / (to - from);
   return (
     <div class="timeline" ref={frame} tabIndex={0} onKeyDown={onKey} role="group" aria-label="Timeline; plus and minus zoom, arrows move">

@@ -162,7 +162,7 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
   useEffect(() => {
     const timer = setTimeout(() => {
       if (large()) look(selected ?? mostInteresting(net, moment));
-      else void flow.fitView({ padding: 0.08, maxZoom: 1.1 });
+      else void flow.fitView({ padding: 0.12, maxZoom: 1.1 });
     }, 0);
     return () => clearTimeout(timer);
   }, [placed]);
@@ -237,7 +237,7 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
         if (id && (event.key === "Enter" || event.key === " ")) onSelect?.(id === selected ? null : id);
       }}
     >
-      <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: 0.08, maxZoom: 1.1 }} />
+      <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: 0.12, maxZoom: 1.1 }} />
     </ReactFlow>
   );
 }

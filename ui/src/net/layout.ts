@@ -38,9 +38,15 @@ export const HEIGHT = 66;
 export interface Placed {
   positions: Map<string, { x: number; y: number }>;
   /** `step#index` -> the way of the arc, and where its words stand. */
-  ways: Map<string, { path: string; x: number; y: number }>;
+  ways: Map<string, Way>;
   width: number;
   height: number;
+}
+
+export interface Way {
+  path: string;
+  x: number;
+  y: number;
 }
 
 /** A guard in a few characters; the whole is shown on hover. */
@@ -65,14 +71,19 @@ export function place(net: Net, across: boolean): Placed {
     const { x, y } = graph.node(node.step);
     positions.set(node.step, { x: x - WIDTH / 2, y: y - HEIGHT / 2 });
   }
-  const ways = new Map<string, { path: string; x: number; y: number }>();
+  const ways = new Map<string, Way>();
   for (const arc of net.arcs) {
+    const key = `${arc.source}#${arc.index}`;
+    const [source, target] = [graph.node(arc.source), graph.node(arc.target)];
+    if (across ? target.x <= source.x : target.y <= source.y) {
+      ways.set(key, arc.source === arc.target ? aroundItself(source) : backwards(source, target, across));
+      continue;
+    }
     const { points, x, y } = graph.edge(arc.source, arc.target, `${arc.index}`) as { points: Point[]; x?: number; y?: number };
     const middle = points[points.length >> 1];
-    const [source, target] = [graph.node(arc.source), graph.node(arc.target)];
     points[0] = across ? { x: source.x + WIDTH / 2, y: source.y } : { x: source.x, y: source.y + HEIGHT / 2 };
     points[points.length - 1] = across ? { x: target.x - WIDTH / 2, y: target.y } : { x: target.x, y: target.y - HEIGHT / 2 };
-    ways.set(`${arc.source}#${arc.index}`, { path: smooth(points, across), x: x ?? middle.x, y: y ?? middle.y });
+    ways.set(key, { path: smooth(points, across), x: x ?? middle.x, y: y ?? middle.y });
   }
   const { width = 0, height = 0 } = graph.graph() as { width?: number; height?: number };
   return { positions, ways, width, height };
@@ -81,6 +92,27 @@ export function place(net: Net, across: boolean): Placed {
 interface Point {
   x: number;
   y: number;
+}
+
+/** From a step to itself: a loop over its head. */
+function aroundItself({ x, y }: Point): Way {
+  const top = y - HEIGHT / 2;
+  const side = WIDTH / 5;
+  return { path: `M${x + side},${top}C${x + side},${top - 36} ${x - side},${top - 36} ${x - side},${top}`, x, y: top - 27 };
+}
+
+/** From a later step to an earlier one: below the row, or right of the column, that lies between. */
+function backwards(source: Point, target: Point, across: boolean): Way {
+  if (across) {
+    const low = Math.max(source.y, target.y) + HEIGHT / 2;
+    const depth = low + 34 + Math.abs(source.x - target.x) * 0.05;
+    const path = `M${source.x},${source.y + HEIGHT / 2}C${source.x},${depth} ${target.x},${depth} ${target.x},${target.y + HEIGHT / 2}`;
+    return { path, x: (source.x + target.x) / 2, y: low + (depth - low) * 0.75 };
+  }
+  const far = Math.max(source.x, target.x) + WIDTH / 2;
+  const depth = far + 34 + Math.abs(source.y - target.y) * 0.05;
+  const path = `M${source.x + WIDTH / 2},${source.y}C${depth},${source.y} ${depth},${target.y} ${target.x + WIDTH / 2},${target.y}`;
+  return { path, x: far + (depth - far) * 0.75, y: (source.y + target.y) / 2 };
 }
 
 /** A curve through the points that leaves and arrives along the direction of the layers and never overshoots. */
