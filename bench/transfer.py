@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import Figure, figure
+from noetl.expr.late import Late
 from noetl.testing import services
 
 ROWS = 1_000_000
@@ -262,15 +263,17 @@ def ours_http(place: Place, folder: Path) -> float:
 
 
 def ours_three(place: Place, folder: Path) -> float:
-    """Postgres to three targets at once, chunk by chunk."""
+    """Postgres to Postgres, DuckDB and S3 at once, chunk by chunk."""
     place.fresh_table()
     source = {"kind": "postgres", "auth": place.source, "table": "src"}
-    targets = (
-        {"kind": "postgres", "auth": place.target, "table": "dst"},
-        {"kind": "duckdb", "file": str(folder / "three.duckdb"), "table": "dst"},
-        {"kind": "file", "path": str(folder / "three.parquet")},
-    )
-    elapsed = _transfer(source, *targets, warm=_warm(place, folder), chunk={"size": 10_000})
+    with services.S3(folder / "s3") as store, services.fresh_bucket(store.info) as bucket:
+        late = Late("s3://" + bucket + "/{{ chunk.index }}.parquet")
+        targets = (
+            {"kind": "postgres", "auth": place.target, "table": "dst"},
+            {"kind": "duckdb", "file": str(folder / "three.duckdb"), "table": "dst"},
+            {"kind": "s3", "auth": store.info, "path": late},
+        )
+        elapsed = _transfer(source, *targets, warm=_warm(place, folder), chunk={"size": 10_000})
     place.check()
     return elapsed
 

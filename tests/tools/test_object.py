@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +209,57 @@ def test_a_put_that_is_cancelled_leaves_no_object(host: ToolHost, bucket: str) -
         return outcome
 
     assert asyncio.run(cancelled()).data["exists"] is False
+
+
+@contextmanager
+def pretending(*answers: bytes) -> Iterator[str]:
+    """The address of something that speaks HTTP like S3 and gives these answers, whatever it is asked."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    left = list(answers)
+
+    def serve() -> None:
+        while True:
+            try:
+                line, _ = listening.accept()
+            except OSError:
+                return
+            with line:
+                line.settimeout(5)
+                with suppress(OSError):
+                    line.recv(65536)
+                    line.sendall(left.pop(0) if len(left) > 1 else left[0])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join()
+
+
+HEAD = b'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5000\r\nETag: "a"\r\n'
+HEAD += b"Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\nConnection: close\r\n\r\n"
+DENIED = b"<Error><Code>SignatureDoesNotMatch</Code><Message>no</Message></Error>"
+FORBIDDEN = (
+    b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ((FORBIDDEN % len(DENIED) + DENIED,), ("auth", "storage.access")),  # wrong credentials
+        ((HEAD, HEAD + b"x" * 100, b""), ("connection", "storage.access", "timeout")),  # gone in the middle of the body
+        ((b"this is not HTTP\r\n\r\n",), ("connection", "storage.access")),
+    ],
+)
+def test_a_store_that_misbehaves_is_an_error_of_the_list(answers: tuple[bytes, ...], kind: tuple[str, ...]) -> None:
+    with pretending(*answers) as endpoint:
+        host = ToolHost(
+            credentials={"s": {"endpoint": endpoint, "access_key_id": "AKIA", "secret_access_key": "wr0ng-key"}}
+        )
+        got = run_tool("object", {"uri": "s3://b/x.txt", "auth": "s"}, host=host, timeout=20)
+    assert got.error is not None and got.error.kind in kind, got.error
+    assert "wr0ng-key" not in got.error.message
