@@ -218,6 +218,8 @@ def test_a_new_version_is_registered_and_compared_with_the_old(opened: Opened, c
     write(page, text.replace("description: ", "description: Better. "))
     page.keyboard.press("Control+S")
     expect(page.get_by_text("version 2")).to_be_visible()
+    expect(page.locator(".pill")).to_have_text("v2")
+    expect(page.locator(".cm-content")).to_be_focused()  # one goes on where one was
     page.get_by_role("tab", name="Versions").click()
     expect(page.get_by_role("heading", name="v1 → v2")).to_be_visible()
     expect(page.locator(".line.added")).to_have_count(1)

@@ -61,8 +61,13 @@ def furnished(cluster: Cluster) -> Cluster:
 
 
 def test_the_catalogue_and_the_form(opened: Opened, furnished: Cluster, picture: Picture):
+    for path in ("examples/fan_out_and_join", "examples/best_effort", "reports/broken"):
+        _, started = furnished.ask("POST", "/api/execute", {"path": path})
+        furnished.finished(started["execution_id"])
+    furnished.ask("POST", "/api/execute", {"path": "reports/nightly", "payload": {"pages": 60}})
     tab = opened("/playbooks")
     expect(tab.page.get_by_role("link", name="examples/quickstart", exact=True)).to_be_visible()
+    expect(tab.page.locator("table .status.failed")).to_be_visible()
     picture(tab, "playbooks")
     tab.page.get_by_role("button", name="Run examples/quickstart").click()
     expect(tab.page.get_by_label("endpoints")).to_be_visible()
@@ -84,6 +89,10 @@ def test_the_editor_beside_its_net(opened: Opened, furnished: Cluster, picture: 
         tab.page.locator(".cm-lintRange-error").first.hover()
         expect(tab.page.locator(".cm-diagnostic").first).to_be_visible()
     picture(tab, f"editor{'-dark' if dark else ''}")
+    if dark:
+        tab.page.locator(".findings .code").first.click()
+        expect(tab.page.get_by_role("heading", name="Right")).to_be_visible()
+        picture(tab, "explained")
 
 
 def test_two_versions_beside_each_other(opened: Opened, furnished: Cluster, picture: Picture):

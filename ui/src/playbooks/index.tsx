@@ -6,6 +6,6 @@ import { NewPlaybook, RegisteredPlaybook } from "./page";
 
 export function Playbooks({ params }: { params: Record<string, string> }) {
   const { query } = usePlace();
-  if (params.rest) return <RegisteredPlaybook key={params.rest} path={params.rest} />;
+  if (params.rest) return <RegisteredPlaybook key={`${params.rest}@${query.get("version") ?? ""}`} path={params.rest} />;
   return query.has("new") ? <NewPlaybook /> : <Catalogue />;
 }

@@ -65,7 +65,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
       <div role="tabpanel" id={`panel-${tab}`} aria-labelledby={`tab-${tab}`} class="room">
         {!value && <Loading what="Reading the playbook" />}
         {value && tab === "text" && (
-          <Text key={`${value.version}`} path={path} base={value.version} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={again} />
+          <Text path={path} base={value.version} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={again} />
         )}
         {value && tab === "versions" && <Versions path={path} />}
         {tab === "runs" && <Runs path={path} />}
