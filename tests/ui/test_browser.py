@@ -215,7 +215,7 @@ def test_cancel_pause_signal_and_rerun_from_a_step(tab: Tab, cluster: Cluster, s
     status_of(tab).get_by_text("cancelled").wait_for()
     tab.page.get_by_text("enough").first.wait_for()
     publish.click()
-    tab.page.get_by_role("button", name="Rerun").click()
+    tab.page.get_by_role("button", name="Rerun from here").click()
     dialog.get_by_role("button", name="Rerun from publish").click()
     tab.page.wait_for_url(lambda url: id not in url)
     status_of(tab).get_by_text("success").wait_for()
