@@ -156,6 +156,17 @@ def test_completion_and_hover_come_from_the_grammar(opened: Opened):
     expect(page.locator(".meaning")).to_contain_text("The steps.")
 
 
+def test_what_is_typed_fast_is_kept_as_it_was_typed(opened: Opened):
+    page = opened("/playbooks?new=1").page
+    write(page, "")
+    words = "# " + " ".join(f"word{n}" for n in range(40))
+    page.keyboard.type(words)
+    page.keyboard.press("Escape")
+    expect(page.locator(".cm-content")).to_have_text(words)
+    expect(page.locator(".findings li").first).to_be_visible()  # the validator has answered meanwhile
+    expect(page.locator(".cm-content")).to_have_text(words)
+
+
 def test_format_and_migrate_rewrite_the_text(opened: Opened):
     tab = opened("/playbooks?new=1")
     page = tab.page
