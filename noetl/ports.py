@@ -127,6 +127,9 @@ class EventStore(Protocol):
 class SharedLogs(Protocol):
     """An event store whose logs other processes of this machine write to without telling."""
 
+    async def touched(self) -> bool:
+        """Whether another process may have written since this was last asked."""
+
     async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
         """How long these logs are now (those that exist)."""
 

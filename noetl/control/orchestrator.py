@@ -126,6 +126,7 @@ class Orchestrator:
         self._tables = StepTables(store)
         self._queued: set[str] = set()  # executions that have had runs in the queue
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
+        self._news = False  # another process wrote, and what it wrote has not been looked at
 
     # ── requests ────────────────────────────────────────────────────────────────────────
 
@@ -325,11 +326,18 @@ class Orchestrator:
         if not isinstance(self.store, SharedLogs):
             return
         known = self._executions.lengths()
-        found = await self.store.lengths(list(known)) if known else []
+        if not known:
+            return
+        self._news = await self.store.touched() or self._news
+        if not self._news:
+            return
+        found = await self.store.lengths(list(known))
         now = self._executions.lengths()  # what we wrote meanwhile is no news
         for execution_id, seq in found:
-            if seq > now.get(execution_id, seq):
+            if seq > now.get(execution_id, seq) >= 0:
                 await self._catch_up(execution_id)
+        # Where we were writing ourselves it could not be seen: look again.
+        self._news = -1 in now.values()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 

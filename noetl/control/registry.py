@@ -52,11 +52,11 @@ class Executions:
         return len(self._known)
 
     def lengths(self) -> dict[str, int]:
-        """How long the logs are, as far as this process knows, of executions that go on and wait for news."""
+        """How long the logs of those are that go on here, as far as this process knows; -1 while it writes itself."""
         return {
-            execution_id: execution.summary.seq
+            execution_id: execution.summary.seq if execution.idle else -1
             for execution_id, execution in self._known.items()
-            if execution.idle and execution.summary is not None and execution.summary.ended_at is None
+            if execution.summary is not None and execution.summary.ended_at is None
         }
 
     def __contains__(self, execution_id: str) -> bool:

@@ -26,7 +26,7 @@ from noetl.ports import Clock, Duties, StoredTrigger, TriggerStore
 log = logging.getLogger("noetl.schedules")
 
 LOOK_SECONDS = 2.0  # how soon a schedule is noticed that another process added
-DUTY, DUTY_SECONDS = "timers", 10.0
+DUTY, DUTY_SECONDS = "timers", 5.0
 ON_TIME = 60.0  # a tick this late is not missed: servers restart
 MOST = 1_000  # ticks of one schedule that are made up for, or wait for their turn
 TURN_SECONDS = 0.5  # how soon a tick that waits for its turn notices that it has come

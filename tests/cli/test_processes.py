@@ -173,3 +173,40 @@ def test_two_servers_of_one_home_share_a_postgres(noetl: Shell, database: str):
     finally:
         noetl("server", "stop")
     assert noetl("server", "status").returncode == 4
+
+
+def test_two_servers_start_each_tick_once_and_the_other_goes_on_when_one_is_killed(
+    noetl: Shell, database: str, tmp_path: Path
+):
+    noetl.environ["NOETL_STORE"] = database
+    playbook = tmp_path / "tick.yaml"
+    playbook.write_text(
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: tick, path: tests/tick}\n"
+        "workflow:\n  - step: start\n    tool: {kind: noop}\n"
+    )
+    try:
+        assert noetl("server", "start", "--background").returncode == 0
+        assert noetl("server", "start", "--background", "--name", "two", "--port", str(free_port())).returncode == 0
+        for words in (("register", str(playbook)), ("schedule", "add", "tests/tick", "--cron", "* * * * * *")):
+            done = noetl(*words)
+            assert done.returncode == 0, done.stderr
+        before = _fired_at_least(noetl, 2)
+        first = json.loads(noetl("server", "status", "--json").stdout)["servers"][0]
+        os.kill(first["pid"], signal.SIGKILL)
+        _fired_at_least(noetl, before + 2)
+        noetl("schedule", "pause", "tests-tick")
+        rows = json.loads(noetl("executions", "--limit", "1000", "--json").stdout)
+        fired = json.loads(noetl("schedule", "show", "tests-tick", "--json").stdout)["fired"]
+        assert fired <= len(rows) <= fired + 1  # one may have been started and not written down when it was killed
+    finally:
+        noetl("server", "stop")
+
+
+def _fired_at_least(noetl: Shell, count: int) -> int:
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        fired = json.loads(noetl("schedule", "show", "tests-tick", "--json").stdout)["fired"]
+        if fired >= count:
+            return int(fired)
+        time.sleep(0.3)
+    raise AssertionError(f"fewer than {count} ticks came")

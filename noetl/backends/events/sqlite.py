@@ -79,6 +79,7 @@ class SqliteEventStore:
     def __init__(self, file: SqliteFile) -> None:
         self.file = self._file = file  # other back ends keep their tables in it, too
         self._tails = Tails(self.lengths)
+        self._data_version = -1
         file.migrate("events", SCHEMA)
 
     async def append(self, append: Append) -> None:
@@ -153,6 +154,12 @@ class SqliteEventStore:
     async def check(self) -> None:
         """Write something and flush it."""
         await self._file.check()
+
+    async def touched(self) -> bool:
+        """Whether another process has written since this was last asked: SQLite counts that for the one who writes."""
+        version = await self._file.write(lambda db: int(db.execute("PRAGMA data_version").fetchone()[0]))
+        touched, self._data_version = version != self._data_version, version
+        return touched
 
     async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
         """How long these logs are now, whoever wrote them."""
