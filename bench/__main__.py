@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "latest.jsonl"
 DOCS = HERE.parent / "docs"
 WORKLOADS = ("w1", "w2", "w3", "w4")
-SLOW = ("growth", "served", "standing", "streaming", "transfer")  # have rounds of their own, and take minutes: not in a quick run
+# These have rounds of their own, and take minutes: not in a quick run.
+SLOW = ("growth", "served", "standing", "streaming", "transfer")
 
 
 def micro_parts() -> dict[str, str]:

@@ -12,18 +12,26 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from noetl.api.access import Caller, Tokens
-from noetl.api.problems import problem
+from noetl.api.problems import problem, unknown_caller
 
 COOKIE = "noetl_token"
 OPEN = frozenset({"/healthz", "/readyz"})
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class TooLarge(Exception):
+# Below these nothing is answered, and no body is read, for somebody who does not say who they are.
+CLOSED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
+
+
+class TooLarge(HTTPException):
     """A body went over the limit while it was read."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"a body here has at most {limit} bytes")
 
 
 class Guard:
@@ -64,6 +72,8 @@ class Guard:
                 refusal = problem(429, "too many wrong tokens from this address; wait a little")
             elif not self._rate.allow(caller.name if caller else address):
                 refusal = problem(429, "too many requests; slow down", headers={"Retry-After": "1"})
+            elif caller is None and _is_closed(scope):
+                refusal = unknown_caller(wrong_token=bool(text))
             else:
                 scope.setdefault("state", {})["caller"] = caller
                 scope["state"]["wrong_token"] = bool(text) and caller is None
@@ -76,7 +86,6 @@ class Guard:
         """Count what is read: a chunked body does not say its length beforehand."""
         limit = self._limit(scope)
         read = 0
-        begun = False
 
         async def counted() -> Message:
             nonlocal read
@@ -84,22 +93,13 @@ class Guard:
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
                 if read > limit:
-                    raise TooLarge
+                    raise TooLarge(limit)
             return message
 
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = begun or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, counted, watched)
-        except TooLarge:
-            if not begun:
-                await problem(413, f"a body here has at most {limit} bytes")(scope, receive, send)
+        await self._app(scope, counted, send)
 
     def _limit(self, scope: Scope) -> int:
-        return self._max_report if scope["path"].startswith("/api/work/") else self._max_body
+        return self._max_report if route_path(scope).startswith("/api/work/") else self._max_body
 
     def _twice(self, scope: Scope) -> ASGIApp | None:
         """Two of what there may be one of: each reader of the request could believe another one."""
@@ -143,6 +143,20 @@ class Rate:
         if len(self._buckets) > self._names:
             self._buckets.popitem(last=False)
         return allowed
+
+
+def route_path(scope: Scope) -> str:
+    """The path as routes know it, without the prefix a proxy shows the server below."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
+
+
+def _is_closed(scope: Scope) -> bool:
+    path = route_path(scope)
+    if not path.startswith(CLOSED):
+        return False
+    # Signing in, and what is signed by itself.
+    return not (scope["method"] == "POST" and (path == "/api/session" or path.startswith("/api/webhooks/")))
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -57,6 +57,12 @@ def problem(
     )
 
 
+def unknown_caller(*, wrong_token: bool) -> Response:
+    """Nobody said who they are, or somebody did wrongly."""
+    words = "this token is not known here" if wrong_token else "send a token: Authorization: Bearer ..."
+    return problem(401, words, headers={"WWW-Authenticate": "Bearer"})
+
+
 def of_exception(error: Exception) -> Response:
     """The problem document of an exception this package raised on purpose."""
     if isinstance(error, InvalidPlaybook):
@@ -110,7 +116,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 def _methods_at(request: Request) -> list[str]:
     """Every method of the path, whichever of its routes was met first."""
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
     found: set[str] = set()
     exactly: set[str] = set()  # of routes that are written just so: `/api/schedules/preview` beside `/{name}`
     for route in flat_routes(request.app.routes):

@@ -14,6 +14,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from noetl.api.access import Caller
+from noetl.api.guard import route_path
 from noetl.drivers import logs, metrics
 
 log = logging.getLogger("noetl.access")
@@ -45,7 +46,7 @@ class Telling:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
-                if scope["path"] not in _POLLED:
+                if route_path(scope) not in _POLLED:
                     metrics.REQUEST.observe(time.perf_counter() - began)
             await send(message)
 
@@ -58,7 +59,7 @@ class Telling:
                 self._tell(scope, method, status, time.perf_counter() - began)
 
     def _tell(self, scope: Scope, method: str, status: int, seconds: float) -> None:
-        changes = method not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(_WORK)
+        changes = method not in ("GET", "HEAD", "OPTIONS") and not route_path(scope).startswith(_WORK)
         level = logging.INFO if changes else logging.DEBUG
         if not log.isEnabledFor(level):
             return
@@ -83,9 +84,10 @@ def _request_id(scope: Scope) -> str:
 
 def _route(scope: Scope) -> str:
     """The route's pattern, never the path itself: a label must not grow with the requests."""
-    path = getattr(scope.get("route"), "path", None)
-    if path is not None:
-        return str(path)
-    if "endpoint" in scope and scope["path"].startswith(_WORK):
-        return _WORK + str(scope["path"]).removeprefix(_WORK).partition("/")[0]
+    pattern = getattr(scope.get("route"), "path", None)
+    if pattern is not None:
+        return str(pattern)
+    path = route_path(scope)
+    if "endpoint" in scope and path.startswith(_WORK):
+        return _WORK + path.removeprefix(_WORK).partition("/")[0]
     return "none"
