@@ -48,6 +48,9 @@ CONSTRUCTS = {
     "result sink": (
         book("tool: {kind: python, code: 'result = []', result: {as: x, sink: [{postgres: {table: t}}]}}"), "legacy-result", "set",
     ),
+    "step result block": (
+        book("result: {pick: '{{ this }}', as: x, sink: [{http: {url: 'http://x'}}]}\ntool: {kind: noop}"), "legacy-result", "set",
+    ),
     "tool.spec fields": (book('tool: {kind: http, spec: {method: GET, endpoint: "{{ workload.api }}"}}'), "legacy-tool-spec", "beside `kind`"),
     "sink postgres": (book(sink("{kind: postgres, auth: x, table: t, mode: upsert, key: id}")), "legacy-sink", "transfer"),
     "sink duckdb": (book(sink("{kind: duckdb, file: x, table: t, mode: append}")), "legacy-sink", "transfer"),

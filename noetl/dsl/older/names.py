@@ -176,6 +176,10 @@ def _set_by(step: Mapping) -> Iterator[tuple[str, bool]]:
     name = text_of(result) or (text_of(result.get("as")) if isinstance(result, Mapping) else None)
     if name:
         yield name, isinstance(result, Scalar) and step.get("loop") is None
+    if isinstance(result, Mapping):
+        into = _collected(result)
+        if into:
+            yield into, False
     bound = step.get("bind")
     if isinstance(bound, Mapping):
         for key in bound.entries:
@@ -187,7 +191,11 @@ def _set_by(step: Mapping) -> Iterator[tuple[str, bool]]:
             as_name = text_of(inner.get("as"))
             if as_name:
                 yield as_name, False
-            collect = inner.get("collect")
-            into = text_of(collect.get("into")) if isinstance(collect, Mapping) else text_of(collect)
+            into = _collected(inner)
             if into:
                 yield into, False
+
+
+def _collected(result: Mapping) -> str | None:
+    collect = result.get("collect")
+    return text_of(collect.get("into")) if isinstance(collect, Mapping) else text_of(collect)

@@ -18,6 +18,7 @@ from noetl.dsl.reading import text_of
 from noetl.dsl.source import Problem
 from noetl.model.tool import ToolSpec
 
+_BLOCK = {"pick", "collect", "sink"}
 _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
 
 
@@ -108,6 +109,7 @@ class _Teller:
 
     def _body(self, step: Mapping, name: str, names: Names) -> Mapping:
         given = dict(step.entries)
+        self._hand_down(given)
         entries: Entries = {}
         sets: Entries = {}
         bound = given.pop("bind", None)
@@ -154,6 +156,23 @@ class _Teller:
             put(entries, ("set", key), each[1], each[0])
         self._admit(entries, given.get("when"), name, step, names)
         return like(step, _in_order(entries))
+
+    def _hand_down(self, given: Entries) -> None:
+        """A step's `result: {pick, collect, sink}` is the tool's own; a loop collects what it names by `as`."""
+        result, tool = given.get("result"), given.get("tool")
+        if result is None or not isinstance(result[1], Mapping) or not _BLOCK & set(result[1].entries):
+            return
+        if tool is None or not isinstance(tool[1], Mapping) or tool[1].get("result") is not None:
+            message = "`pick`, `collect` and `sink` of a step's result need a single tool without a `result`"
+            self.problems.append(Problem("legacy-result", result[0], message, "write them into the tool's `result`"))
+            return
+        block = dict(result[1].entries)
+        if "loop" in given and "as" in block and "collect" not in block:
+            key, name = block.pop("as")
+            block["collect"] = entry("collect", {"into": name, "mode": "list"}, key)
+        told = {**tool[1].entries, "result": (result[0], like(result[1], block))}
+        given["tool"] = (tool[0], like(tool[1], told))
+        del given["result"]
 
     def _admit(
         self, entries: Entries, when: tuple[Scalar, Node] | None, name: str, step: Mapping, names: Names
