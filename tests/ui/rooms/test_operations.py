@@ -120,6 +120,28 @@ def test_a_schedule_is_tried_added_paused_and_removed(opened: Opened, cluster: C
     expect(page.get_by_role("heading", name="No schedules yet")).to_be_visible()
 
 
+def test_a_webhook_is_added_its_secret_told_once_and_removed(opened: Opened, cluster: Cluster):
+    cluster.ask("POST", "/api/catalog/register", {"content": NOOP})
+    tab = opened("/operations/webhooks")
+    page = tab.page
+    page.get_by_role("button", name="Add webhook").click()
+    page.get_by_role("dialog").get_by_label("Playbook").fill("tests/ticked")
+    page.get_by_role("dialog").get_by_role("button", name="Add", exact=True).click()
+    told = page.get_by_label("Secret", exact=True)
+    expect(told).to_be_visible()
+    secret = told.inner_text().strip()
+    assert len(secret) > 20
+    assert tab.serious_violations() == []
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_text(f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text(f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
+    assert secret not in page.content()
+    page.get_by_role("button", name="Remove tests-ticked").click()
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.get_by_role("heading", name="No webhooks yet")).to_be_visible()
+
+
 def test_a_viewer_sees_operations_but_neither_secrets_nor_levers(opened: Opened, cluster: Cluster):
     token = Tokens(cluster.home).add("ida", "viewer")
     tab = opened("/operations/schedules", token=token)
@@ -155,7 +177,7 @@ def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
     places = {
         "": "Pool",
         "/workers": "Holds",
-        "/schedules": "noetl schedule add",
+        "/schedules": "noetl schedule add", "/webhooks": "noetl webhook add",
         "/credentials": "noetl credential set",
     }
     for place, sign in places.items():

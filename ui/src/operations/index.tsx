@@ -1,4 +1,4 @@
-/** Workers, queue, schedules, credentials: `params.rest` is what follows /operations/ in the address. */
+/** Workers, queue, schedules, webhooks, credentials: `params.rest` is what follows /operations/ in the address. */
 import "./operations.css";
 import { EmptyState, Tabs } from "../frame/pieces";
 import { go, Link } from "../frame/router";
@@ -6,11 +6,12 @@ import { useMay } from "../frame/session";
 import { Credentials } from "./credentials";
 import { Overview } from "./overview";
 import { Schedules } from "./schedules";
+import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 
-type Room = "overview" | "workers" | "schedules" | "credentials";
+type Room = "overview" | "workers" | "schedules" | "webhooks" | "credentials";
 
-const ROOMS: Record<Room, () => any> = { overview: Overview, workers: Workers, schedules: Schedules, credentials: Credentials };
+const ROOMS: Record<Room, () => any> = { overview: Overview, workers: Workers, schedules: Schedules, webhooks: Webhooks, credentials: Credentials };
 
 export function Operations({ params }: { params: Record<string, string> }) {
   const mayKeepSecrets = useMay("admin");
@@ -20,6 +21,7 @@ export function Operations({ params }: { params: Record<string, string> }) {
     ["overview", "Overview"],
     ["workers", "Workers"],
     ["schedules", "Schedules"],
+    ["webhooks", "Webhooks"],
   ];
   if (mayKeepSecrets) tabs.push(["credentials", "Credentials"]);
   if (!Shown) {
