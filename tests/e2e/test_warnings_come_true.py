@@ -60,6 +60,39 @@ class Net:
         return {step: message for step, found, message in self.found if found == code}
 
 
+class Tasks:
+    """A pipeline that only goes forward: rules that set, jump, skip and break, and one task that reads."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(seed)
+        count = chance.randrange(3, 6)
+        self.reader = f"t{chance.randrange(1, count)}"
+        guards = iter(range(GUARDS))
+        lines = ["apiVersion: noetl.io/v2", "kind: Playbook", "metadata: {name: tasks}"]
+        lines += ["workload: {" + ", ".join(f"g{each}: false" for each in range(GUARDS)) + "}"]
+        lines += ["workflow:", "- step: s", "  tool:"]
+        for number in range(count):
+            parts = [f"name: t{number}", "kind: noop"]
+            if f"t{number}" == self.reader:
+                parts.append('input: {v: "{{ step.k }}"}')
+            elif chance.random() < 0.3:
+                parts.append("set: {step.k: 1}")
+            rules = []
+            while chance.random() < 0.6 and (guard := next(guards, None)) is not None and f"t{number}" != self.reader:
+                do = chance.choice(["do: continue", "do: skip", "do: break", "do: fail", f"do: jump, to: t{count - 1}"])
+                sets = ", set: {step.k: 2}" if chance.random() < 0.5 and "skip" not in do else ""
+                rules.append(f'{{when: "{{{{ workload.g{guard} }}}}", then: {{{do}{sets}}}}}')
+            if rules:
+                sets = ", set: {step.k: 3}" if chance.random() < 0.3 else ""
+                rules.append(f"{{else: {{then: {{do: continue{sets}}}}}}}")
+                parts.append(f"spec: {{policy: {{rules: [{', '.join(rules)}]}}}}")
+            lines.append("  - {" + ", ".join(parts) + "}")
+        self.text = "\n".join(lines) + "\n"
+        found = compile_playbook(self.text, file="tasks.yaml", specs=tools.specs())
+        assert found.playbook is not None, found.diagnostics
+        self.said = [one.message for one in found.diagnostics if one.code == "unset-on-path"]
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """Runs a net with every request: for each, which steps ran and which of them failed."""
@@ -73,7 +106,7 @@ def told(tmp_path_factory):
                 for values in itertools.product([False, True], repeat=GUARDS):
                     payload = {f"g{number}": value for number, value in enumerate(values)}
                     result = await engine.run(text, payload=payload)
-                    runs.append({each.step: each.status for each in result.steps})
+                    runs.append({each.step: each.status for each in result.steps} | {"": str(result.error)})
                 answers.append(runs)
         return answers
 
@@ -97,3 +130,10 @@ def test_a_gate_that_is_said_to_be_closed_never_opens(told):
     for net, runs in zip(nets, told([net.text for net in nets]), strict=True):
         closed = net.warned("closed-gate")
         assert not [step for run in runs for step in closed if run.get(step) in ("success", "failed")], net.text
+
+
+def test_a_task_that_is_said_to_read_too_early_does_for_some_request(told):
+    pipelines = [each for each in (Tasks(seed) for seed in range(80)) if each.said]
+    assert len(pipelines) > 8
+    for pipeline, runs in zip(pipelines, told([each.text for each in pipelines]), strict=True):
+        assert any('"step.k" is not defined' in run[""] for run in runs), pipeline.text
