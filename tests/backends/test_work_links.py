@@ -185,26 +185,30 @@ class TestNats(OverNats):
 
         self._run(scenario)
 
-    def test_runs_leased_to_a_worker_that_stopped_asking_are_given_back(self) -> None:
+    @pytest.mark.parametrize("stops", ["asking", "waiting"])
+    def test_runs_that_come_when_nobody_waits_for_them_are_given_back(self, stops: str) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
-            await orchestrator.submit(Submission(text=ONE))
             began = asyncio.Event()
             lease = orchestrator.work.claim
 
             async def slowly(claim: Claim, *, wait: float):
                 orders = await lease(claim, wait=wait)
                 began.set()
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.4)
                 return orders
 
-            orchestrator.work.claim = slowly  # type: ignore[method-assign]
             line = link("w")
-            claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=20))
+            line._patience = 20 if stops == "asking" else 0.1
+            await orchestrator.submit(Submission(text=ONE))
+            orchestrator.work.claim = slowly  # type: ignore[method-assign]
+            claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=0))
             await asyncio.wait_for(began.wait(), 10)
             orchestrator.work.claim = lease  # type: ignore[method-assign]
-            claiming.cancel()
-            await asyncio.gather(claiming, return_exceptions=True)
-            await line.close()
+            if stops == "asking":
+                claiming.cancel()
+                await asyncio.gather(claiming, return_exceptions=True)
+            else:
+                assert await claiming == []
             (order,) = await claim_until(link("a"), Claim("a", 1), 1)
             assert (order.epoch, order.lost) == (2, 0)
 

@@ -9,7 +9,7 @@ The values of secrets never cross the broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +34,7 @@ from noetl.ports import WorkLink
 
 LOOK_SECONDS = 5.0  # how soon a run is found whose ticket was lost
 MOST_TICKETS = 32
+LATE_SECONDS = 60.0  # how long an answer may take and still be heard
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -59,7 +60,7 @@ class NatsWorkLink:
         self._slots = slots
         self._patience = patience  # seconds an answer may take before it is asked over HTTP
         self._look = look
-        self._returning: asyncio.Future[None] | None = None  # runs that came too late, on their way back
+        self._returning: set[asyncio.Future[None]] = set()  # runs that came too late, on their way back
         self._taken: asyncio.Queue[str] = asyncio.Queue()
         bus.listen("revoked", lambda _, said: self._taken.put_nowait(said.decode()), to=worker)
 
@@ -115,7 +116,13 @@ class NatsWorkLink:
     ) -> tuple[list[Verdict], list[RunOrder]]:
         """Hand over events; answered after they are on disk."""
         try:
-            reply = await self._ask("report", ReportRequest(worker, wire_reports(reports), free), ReportReply)
+            reply = await self._ask_leasing(
+                worker,
+                "report",
+                ReportRequest(worker, wire_reports(reports), free),
+                ReportReply,
+                lambda late: unpacked(late.orders),
+            )
         except StoreUnavailable:
             return await self._behind.report(worker, reports, free=free)
         return reply.verdicts, unpacked(reply.orders)
@@ -130,35 +137,52 @@ class NatsWorkLink:
 
     async def close(self) -> None:
         """Let go."""
-        if self._returning is not None:
-            await asyncio.gather(self._returning, return_exceptions=True)
+        if self._returning:
+            _, hanging = await asyncio.wait(self._returning, timeout=self._patience)
+            for each in hanging:
+                each.cancel()
         await self._bus.close()
         await self._behind.close()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     async def _claim(self, claim: Claim) -> list[RunOrder]:
-        asked = asyncio.ensure_future(self._ask("claim", ClaimRequest(claim, 0.0, self._slots), OrdersReply))
         try:
-            return unpacked(await asyncio.shield(asked))
+            reply = await self._ask_leasing(
+                claim.worker, "claim", ClaimRequest(claim, 0.0, self._slots), OrdersReply, unpacked
+            )
         except StoreUnavailable:
             return await self._behind.claim(claim, wait=0.0)
-        except asyncio.CancelledError:
-            # A server may be leasing runs to us at this moment: they must not wait for their lease to run out.
-            self._returning = asyncio.ensure_future(self._return(claim.worker, asked))
-            raise
+        return unpacked(reply)
 
-    async def _return(self, worker: str, asked: asyncio.Future[OrdersReply]) -> None:
+    async def _ask_leasing(
+        self, worker: str, verb: str, request: msgspec.Struct, reply: type[T], orders: Callable[[T], list[RunOrder]]
+    ) -> T:
+        """Ask for what may bring runs along. An answer that comes when nobody waits for it any more must not be
+        lost, or its runs would wait for their leases to run out: they are given back."""
+        asked = asyncio.ensure_future(self._ask(verb, request, reply, seconds=LATE_SECONDS))
         try:
-            orders = unpacked(await asked)
-        except NoetlError:
-            return  # nothing came, or nobody knows: the lease runs out by itself
-        if orders:
-            await self.give_back(worker, [(order.run_id, order.epoch) for order in orders])
+            await asyncio.wait((asked,), timeout=self._patience)
+        finally:
+            if not asked.done():
+                late = asyncio.ensure_future(self._return(worker, asked, orders))
+                self._returning.add(late)
+                late.add_done_callback(self._returning.discard)
+        if not asked.done():
+            raise StoreUnavailable(f"NATS: nobody answered {verb} in time")
+        return asked.result()
 
-    async def _ask(self, verb: str, request: msgspec.Struct, reply: type[T]) -> T:
+    async def _return(self, worker: str, asked: asyncio.Future[T], orders: Callable[[T], list[RunOrder]]) -> None:
+        try:
+            runs = [(order.run_id, order.epoch) for order in orders(await asked)]
+        except NoetlError:
+            return  # nothing came, or nobody knows: the leases run out by themselves
+        if runs:
+            await self.give_back(worker, runs)
+
+    async def _ask(self, verb: str, request: msgspec.Struct, reply: type[T], *, seconds: float | None = None) -> T:
         question = signed_question(self._key, verb, _encode(request))
-        data = await self._bus.ask(verb, question, seconds=self._patience)
+        data = await self._bus.ask(verb, question, seconds=seconds or self._patience)
         if data.startswith(b"!"):  # not signed: a server that does not know our token, or somebody else
             raise StoreUnavailable(_refusal(data).detail)
         body = read_answer(self._key, signature_of(question), data)
