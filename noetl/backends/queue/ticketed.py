@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from noetl.drivers.nats_bus import NatsBus
 from noetl.model.work import Claim
-from noetl.ports import QueuedRun, RunQueue
+from noetl.ports import MeasuredQueue, PoolDepth, QueuedRun, RunQueue
 
 
 class TicketedRunQueue:
@@ -37,6 +37,10 @@ class TicketedRunQueue:
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
         await self._queue.remove(execution_id, runs)
+
+    async def depths(self) -> list[PoolDepth]:
+        """How much waits in which pool, where the queue behind it can say."""
+        return await self._queue.depths() if isinstance(self._queue, MeasuredQueue) else []
 
     async def close(self) -> None:
         """Let go."""
