@@ -2,7 +2,7 @@
 
     python -m noetl.commands.reference docs/reference
 
-writes cli.md, settings.md, metrics.md, grammar.md and tools/*.md; tests compare them with what lies there.
+writes cli.md, api.md, settings.md, metrics.md, grammar.md and tools/*.md; tests compare them with what lies there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from noetl.commands.api_reference import api_page
 from noetl.commands.program import VERBS, noetl
 from noetl.commands.tool_reference import write_tool_pages
 from noetl.drivers import metrics
@@ -143,6 +144,7 @@ def main(folder: Path) -> None:
     """Write the pages."""
     (folder / "cli.md").write_text(command_page(), encoding="utf-8")
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
+    (folder / "api.md").write_text(api_page(), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
     write_tool_pages(folder / "tools")

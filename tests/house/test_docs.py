@@ -91,7 +91,13 @@ def test_every_link_to_a_file_leads_to_one(page):
 
 
 @pytest.mark.parametrize(
-    ("name", "page"), [("cli.md", "command_page"), ("settings.md", "settings_page"), ("metrics.md", "metrics_page")]
+    ("name", "page"),
+    [
+        ("cli.md", "command_page"),
+        ("api.md", "api_page"),
+        ("settings.md", "settings_page"),
+        ("metrics.md", "metrics_page"),
+    ],
 )
 def test_the_generated_pages_are_up_to_date(name, page):
     from noetl.commands import reference
