@@ -52,7 +52,7 @@ export function Overview() {
       <Health told={value} problem={problem} />
       <div class="tiles">
         <Tile words="Executions running" value={value.executions.running ?? 0} to="/executions?status=running" />
-        <Tile words="Failed" value={value.executions.failed ?? 0} to="/executions?status=failed" />
+        <Tile words="Failed so far" value={value.executions.failed ?? 0} to="/executions?status=failed" />
         <Tile words="Runs waiting" value={waiting} more={waiting ? `the oldest for ${duration(oldest * 1000)}` : "nothing has to wait"} />
         <Tile words="Slots in use" value={`${value.leases} / ${slots}`} more={workers === 1 ? "one worker" : `${workers} workers`} to="/operations/workers" />
       </div>

@@ -86,7 +86,7 @@ export function Webhooks() {
                     </td>
                     <td>
                       <span class="mono">{each.credential}</span>
-                      <div class="quiet">good for {each.window} s</div>
+                      <div class="quiet">each signature for {each.window} s</div>
                     </td>
                     <td>
                       <Time at={each.created_at} />
