@@ -199,3 +199,38 @@ def test_pre_conditions_alone_leave_errors_to_go_on():
     rules = '[{when: "{{ workload.x }}", then: {do: skip}}]'
     text = f"{HEAD}workflow: [{{step: start, tool: {{kind: http, url: u, spec: {{policy: {{rules: {rules}}}}}}}}}]\n"
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ["missing-else"]
+
+
+# --- references ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assigned", "code"),
+    [
+        ('ctx.a_ref: "{{ output.ref }}"', None),
+        ('ctx.a_ref: "{{ start._ref }}"', None),
+        ('ctx.a_ref: "{{ output.data.part_ref }}"', None),
+        ("ctx.a_ref: null", None),
+        ("ctx.a_ref: {type: blob, locator: {}}", None),
+        ('ctx.a: "{{ output.ref.meta.bytes }}"', None),
+        ('ctx.a: "{{ output.ref is defined }}"', None),
+        ('ctx.a_ref: "{{ output.data }}"', "data-as-reference"),
+        ('ctx.a_ref: "{{ output.status }}"', "data-as-reference"),
+        ("ctx.a_ref: text", "data-as-reference"),
+        ("ctx.a_ref: {a: 1}", "data-as-reference"),
+        ('ctx.a: "{{ output.ref }}"', "reference-as-data"),
+        ('ctx.a: "{{ start._ref }}"', "reference-as-data"),
+        ('ctx.a: "{{ output.ref.rows }}"', "reference-field"),
+        ("ctx.a: \"{{ input.some_ref['rows'] }}\"", "reference-field"),
+    ],
+)
+def test_references_and_data_are_kept_apart(assigned, code):
+    text = f"{HEAD}workflow: [{{step: start, input: {{some_ref: null}}, tool: {{kind: http, url: u}}, set: {{{assigned}}}}}]\n"
+    assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(("over", "codes"), [("ctx.rows_ref", ["reference-field"]), ("start.rows", [])])
+def test_a_loop_goes_over_data_and_not_over_a_reference(over, codes):
+    text = f'{HEAD}workflow:\n- step: start\n  tool: {{kind: http, url: u}}\n  set: {{ctx.rows_ref: "{{{{ output.ref }}}}"}}\n'
+    text += f'  next: {{arcs: [{{step: each}}]}}\n- step: each\n  loop: {{in: "{{{{ {over} }}}}", iterator: row}}\n  tool: {{kind: noop}}\n'
+    assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == codes

@@ -20,6 +20,12 @@ def check(scene: Scene) -> None:
     for body in scene.document.bodies():
         for assigned in scene.sets_of(body):
             _check_assignment(scene, assigned)
+        for level in body.loop.levels() if body.loop is not None else ():
+            path = whole_name(level.collection)
+            if path is not None and level.collection is not None and is_reference(path):
+                message = f"a loop goes over data, and `{'.'.join(path)}` is a reference: it says where the data is"
+                hint = "fetch the data with a task of `kind: resolve` first, or read the step by its name"
+                scene.reader.add("reference-field", level.collection, message, hint)
     for site in scene.sites.templates:
         for read in site.template.reads:
             _check_field(scene, site, read)

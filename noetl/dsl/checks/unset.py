@@ -217,12 +217,16 @@ class _Check:
             if point.construct is not None and point.construct.word == "while":
                 tasks = [task for branch in point.construct.branches for task in _tasks_in(branch.items)]
                 round_trip = self._may(tasks, inside.keys)
-            others = sum(1 for way in point.ways if way.target != number)
+            found: list[tuple[int, int]] = []
             for place, way in enumerate(point.ways):
                 sets = mentioned | (0 if way.skips else own) | self._bits(way.sets, inside.keys)
                 if round_trip and place == len(point.ways) - 1:
                     sets |= round_trip  # who writes a `while` expects it to run
-                edges.append(Edge(number, way.target, sets, may=sets, choice=others > 1 and way.target != number))
+                found.append((way.target, sets))
+            # Ways that lead to the same place and set the same are one way.
+            choice = len({each for each in found if each[0] != number}) > 1
+            for target, sets in found:
+                edges.append(Edge(number, target, sets, may=sets, choice=choice and target != number))
         return flow(len(pipeline.points), pipeline.first, edges, universe)
 
     def _guards_of(self, pipeline: Pipeline, number: int, inside: _Inside) -> int:
