@@ -316,6 +316,14 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     since: float = 0.0  # when it began to wait, in seconds since the epoch; 0: not known
 
 
+class PoolDepth(Struct, frozen=True):
+    """How much waits for workers of one pool, and since when the first of it waits."""
+
+    pool: str
+    runs: int
+    since: float | None = None
+
+
 class RunQueue(Protocol):
     """Runs that wait for a worker. A wake-up, never the truth: what is lost here is found again in
     the log, what is here twice is leased once."""
@@ -332,24 +340,11 @@ class RunQueue(Protocol):
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
 
-    async def close(self) -> None:
-        """Let go; who watches is woken, and nothing is there."""
-
-
-class PoolDepth(Struct, frozen=True):
-    """How much waits for workers of one pool, and since when the first of it waits."""
-
-    pool: str
-    runs: int
-    since: float | None = None
-
-
-@runtime_checkable
-class MeasuredQueue(Protocol):
-    """A queue that knows how much waits in it."""
-
     async def depths(self) -> list[PoolDepth]:
         """Every pool in which something waits."""
+
+    async def close(self) -> None:
+        """Let go; who watches is woken, and nothing is there."""
 
 
 class SignsOfLife(Protocol):

@@ -56,7 +56,6 @@ from noetl.ports import (
     ExecutionFilter,
     ExecutionSummary,
     Keychain,
-    MeasuredQueue,
     PlaybookStore,
     PoolDepth,
     QueuedRun,
@@ -277,8 +276,8 @@ class Orchestrator:
         return await self._tables.of(execution_id, held.seq if held is not None and held.status in FINAL else None)
 
     async def depths(self) -> list[PoolDepth]:
-        """What waits for a worker, by pool; nothing where the queue does not know."""
-        return await self._queue.depths() if isinstance(self._queue, MeasuredQueue) else []
+        """What waits for a worker, by pool."""
+        return await self._queue.depths()
 
     @property
     def watching(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from noetl.model.work import Claim
-from noetl.ports import MeasuredQueue, QueuedRun, RunQueue
+from noetl.ports import QueuedRun, RunQueue
 
 
 def runs(execution: str, count: int, pool: str = "default") -> list[QueuedRun]:
@@ -69,8 +69,6 @@ class RunQueueSuite:
     def test_depths_say_how_much_waits_in_which_pool_and_since_when(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
-            if not isinstance(queue, MeasuredQueue):
-                return
             assert await queue.depths() == []
             began = time.time()
             waiting = [msgspec.structs.replace(run, since=time.time()) for run in runs("1", 3)]

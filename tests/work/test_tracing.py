@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import io
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +136,46 @@ def test_nothing_is_traced_and_nothing_is_sent_when_it_is_off(tmp_path: Path, ur
     run(tmp_path, CALLER, {"url": url[0]})
     assert url[1] == [None]
     assert tracing.outgoing() is None
+
+
+def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.MonkeyPatch):
+    heard: list[tuple[str, int]] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            heard.append((self.path, len(self.rfile.read(length))))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    try:
+        tracing.begin("otlp", service="noetl-test")
+        assert tracing.ACTIVE is not None
+        tracing.ACTIVE.execution("17", None, path="p", status="success", started_at=1.0, ended_at=2.0)
+        tracing.end()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert [path for path, _ in heard] == ["/v1/traces"] and heard[0][1] > 100
+
+
+def test_spans_can_be_written_to_the_console():
+    stream = io.StringIO()
+    tracing.begin("console", service="noetl-test", stream=stream)
+    assert tracing.ACTIVE is not None
+    tracing.ACTIVE.execution("17", None, path="p", status="failed", started_at=1.0, ended_at=2.0)
+    tracing.end()
+    (span,) = map(json.loads, stream.getvalue().splitlines())
+    assert (span["name"], span["attributes"]["noetl.status"]) == ("execution p", "failed")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from noetl.drivers.nats_bus import NatsBus
 from noetl.model.work import Claim
-from noetl.ports import MeasuredQueue, PoolDepth, QueuedRun, RunQueue
+from noetl.ports import PoolDepth, QueuedRun, RunQueue
 
 
 class TicketedRunQueue:
@@ -39,8 +39,8 @@ class TicketedRunQueue:
         await self._queue.remove(execution_id, runs)
 
     async def depths(self) -> list[PoolDepth]:
-        """How much waits in which pool, where the queue behind it can say."""
-        return await self._queue.depths() if isinstance(self._queue, MeasuredQueue) else []
+        """Every pool in which something waits."""
+        return await self._queue.depths()
 
     async def close(self) -> None:
         """Let go."""
