@@ -234,3 +234,29 @@ def test_a_loop_goes_over_data_and_not_over_a_reference(over, codes):
     text = f'{HEAD}workflow:\n- step: start\n  tool: {{kind: http, url: u}}\n  set: {{ctx.rows_ref: "{{{{ output.ref }}}}"}}\n'
     text += f'  next: {{arcs: [{{step: each}}]}}\n- step: each\n  loop: {{in: "{{{{ {over} }}}}", iterator: row}}\n  tool: {{kind: noop}}\n'
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == codes
+
+
+# --- writes from iterations that run side by side -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loop", "task", "told"),
+    [
+        ("spec: {mode: parallel}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', True),
+        ("spec: {mode: sequential}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', False),
+        ("spec: {mode: parallel}", "{kind: noop, set: {ctx.n: 1}}", False),  # equal values are no conflict
+        ("spec: {mode: parallel}", '{kind: noop, set: {ctx.n: "{{ workload.x }}"}}', False),
+        ("spec: {mode: parallel}", '{kind: noop, set: {iter.n: "{{ iter.i }}", step.m: "{{ iter.i }}"}}', False),
+        ("spec: {mode: parallel, policy: {reduce: {ctx.n: sum}}}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', False),
+        ("spec: {mode: parallel, policy: {reduce: {ctx.n: sum}}}", '{kind: noop, set: {ctx.m: "{{ iter.i }}"}}', True),
+        ("spec: {mode: parallel}", "{kind: workbook, block: b}", True),
+        ("spec: {mode: parallel, policy: {reduce: {ctx.n: last}}}", "{kind: workbook, block: b}", False),
+        ("spec: {mode: sequential}", "{kind: workbook, block: b}", False),
+    ],
+)  # fmt: skip
+def test_writes_of_iterations_side_by_side_need_a_reducer(loop, task, told):
+    book = 'workbook:\n  a: {tool: {kind: noop}, set: {ctx.n: "{{ output.data }}"}}\n  b: {tool: [{kind: noop}, {kind: workbook, block: a}]}\n'
+    text = f"{HEAD}{book}workflow: [{{step: start, loop: {{in: [1, 2], iterator: i, {loop}}}, tool: {task}}}]\n"
+    found = compile_playbook(text, file="f", specs=SPECS)
+    assert found.playbook is not None, found.diagnostics
+    assert [one.code for one in found.diagnostics if one.code != "unused-block"] == ["parallel-ctx-write"] * told

@@ -6,7 +6,7 @@ from noetl.dsl.checks.scene import Scene
 from noetl.dsl.diagnostics import did_you_mean
 from noetl.dsl.grammar import REDUCERS
 from noetl.dsl.nodes import Mapping, Node, Scalar, Sequence
-from noetl.dsl.syntax import BodySyntax, LoopSyntax, SetSyntax, StepSyntax
+from noetl.dsl.syntax import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
 from noetl.dsl.templates import glance
 
 
@@ -54,6 +54,22 @@ def _check_parallel(scene: Scene, body: BodySyntax, loop: LoopSyntax) -> None:
             message = f"iterations that run side by side all write `{assigned.target}`: different values are a conflict"
             hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
             scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
+    for task in body.tasks():
+        if task.kind == "workbook":
+            _check_called(scene, task, reduced)
+
+
+def _check_called(scene: Scene, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
+    """The same for what a called block writes: iterations that run side by side call it side by side."""
+    for block in scene.blocks_behind(task):
+        for assigned in scene.sets_of(block):
+            if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
+                continue
+            if _may_differ(assigned.value):
+                message = f'iterations that run side by side all call "{block.name}", which writes `{assigned.target}`'
+                hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
+                scene.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
+                return
 
 
 def _may_differ(node: Node) -> bool:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from noetl.dsl.nodes import Scalar
 from noetl.dsl.reading import Reader, is_template
 from noetl.dsl.sites import Site, Sites
-from noetl.dsl.syntax import BlockSyntax, BodySyntax, DocumentSyntax, SetSyntax
+from noetl.dsl.syntax import BlockSyntax, BodySyntax, DocumentSyntax, SetSyntax, TaskSyntax
 from noetl.dsl.templates import Read
 
 
@@ -73,6 +73,18 @@ class Scene:
             return frozenset()
         return frozenset(key for name in self._called(body) for key in self._block_keys[name])
 
+    def blocks_behind(self, task: TaskSyntax) -> list[BlockSyntax]:
+        """The blocks that a call runs for certain: the one it names, and those which that one names in turn."""
+        called = blocks_called(_alone(task))
+        if not called:
+            return []
+        found = self._called(_alone(task))
+        return [block for block in self.document.blocks if block.name in found]
+
+    def keys_behind(self, task: TaskSyntax) -> frozenset[str]:
+        """Keys of `ctx` that the blocks behind one call may set."""
+        return self.called_keys(_alone(task))
+
     def _called(self, body: BodySyntax) -> set[str]:
         """Every block that may run when this step or block runs."""
         blocks = {block.name: block for block in self.document.blocks}
@@ -129,6 +141,11 @@ def blocks_called(body: BodySyntax) -> set[str] | None:
                 return None
             called.add(block.value.text)
     return called
+
+
+def _alone(task: TaskSyntax) -> BodySyntax:
+    """A body that consists of one task."""
+    return BodySyntax(task.node, task.path, task.name, task.name_node, items=[task])
 
 
 def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:

@@ -253,8 +253,7 @@ class _Check:
         return found
 
     def _called(self, task: TaskSyntax) -> int:
-        alone = BodySyntax(task.node, task.path, "", task.name_node, items=[task])
-        return reduce(or_, (self.bits.get(key, 0) for key in self.scene.called_keys(alone)), 0)
+        return reduce(or_, (self.bits.get(key, 0) for key in self.scene.keys_behind(task)), 0)
 
     def _bits(self, sets: Iterable[SetSyntax], keys: dict[str, int]) -> int:
         found = 0
