@@ -7,10 +7,10 @@ import os
 import platform
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from noetl import __version__
 from noetl.errors import AccessRefused, NoetlError
@@ -30,11 +30,11 @@ class Finding(NamedTuple):
     detail: str
 
 
-def checkup(*, verify: bool = False) -> list[Finding]:
+def checkup(flags: Mapping[str, Any] | None = None, *, verify: bool = False) -> list[Finding]:
     """All checks, in the order in which things depend on each other; `verify` reads every log."""
     findings = [Finding("noetl", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")]
     try:
-        loaded = load()
+        loaded = load(flags)
     except BadSetting as problem:
         return [*findings, Finding("settings", FAILED, str(problem))]
     settings = loaded.settings

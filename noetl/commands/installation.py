@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from noetl.commands.place import server_option, token_option
 from noetl.commands.terminal import as_json, talk, terminal
 
 
@@ -67,9 +68,11 @@ def completion(shell: str) -> None:
 
 @click.command()
 @click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums; takes a while.")
+@server_option
+@token_option
 @as_json
 @talk
-def doctor(verify: bool, as_json: bool) -> int:
+def doctor(verify: bool, server: str | None, token: str | None, as_json: bool) -> int:
     """Check this installation.
 
     Settings, data folder, store, tools, server. Exit code 0 when everything needed works (warnings
@@ -77,7 +80,7 @@ def doctor(verify: bool, as_json: bool) -> int:
     """
     from noetl.commands.checkup import FAILED, checkup
 
-    found = checkup(verify=verify)
+    found = checkup({"server_url": server, "token": token}, verify=verify)
     if as_json:
         terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
     else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from noetl.commands.fleet import readiness, wait_ready
+from noetl.commands.place import token_option
 from noetl.commands.terminal import as_json, talk, terminal
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 
@@ -122,6 +123,7 @@ def worker() -> None:
 
 
 count_option = click.option("--count", type=click.IntRange(min=1, max=256), default=1, show_default=True)
+server_option = click.option("--server", metavar="URL", help="Server to lease from; several are separated by commas.")
 pool_option = click.option("--pool", metavar="NAME", help="Pool to lease from.")
 slots_option = click.option("--slots", metavar="N", help="Runs a worker works on at once.")
 
@@ -130,12 +132,22 @@ slots_option = click.option("--slots", metavar="N", help="Runs a worker works on
 @count_option
 @pool_option
 @slots_option
+@server_option
+@token_option
 @log_option
 @click.option("--background", is_flag=True, help="Return at once; their words go to log files.")
 @talk
-def worker_start(count: int, pool: str | None, slots: str | None, log_format: str | None, background: bool) -> None:
+def worker_start(
+    count: int,
+    pool: str | None,
+    slots: str | None,
+    server: str | None,
+    token: str | None,
+    log_format: str | None,
+    background: bool,
+) -> None:
     """Lease runs from the server; more than one, or with --background, without this terminal."""
-    settings = _joined(_settings(worker_pool=pool, slots=slots, log_format=log_format))
+    settings = _joined(_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format))
     _check_token(settings)
     fleet = _fleet(settings)
     if count == 1 and not background:
@@ -175,10 +187,12 @@ def worker_status(as_json: bool) -> int:
 @click.argument("count", type=click.IntRange(min=0, max=256))
 @pool_option
 @slots_option
+@server_option
+@token_option
 @talk
-def worker_scale(count: int, pool: str | None, slots: str | None) -> None:
+def worker_scale(count: int, pool: str | None, slots: str | None, server: str | None, token: str | None) -> None:
     """Have exactly COUNT workers in the background on this machine."""
-    settings = _joined(_settings(worker_pool=pool, slots=slots))
+    settings = _joined(_settings(worker_pool=pool, slots=slots, server_url=server, token=token))
     fleet = _fleet(settings)
     members = [member for member in fleet.members("worker") if member.log]  # the others have a terminal
     if count:
