@@ -80,8 +80,11 @@ def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_helpers(spec: ToolSpec, outcome: Outcome) -> Outcome:
     """The outcome with every helper of its kind present, null where the tool said nothing."""
-    helpers = {name: {**nulls, **outcome.helpers.get(name, {})} for name, nulls in spec.helpers.items()}
-    return structs.replace(outcome, helpers={**outcome.helpers, **helpers}) if helpers else outcome
+    given = outcome.helpers
+    if all(name in given and nulls.keys() <= given[name].keys() for name, nulls in spec.helpers.items()):
+        return outcome
+    helpers = {name: {**nulls, **given.get(name, {})} for name, nulls in spec.helpers.items()}
+    return structs.replace(outcome, helpers={**given, **helpers})
 
 
 class Timeout(Struct, frozen=True, omit_defaults=True):

@@ -44,13 +44,14 @@ def next_action(frame: Frame) -> Action:
         if frame.wait:
             seconds, frame.wait = frame.wait, 0.0
             return Wait(seconds, frame.drain())
-        if not frame.top.prepared:
+        level = frame.levels[-1]
+        if not level.prepared:
             _prepare_all(frame)
-        level = frame.top
+            level = frame.levels[-1]
         if frame.resume is not None:
             return resumed(frame, level)
         if level.ended is not None:
-            if level is frame.root:
+            if len(frame.levels) == 1:
                 return finish(frame, level)
             outcome = end_pipeline(frame, level)
             if outcome is not None:
