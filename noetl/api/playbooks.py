@@ -82,9 +82,10 @@ async def catalogue(
     _: Caller = needs("viewer"),
 ) -> Response:
     """One page, by path."""
-    found = await parts_of(request).orchestrator.catalogue.list(search=search, after=after, limit=limit + 1)
+    parts = parts_of(request)
+    found = await parts.orchestrator.catalogue.list(search=search, after=after, limit=limit + 1)
     following = found[limit - 1].path if len(found) > limit else None
-    return answer(page([playbook_document(each) for each in found[:limit]], following))
+    return answer(page(await parts.aside(lambda: [playbook_document(each) for each in found[:limit]]), following))
 
 
 @router.get("/api/versions/{path:path}", summary="The versions of a playbook, newest first")
@@ -96,11 +97,12 @@ async def versions(
     _: Caller = needs("viewer"),
 ) -> Response:
     """One page, without the texts."""
-    found = await parts_of(request).orchestrator.catalogue.versions(path, before=before, limit=limit + 1)
+    parts = parts_of(request)
+    found = await parts.orchestrator.catalogue.versions(path, before=before, limit=limit + 1)
     if not found and before is None:
         raise NotFound(f"there is no playbook {path!r}")
     following = str(found[limit - 1].version) if len(found) > limit else None
-    return answer(page([playbook_document(each) for each in found[:limit]], following))
+    return answer(page(await parts.aside(lambda: [playbook_document(each) for each in found[:limit]]), following))
 
 
 @router.get("/api/catalog/{path:path}", summary="One version of a playbook, with its text")

@@ -17,7 +17,7 @@ class Summary(NamedTuple):
     steps: int
 
 
-@lru_cache(maxsize=2_048)
+@lru_cache(maxsize=512)
 def summarise(text: str) -> Summary:
     """The summary of a text; empty where it says nothing."""
     root = read_source(text).root
