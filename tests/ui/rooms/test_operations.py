@@ -41,6 +41,23 @@ def test_the_overview_says_that_all_is_well_and_who_is_missing(opened: Opened, c
     cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel")
 
 
+def test_health_says_why_no_progress_is_possible(opened: Opened):
+    tab = opened("/operations")
+    health = tab.page.get_by_label("Health")
+    expect(health).to_contain_text("Healthy")
+    tab.forgiven = ("503", "ERR_FAILED")
+    reasons = {"ready": False, "problems": ["the event store: the disk is full"], "warnings": []}
+    tab.page.route("**/readyz", lambda route: route.fulfill(status=503, json=reasons))
+    expect(health).to_contain_text("No progress is possible")
+    expect(health).to_contain_text("the disk is full")
+    tab.page.unroute("**/readyz")
+    tab.page.route("**/*", lambda route: route.abort())
+    expect(health).to_contain_text("the server does not answer")
+    expect(tab.page.get_by_role("img", name=re.compile("^Queue"))).to_be_visible()  # what was known stays
+    tab.page.unroute("**/*")
+    expect(health).to_contain_text("Healthy")
+
+
 def test_a_chart_is_read_by_keys(opened: Opened):
     tab = opened("/operations")
     page = tab.page
@@ -177,7 +194,8 @@ def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
     places = {
         "": "Pool",
         "/workers": "Holds",
-        "/schedules": "noetl schedule add", "/webhooks": "noetl webhook add",
+        "/schedules": "noetl schedule add",
+        "/webhooks": "noetl webhook add",
         "/credentials": "noetl credential set",
     }
     for place, sign in places.items():
