@@ -31,7 +31,7 @@ SPEC = ToolSpec(
             aliases=("target", "sink", "sinks"),
             late=("chunk", "row"),
         ),
-        "chunk": Field("any", "`{size, path}`: rows of a chunk (1000 to 122880 by default, as suits the kinds), and "
+        "chunk": Field("any", "`{size, path}`: rows of a chunk (1000 to 40960 by default, as suits the kinds), and "
                        "where in a JSON document the rows are."),
     },
     spec_keys={"timeout": "`connect` and `total` seconds."},

@@ -14,7 +14,6 @@ MODES = ("append", "insert", "replace", "upsert")
 HTTP_ROWS = 1000  # to a web hook
 SMALL_ROWS = 10_000  # from sources that give Python objects
 BULK_ROWS = 40_960
-DUCKDB_ROWS = 122_880  # a row group, which it can write out at once
 _KINDS = {
     "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
     "http": "http", "https": "http", "api": "http", "webhook": "http",
@@ -92,8 +91,6 @@ def plan_of(call: ToolCall) -> Plan:
         chunk = {"size": chunk}
     if any(target.kind == "http" for target in planned):
         default = HTTP_ROWS
-    elif any(target.kind == "duckdb" for target in planned):
-        default = DUCKDB_ROWS
     else:
         default = SMALL_ROWS if source.kind in ("http", "data", "sqlite") else BULK_ROWS
     path = (
