@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("noetl.server")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+CLOSE_SECONDS = 2.0  # that deeds under way get when the server stops
 STORE_SECONDS = 5.0  # how long the store may take to answer before the server counts as not ready
 PROBE_SECONDS = 1.0  # how long the answer to "can it be written?" holds
 SILENT_SECONDS = 10.0  # without a beat the others have noticed, and so should whoever asks
@@ -166,7 +167,7 @@ class Server:
                 process=number,
                 signs=cluster,
             )
-            closing.push_async_callback(orchestrator.close)
+            closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             clock = RealClock()
             schedules = Schedules(triggers, orchestrator.catalogue, clock)
             webhooks = Webhooks(triggers, orchestrator, credentials, clock)

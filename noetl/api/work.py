@@ -6,6 +6,7 @@ answer share their contexts: a context is sent once, orders name it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -97,9 +98,30 @@ def _route(name: str, body: type[Any], answer: Answer, parts: Callable[[], Parts
             decoded = decoder.decode(await request.body())
         except msgspec.DecodeError as wrong:
             return problem(422, f"this is not a {body.__name__}: {wrong}")
-        return Response(_encode(await answer(parts(), roster, decoded)), media_type="application/json")
+        answering = answer(parts(), roster, decoded)
+        if getattr(decoded, "wait", 0) > 0:
+            return await _unless_gone(request, parts(), decoded, answering)
+        return Response(_encode(await answering), media_type="application/json")
 
     return Route(f"/api/work/{name}", endpoint, methods=["POST"], name=f"work:{name}")
+
+
+async def _unless_gone(request: Request, parts: Parts, asked: Any, answering: Awaitable[Any]) -> Response:
+    """The answer of one who may have to wait; when the worker hangs up meanwhile, nothing is leased to it."""
+    waiting = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(request.receive())  # the body has been read: the next message is the farewell
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            return Response(_encode(waiting.result()), media_type="application/json")
+        if waiting.done() and waiting.exception() is None and isinstance(waiting.result(), OrdersReply):
+            runs = [(order.run_id, order.epoch) for order in waiting.result().orders]
+            await parts.orchestrator.work.give_back(asked.claim.worker, runs)
+        return Response(status_code=408)  # to nobody
+    finally:
+        for each in (waiting, gone):
+            each.cancel()
+        await asyncio.gather(waiting, gone, return_exceptions=True)
 
 
 async def _claim(parts: Parts, roster: Roster, request: ClaimRequest) -> OrdersReply:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 
 STOP_SECONDS = 45.0
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 
 
 class Member(Struct, frozen=True):

@@ -28,8 +28,10 @@ class Deeds:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    async def close(self) -> None:
-        """Stop; what was not done is outstanding in the log."""
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop, after so many seconds at most; what was not done is outstanding in the log."""
+        if grace and self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=grace)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

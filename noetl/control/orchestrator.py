@@ -300,10 +300,12 @@ class Orchestrator:
         """Watch over leases."""
         self.work.start()
 
-    async def close(self) -> None:
-        """Stop working; the log has everything. The back ends stay open."""
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop working; the log has everything. The back ends stay open.
+
+        `grace`: seconds for what is under way, so that others need not find it in the log (runs on their way back)."""
         await self.work.close()
-        await self._deeds.close()
+        await self._deeds.close(grace)
         await self._timers.close()
         await self._queue.close()
 

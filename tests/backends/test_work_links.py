@@ -79,6 +79,22 @@ class TestHttp(Served):
             yield lambda worker: link
             await link.close()
 
+    def test_nothing_is_leased_to_a_worker_that_hung_up(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
+            listening = asyncio.create_task(link("w").revoked("w", wait=20))
+            at_the_desk = orchestrator.work._claims._waiters
+            await until(lambda: bool(at_the_desk))
+            for each in (claiming, listening):
+                each.cancel()
+            await asyncio.gather(claiming, listening, return_exceptions=True)
+            await until(lambda: not at_the_desk)
+            await orchestrator.submit(Submission(text=ONE))
+            (order,) = await claim_until(link("other"), Claim("other", 1), 1)
+            assert (order.epoch, order.lost) == (1, 0)
+
+        self._run(scenario)
+
 
 class OverNats(Served):
     url: str
