@@ -129,6 +129,7 @@ _WARNINGS = {
     "bare-name": "A name without its scope",
     "unknown-name": "A name that nothing defines",
     "never-set": "A value that nothing sets",
+    "not-run-yet": "A step that cannot have run when it is read",
     "unset-on-path": "A value that is not set on every way here",
     "workload-cycle": "Workload defaults that need each other",
     "workload-without-default": "Input that must come with the request",

@@ -31,6 +31,10 @@ class Reachability:
         target = 1 << self.number[other]
         return any(self.behind[following] & target for following in self.arcs[self.number[one]])
 
+    def may_come_before(self, one: str, other: str) -> bool:
+        """Whether a step can have run when the other does."""
+        return self.leads(one, other) or bool(self.beside(self.number[one]) & 1 << self.number[other])
+
     def both_can_run(self, one: str, other: str) -> bool:
         """Whether one execution can run both: one after the other, or side by side behind an inclusive router."""
         if one == other or self.leads(one, other) or self.leads(other, one):

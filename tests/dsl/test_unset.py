@@ -238,3 +238,36 @@ def test_a_block_knows_its_own_scopes_and_not_what_its_callers_set():
     book = 'workbook:\n  b:\n    tool:\n    - {name: t, kind: noop, input: {v: "{{ step.n }}", w: "{{ ctx.n }}"}}\n    - {name: u, kind: noop, set: {step.n: 1}}\n'
     steps = step("start", sets="ctx.n: 1", arcs="end") + step("end", more="tool: {kind: workbook, block: b}")
     assert told(steps, rest=book) == ["`step.n` is read before anything has set it"]
+
+
+# --- steps by name ------------------------------------------------------------------------------
+
+
+def not_run(steps: str) -> list[str]:
+    result = compile_playbook(f"{HEAD}workflow:\n{steps}", file="f", specs=SPECS)
+    assert result.playbook is not None, result.diagnostics
+    return [one.code for one in result.diagnostics if one.code == "not-run-yet"]
+
+
+def test_a_step_that_comes_later_or_in_another_branch_is_told():
+    assert not_run(step("start", reads="{{ end.x }}", arcs="end") + step("end")) == ["not-run-yet"]
+    branches = step("start", arcs="a when workload.x; b") + step("a") + step("b", reads="{{ a.x }}")
+    assert not_run(branches) == ["not-run-yet"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        step("start", arcs="end") + step("end", reads="{{ start.x }}"),
+        step("start", arcs="a; b", mode="inclusive") + step("a") + step("b", reads="{{ a.x }}"),  # it may have
+        step("start", reads="{{ end.x }}", arcs="end") + step("end", arcs="start when workload.x"),  # the second time
+        step("start", reads="{{ end.x | default(0) }}", arcs="end") + step("end"),
+        step("start", reads="{{ end.x if end is defined else 0 }}", arcs="end") + step("end"),
+        step("start", reads="{{ not end.x }}", arcs="end") + step("end"),
+        step("start", arcs="end when not end.x") + step("end"),  # a guard: it is not true
+        step("start", more="tool:\n- {name: end, kind: noop}\n- {name: t, kind: noop, input: {v: '{{ end.x }}'}}", arcs="end") + step("end"),
+        step("start", sets='ctx.a: "{{ start.x }}"'),
+    ],
+)  # fmt: skip
+def test_a_step_that_may_have_run_is_left_in_peace(steps):
+    assert not_run(steps) == []

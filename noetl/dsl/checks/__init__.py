@@ -16,6 +16,7 @@ from noetl.dsl.checks import (
     loops,
     names,
     net,
+    not_run,
     older_names,
     references,
     rules,
@@ -50,6 +51,7 @@ WHOLE: tuple[Callable[[Scene], None], ...] = (
     cycles.check,
     gates.check,
     unset.check,
+    not_run.check,
     unused.check,
     timeouts.check,
 )
