@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { api, Problem, type Page } from "../frame/api";
 import { useFetched } from "../frame/fetched";
 import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem } from "../frame/pieces";
+import { Sure } from "./pieces";
 
 interface Credential {
   name: string;
@@ -103,17 +104,9 @@ export function Credentials() {
         />
       )}
       {leaving && (
-        <Dialog
-          title={`Forget ${leaving}?`}
-          onClose={() => setLeaving(null)}
-          actions={
-            <Button kind="danger" onClick={() => forget(leaving)}>
-              Forget it
-            </Button>
-          }
-        >
-          <p>Playbooks that name it will not start any more. Executions that run keep what they were given.</p>
-        </Dialog>
+        <Sure title={`Forget ${leaving}?`} action="Forget it" onClose={() => setLeaving(null)} onYes={() => forget(leaving)}>
+          Playbooks that name it will not start any more. Executions that run keep what they were given.
+        </Sure>
       )}
     </>
   );

@@ -6,7 +6,8 @@ import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem } fr
 import { Link } from "../frame/router";
 import { useMay } from "../frame/session";
 import { Time } from "../frame/times";
-import { placeOf, type Stored } from "../playbooks/playbook";
+import { placeOf } from "../playbooks/playbook";
+import { PlaybookField, Sure } from "./pieces";
 
 interface Schedule {
   name: string;
@@ -44,6 +45,10 @@ export function Schedules() {
     } catch (error) {
       noteProblem(error);
     }
+  };
+  const remove = (name: string) => {
+    setLeaving(null);
+    void act(() => api.delete(route(name)), `Removed ${name}`);
   };
   const route = (name: string) => `/api/schedules/${encodeURIComponent(name)}`;
   const add = mayAct && (
@@ -144,24 +149,9 @@ export function Schedules() {
         />
       )}
       {leaving && (
-        <Dialog
-          title={`Remove ${leaving}?`}
-          onClose={() => setLeaving(null)}
-          actions={
-            <Button
-              kind="danger"
-              onClick={() => {
-                const name = leaving;
-                setLeaving(null);
-                void act(() => api.delete(route(name)), `Removed ${name}`);
-              }}
-            >
-              Remove it
-            </Button>
-          }
-        >
-          <p>It starts nothing any more. Executions that it started go on.</p>
-        </Dialog>
+        <Sure title={`Remove ${leaving}?`} action="Remove it" onClose={() => setLeaving(null)} onYes={() => remove(leaving)}>
+          It starts nothing any more. Executions that it started go on.
+        </Sure>
       )}
     </>
   );
@@ -185,7 +175,6 @@ interface Previewed {
 }
 
 function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) => void }) {
-  const known = useFetched<Page<Stored>>("/api/catalog", { limit: 1000 });
   const [path, setPath] = useState("");
   const [name, setName] = useState("");
   const [cron, setCron] = useState("0 6 * * *");
@@ -250,15 +239,7 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) 
     >
       <form id="schedule-form" class="fields" onSubmit={save} noValidate>
         <div class="pair">
-          <div>
-            <label for="schedule-path">Playbook</label>
-            <input id="schedule-path" type="text" list="schedule-paths" value={path} spellcheck={false} placeholder="path in the catalogue" onInput={(event) => setPath(event.currentTarget.value)} />
-            <datalist id="schedule-paths">
-              {known.value?.items.map((each) => (
-                <option key={each.path} value={each.path} />
-              ))}
-            </datalist>
-          </div>
+          <PlaybookField id="schedule-path" value={path} onInput={setPath} />
           <div>
             <label for="schedule-name">
               Name <span class="quiet">(after the path, if empty)</span>

@@ -6,7 +6,8 @@ import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem } fr
 import { Link } from "../frame/router";
 import { useMay } from "../frame/session";
 import { Time } from "../frame/times";
-import { placeOf, type Stored } from "../playbooks/playbook";
+import { placeOf } from "../playbooks/playbook";
+import { PlaybookField, Sure } from "./pieces";
 
 interface Webhook {
   name: string;
@@ -129,24 +130,15 @@ export function Webhooks() {
         </Dialog>
       )}
       {leaving && (
-        <Dialog
-          title={`Remove ${leaving}?`}
-          onClose={() => setLeaving(null)}
-          actions={
-            <Button kind="danger" onClick={() => remove(leaving)}>
-              Remove it
-            </Button>
-          }
-        >
-          <p>Requests to it are refused from now on, and the secret that was made for it is gone.</p>
-        </Dialog>
+        <Sure title={`Remove ${leaving}?`} action="Remove it" onClose={() => setLeaving(null)} onYes={() => remove(leaving)}>
+          Requests to it are refused from now on, and the secret that was made for it is gone.
+        </Sure>
       )}
     </>
   );
 }
 
 function Add({ onClose, onDone }: { onClose: () => void; onDone: (webhook: Webhook) => void }) {
-  const known = useFetched<Page<Stored>>("/api/catalog", { limit: 1000 });
   const [path, setPath] = useState("");
   const [name, setName] = useState("");
   const [credential, setCredential] = useState("");
@@ -173,15 +165,7 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (webhook: Webho
     >
       <form id="webhook-form" class="fields" onSubmit={save} noValidate>
         <div class="pair">
-          <div>
-            <label for="webhook-path">Playbook</label>
-            <input id="webhook-path" type="text" list="webhook-paths" value={path} spellcheck={false} placeholder="path in the catalogue" onInput={(event) => setPath(event.currentTarget.value)} />
-            <datalist id="webhook-paths">
-              {known.value?.items.map((each) => (
-                <option key={each.path} value={each.path} />
-              ))}
-            </datalist>
-          </div>
+          <PlaybookField id="webhook-path" value={path} onInput={setPath} />
           <div>
             <label for="webhook-name">
               Name <span class="quiet">(after the path, if empty)</span>
