@@ -8,6 +8,7 @@ flipped bit, a lost or a moved row is a `CorruptLog` for that execution, and the
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterable
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from noetl.errors import CorruptLog
-from noetl.model.events import Recorded, decode_body
+from noetl.model.events import Recorded, decode_body, make_decoders
 from noetl.ports import Append, ExecutionSummary
 
 FINAL = frozenset({"success", "failed", "cancelled"})
@@ -23,6 +24,18 @@ FINAL = frozenset({"success", "failed", "cancelled"})
 encode_json = msgspec.json.Encoder().encode
 _decode_rows = msgspec.json.Decoder(list[tuple[float, str, int, int | None, msgspec.Raw]]).decode
 _decode_summary = msgspec.json.Decoder(ExecutionSummary).decode
+
+
+_preparing = threading.Lock()
+_prepared = threading.Event()
+
+
+def prepare() -> None:
+    """Make ready to decode; stores read in several threads, and one of them alone may make the decoders."""
+    if not _prepared.is_set():
+        with _preparing:
+            make_decoders()
+            _prepared.set()
 
 
 class Encoded(Struct, frozen=True, gc=False):
@@ -123,6 +136,7 @@ def check_complete(execution_id: str, acknowledged: int | None, last: int) -> No
 
 def decode_row(execution_id: str, first: int, count: int, data: bytes) -> list[Recorded]:
     """The events of one row; CorruptLog when they cannot be read."""
+    prepare()
     try:
         rows = _decode_rows(data)
         if len(rows) != count:

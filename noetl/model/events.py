@@ -547,6 +547,14 @@ def encode_body(body: Event) -> bytes:
     return _encode(body)
 
 
+def make_decoders() -> None:
+    """Make all decoders now. While msgspec learns a type, another thread must not learn one that shares a part with
+    it (it would decode with what is half made, and the process would die): who decodes in threads calls this first."""
+    for kind, body in BODIES.items():
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(body)
+
+
 def decode_body(name: str, version: int, data: bytes) -> Event:
     """A body out of the log; an unknown name or version is a KeyError, never skipped."""
     decoder = _decoders.get((name, version))
