@@ -1,7 +1,7 @@
 /** One execution: its net, its timeline, its log and its state, at any moment of it. */
 import "./execution.css";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
-import { ErrorState, Loading, Status, Tabs } from "../frame/pieces";
+import { EmptyState, ErrorState, Loading, Status, Tabs } from "../frame/pieces";
 import { Link, setQuery, usePlace } from "../frame/router";
 import { useFetched } from "../frame/fetched";
 import { useMay } from "../frame/session";
@@ -61,6 +61,13 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
     if (path) document.title = `${path} · ${moment.status} · NoETL`;
   }, [path, moment.status]);
 
+  if (problem?.status === 404) {
+    return (
+      <EmptyState title="There is no such execution" action={<Link to="/executions">To the executions</Link>}>
+        <p>{problem.detail}. It may have been on another server, or its log was deleted.</p>
+      </EmptyState>
+    );
+  }
   if (problem && !log.length) return <ErrorState problem={problem} retry={() => window.location.reload()} />;
   if (!log.length) return <Loading what="Loading the execution" />;
   const node = step ? (net.value?.nodes.find((each) => each.step === step) ?? null) : null;

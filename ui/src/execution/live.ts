@@ -41,16 +41,19 @@ export function useLog(id: string): Live {
       );
     };
     const load = async () => {
+      let failed = false;
       for (;;) {
         try {
           const page = await api.get<OutlinePage>(`/api/executions/${id}/outline`, { after: log.length, limit: log.length ? PAGE : FIRST_PAGE });
           if (stopped) return;
           log.take(page);
-          show({ problem: null });
+          show(failed ? { problem: null } : {});
+          failed = false;
           if (!page.next) break;
         } catch (error) {
           if (stopped) return;
           const problem = error as Problem;
+          failed = true;
           show({ problem });
           if (!problem.away) return;
           await new Promise((resolve) => setTimeout(resolve, 1500));

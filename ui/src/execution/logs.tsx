@@ -43,8 +43,11 @@ export function Logs({ log, version, id, seq, step, net }: { log: Log; version: 
 }
 
 interface TaskDone {
-  payload: { kind: string; outcome: { data?: any; meta?: { log?: string }; error?: { kind: string; message: string; details?: { traceback?: string } } } };
+  payload: { kind: string; outcome: { data?: any; meta?: { log?: string }; error?: { kind: string; message: string; details?: { traceback?: unknown } } } };
 }
+
+/** A traceback, as a list of lines or as text. */
+const lines = (trace: unknown): string[] => (Array.isArray(trace) ? trace.map(String) : typeof trace === "string" && trace ? [trace] : []);
 
 function TaskLog({ id, seq, log }: { id: string; seq: number; log: Log }) {
   const [event, setEvent] = useState<TaskDone | null>(null);
@@ -65,7 +68,7 @@ function TaskLog({ id, seq, log }: { id: string; seq: number; log: Log }) {
     if (shell?.stdout) texts.push(["", String(shell.stdout)]);
     if (shell?.stderr) texts.push(["stderr", String(shell.stderr)]);
   }
-  if (outcome?.error) texts.push(["error", outcome.error.details?.traceback ?? outcome.error.message]);
+  if (outcome?.error) texts.push(["error", [...lines(outcome.error.details?.traceback), outcome.error.message].join("\n")]);
   const failed = log.state.data[seq - 1] === 2;
   return (
     <section class="task-log">

@@ -9,7 +9,8 @@ import { duration, useNow } from "../frame/times";
 import { ERROR, ITERATION, STEP, TASK, type Log } from "./log";
 
 const MOST_BARS = 360;
-const MOST_LANES = 14;
+const MOST_LANES = 72;
+const MANY_LANES = 14; // from here on they are drawn thinner
 const BUCKETS = 240;
 
 interface Bar {
@@ -185,8 +186,8 @@ export function Timeline({ log, version, seq, order, selected, onSelect, onSeq, 
 function BarView({ bar, at, lane, percent, now, onSeq }: { bar: Bar; at: number; lane: Lane; percent: (ms: number) => number; now: number; onSeq: (seq: number) => void }) {
   const left = Math.max(-0.5, percent(bar.from));
   const right = Math.min(100.5, percent(bar.open ? Math.max(bar.from, now) : bar.to));
-  const height = lane.bars.length > 1 ? 7 : lane.level === 0 ? 14 : 9;
-  const top = lane.bars.length > 1 ? 4 + at * 8 : (rowHeight(lane) - height) / 2;
+  const height = lane.bars.length > 1 ? pitch(lane) - 1 : lane.level === 0 ? 14 : 9;
+  const top = lane.bars.length > 1 ? 4 + at * pitch(lane) : (rowHeight(lane) - height) / 2;
   const wait = bar.wait > bar.from ? (100 * (Math.min(bar.wait, bar.open ? now : bar.to) - bar.from)) / Math.max(0.001, (bar.open ? now : bar.to) - bar.from) : 0;
   const tone = bar.open ? "running" : bar.state === ERROR ? "failed" : bar.state === 3 ? "skipped" : "done";
   return (
@@ -223,7 +224,8 @@ function CurveView({ curve }: { curve: Curve }) {
   );
 }
 
-const rowHeight = (lane: Lane) => (lane.curve ? 44 : lane.bars.length > 1 ? 8 + 8 * lane.bars.length : lane.level === 0 ? 26 : 20);
+const pitch = (lane: Lane) => (lane.bars.length > MANY_LANES ? 5 : 8);
+const rowHeight = (lane: Lane) => (lane.curve ? 44 : lane.bars.length > 1 ? 8 + pitch(lane) * lane.bars.length : lane.level === 0 ? 26 : 20);
 
 /** The rows of a window: of every step its runs, then its iterations, then (outside of loops) its tasks. */
 function lay(log: Log, seq: number, begin: number, now: number, from: number, to: number, order: string[]): Lane[] {
