@@ -32,7 +32,12 @@ id_argument = click.argument("execution_id", metavar="ID")
 
 
 @click.command()
-@click.option("--status", multiple=True, help="Only those with this status (may be repeated).")
+@click.option(
+    "--status",
+    multiple=True,
+    type=click.Choice(["pending", "running", "paused", "success", "failed", "cancelled"]),
+    help="Only those with this status (may be repeated).",
+)
 @click.option("--path", help="Only those of this playbook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
 @placed
@@ -88,6 +93,7 @@ def status(execution_id: str, place: Place, as_json: bool) -> None:
     if as_json:
         terminal.json(found.document())
         return
+    place.say_if_left(found["execution_id"], found["status"])
     rows = [("execution", found["execution_id"]), ("path", found["path"]), ("status", found["status"])]
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
@@ -140,6 +146,8 @@ def events(execution_id: str, follow: bool, after: int, place: Place, as_json: b
 
         async with place.opened() as desk:
             summary = await named(desk, execution_id)
+            if follow:
+                place.say_if_left(summary.execution_id, summary.status)
             async for recorded in (desk.follow if follow else desk.events)(summary.execution_id, after):
                 show(recorded)
 
@@ -195,6 +203,7 @@ def why(execution_id: str, place: Place, as_json: bool) -> None:
     if as_json:
         terminal.json(found)
         return
+    place.say_if_left(found["execution_id"], found["status"])
     terminal.data(f"execution {found['execution_id']}: {found['summary']}")
     for title, lines in (("because", found["because"]), ("the way it came", found["way"])):
         if lines:

@@ -62,6 +62,36 @@ class Place(NamedTuple):
             terminal.warn(warning)
         return loaded.settings
 
+    def runs(self, execution_id: str) -> bool:
+        """Whether the process that works on an execution of this machine lives, as far as that can be known."""
+        from noetl.backends import open_owners
+        from noetl.model.ids import process_of
+
+        owners = open_owners(self.settings().store)
+        if owners is None:
+            return True
+        try:
+            return not owners.take(process_of(execution_id))
+        finally:
+            owners.close()
+
+    def has_server(self) -> bool:
+        """Whether a server is meant, or one runs on this machine."""
+        from noetl.commands.fleet import Fleet
+
+        settings = self.settings()
+        return self.means_server(settings) or bool(Fleet(settings.home).members("server"))
+
+    def say_if_left(self, execution_id: str, status: str) -> None:
+        """An execution whose process died goes on when somebody resumes it: say so to who looks at it."""
+        settings = self.settings()
+        if (
+            status in ("pending", "running", "paused")
+            and not self.means_server(settings)
+            and not self.runs(execution_id)
+        ):
+            terminal.warn(f"the process that ran it is gone; `noetl resume {execution_id}` goes on where it stopped")
+
     def means_server(self, settings: Settings) -> bool:
         """Whether a server is asked."""
         if self.store is not None and self.server is not None:

@@ -82,6 +82,8 @@ def add(
         "paused": paused,
     }
     _show(_ask(place, lambda desk: desk.add(path, cron, **fields)), as_json)
+    if not place.has_server():
+        terminal.note("no server runs here yet; `noetl server start` carries schedules out")
 
 
 @schedule.command("list")

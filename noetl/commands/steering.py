@@ -73,7 +73,7 @@ async def _resume_here(execution_id: str, reason: str, timeout: float | None, pl
             )
         if summary.status == "paused":
             summary = await desk.resume(summary.execution_id, reason)
-            if _is_alive(summary.execution_id, place):
+            if place.runs(summary.execution_id):
                 show_summary(summary, as_json)
                 return 0
 
@@ -81,20 +81,6 @@ async def _resume_here(execution_id: str, reason: str, timeout: float | None, pl
         return summary.execution_id
 
     return await drive(begin, place.store, timeout, as_json, resume=summary.execution_id)
-
-
-def _is_alive(execution_id: str, place: Place) -> bool:
-    """Whether the process that runs an execution of this machine lives."""
-    from noetl.backends import open_owners
-    from noetl.model.ids import process_of
-
-    owners = open_owners(place.settings().store)
-    if owners is None:
-        return True
-    try:
-        return not owners.take(process_of(execution_id))
-    finally:
-        owners.close()
 
 
 @click.command()

@@ -211,6 +211,7 @@ def test_a_killed_run_goes_on_where_it_stopped(noetl, playbook, start, folder):
     )
     process = start("run", file)
     wait_for(lambda: (folder / "waiting").exists())
+    assert noetl("status", "last").err == ""
     alive = noetl("resume", "last")
     assert alive.code == 2
     assert "another process" in alive.err
@@ -289,6 +290,8 @@ def test_who_only_steers_leaves_the_deeds_to_who_runs_it(noetl, playbook, start,
     assert noetl("signal", "last", "--set", "go=true").code == 0
     for verb in ("status", "why", "events", "replay"):
         assert noetl(verb, "last").code == 0
+    for verb in ("status", "why"):
+        assert "the process that ran it is gone; `noetl resume" in noetl(verb, "last").err
     assert not (folder / "go").exists()
     answer = noetl("resume", "last", "--json")
     assert answer.json["status"] == "success", answer.err
