@@ -228,6 +228,11 @@ class Client:
         """The net of its playbook."""
         return self._look(execution_id, "/graph")
 
+    def workers(self) -> list[dict[str, Any]]:
+        """Workers that asked this server for work lately."""
+        found: list[dict[str, Any]] = self.line.ask("GET", "/api/workers")["items"]
+        return found
+
     # ── the catalogue ───────────────────────────────────────────────────────────────────
 
     def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:

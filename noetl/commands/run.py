@@ -16,9 +16,11 @@ from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.client import Client
+    from noetl.commands.display import Display
     from noetl.local import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
+PATIENCE = 2.0  # seconds before somebody who waits for nothing is told
 SHOWN_WARNINGS = 10
 
 timeout_option = click.option(
@@ -207,12 +209,27 @@ async def _watch(begin: Callable[[Client], str], place: Place, timeout: float | 
                 show_summary(await desk.summary(execution_id), as_json)
             return 0
         display = open_display()
+        looking = asyncio.ensure_future(_look_for_workers(client, execution_id, display))
         try:
             result, code = await Driver(desk, execution_id, display, timeout, leaves=True).finish()
         finally:
+            looking.cancel()
             display.close()
     show_result(result, as_json)
     return code
+
+
+async def _look_for_workers(client: Client, execution_id: str, display: Display) -> None:
+    """Say so when nothing begins because nobody works: the first thing that is forgotten."""
+    from noetl.errors import NoetlError
+
+    await asyncio.sleep(PATIENCE)
+    try:
+        steps = (await asyncio.to_thread(client.execution, execution_id))["steps"]
+        if not any(step["tasks"] for step in steps) and not await asyncio.to_thread(client.workers):
+            display.log("no worker has asked this server for work yet; `noetl worker start` starts one")
+    except NoetlError:
+        return  # following it tells the same, and better
 
 
 def _text(found: Found, target: str) -> str:

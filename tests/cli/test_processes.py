@@ -123,7 +123,7 @@ def test_what_dev_started_ends_with_it_however_it_ends(noetl: Shell):
     assert noetl("worker", "status").returncode == 4
 
 
-def test_a_taken_port_and_a_wrong_token_are_said_in_a_line(noetl: Shell):
+def test_a_taken_port_missing_workers_and_a_wrong_token_are_said_in_a_line(noetl: Shell):
     import socket
 
     with socket.socket() as other:
@@ -133,6 +133,14 @@ def test_a_taken_port_and_a_wrong_token_are_said_in_a_line(noetl: Shell):
     assert started.returncode == 2
     assert "taken by another program" in started.stderr
     noetl("server", "start", "--background")
+    playbook = Path(noetl.environ["NOETL_HOME"]) / "noop.yaml"
+    playbook.write_text(
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: noop}\n"
+        "workflow:\n  - step: start\n    tool: {kind: noop}\n"
+    )
+    waits = noetl("execute", str(playbook), "--timeout", "4")
+    assert waits.returncode == 124
+    assert "`noetl worker start` starts one" in waits.stderr
     noetl.environ["NOETL_TOKEN"] = "noetl_nonsense"
     for words in (("worker", "start"), ("worker", "start", "--background"), ("worker", "scale", "2")):
         refused = noetl(*words)
