@@ -68,12 +68,14 @@ class Pipeline:
         for branch in item.branches:
             self.at[id(branch.when)] = number
         if item.word == "choose":
+            decided = False  # a branch that is always taken: those behind it have their points, and no way to them
             for branch in item.branches:
-                if not never(branch.when):
-                    point.ways.append(Way(self._lay(branch.items, following)))
-                if always(branch.when):
-                    return number
-            point.ways.append(Way(following))
+                begin = self._lay(branch.items, following)
+                if not decided and not never(branch.when):
+                    point.ways.append(Way(begin))
+                decided = decided or always(branch.when)
+            if not decided:
+                point.ways.append(Way(following))
             return number
         when: Node | None = item.branches[0].when if item.branches else None
         inside = self._lay(item.branches[0].items, number) if item.branches else following

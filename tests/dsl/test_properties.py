@@ -212,3 +212,105 @@ def test_ten_thousand_random_documents_never_raise():
         assert (result.playbook is None) == any(one.severity == "error" for one in result.diagnostics)
         compiled += result.playbook is not None
     assert compiled > 100, "too few of them are correct to say anything about lowering"
+
+
+# --- playbooks that are whole: what is said about ways is said of them ----------------------------
+
+GUARDS = [
+    "ctx.a", "ctx.a is defined", "ctx.b | default(false)", "not ctx.b | default(0)", "workload.x > 1", "true", "false", "s1.x",
+    "done('s0')", "ok('s0') and done('s1')", "all_done(['s0', 's1'])", "(done('s0') or done('s1')) and ctx.a | default(0) > 1",
+]  # fmt: skip
+ENDINGS = ["output.status == 'error'", "event.name == 'step.failed'", "event.name == 'loop.done'", "output.data.n > 3"]
+INSIDE = [
+    "ctx.a",
+    "step.c",
+    "step.c is defined",
+    "output.status == 'error'",
+    "output.data.n > 3",
+    "true",
+    "false",
+    "s1.x",
+]
+
+
+class Whole:
+    """A playbook of steps that lead anywhere, gates, pipelines that jump, constructs and blocks that call each other."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        count = self.chance.randrange(2, 7)
+        steps = [self.step(number, count) for number in range(count)]
+        book = {"b0": {"tool": self.tasks()}, "b1": {"tool": self.tasks(), "set": {"ctx.b": 1}}}
+        head = {"apiVersion": "noetl.io/v2", "kind": "Playbook", "metadata": {"name": "w"}, "workload": {"x": 1}}
+        self.text = json.dumps({**head, "workbook": book, "workflow": steps})
+
+    def guard(self, among: list[str]) -> str:
+        return f"{{{{ {self.chance.choice(among)} }}}}"
+
+    def some(self, *targets: str) -> dict[str, str]:
+        return {target: self.guard(INSIDE) for target in self.chance.sample(targets, self.chance.randrange(1, 3))}
+
+    def maybe(self, likely: float, **entries: object) -> dict[str, object]:
+        return entries if self.chance.random() < likely else {}
+
+    def step(self, number: int, count: int) -> dict[str, object]:
+        arcs = [
+            {"step": f"s{self.chance.randrange(count)}", **self.maybe(0.6, when=self.guard(GUARDS + ENDINGS)),
+             **self.maybe(0.3, set=self.some("ctx.a", "ctx.b"))}
+            for _ in range(self.chance.randrange(1, 4))
+        ]  # fmt: skip
+        rules = [{"when": self.guard(GUARDS), "then": {"allow": self.chance.choice([True, True, False])}}]
+        return {
+            "step": f"s{number}", "tool": self.tasks(),
+            **self.maybe(0.3, loop={"in": [1, 2], "iterator": "i", "spec": {"mode": self.chance.choice(["sequential", "parallel"])}}),
+            **self.maybe(0.3, input={"v": self.guard(["ctx.a", "s1.x", "ctx.b | default(0)"])}),
+            **self.maybe(0.4, set=self.some("ctx.a", "ctx.b", "step.c")),
+            **self.maybe(0.3, spec={"policy": {"admit": {"rules": rules}}}),
+            **self.maybe(0.8, next={"spec": {"mode": self.chance.choice(["exclusive", "inclusive"])}, "arcs": arcs}),
+        }  # fmt: skip
+
+    def tasks(self) -> list[object]:
+        names = [f"t{number}" for number in range(self.chance.randrange(1, 4))]
+        return [self.item(name, names) for name in names]
+
+    def item(self, name: str, names: list[str]) -> dict[str, object]:
+        draw = self.chance.random()
+        if draw < 0.1:
+            word = self.chance.choice(["while", "until"])
+            return {"name": name, word: {"when": self.guard(INSIDE), "tool": [self.task(f"{name}_in", names)]}}
+        if draw < 0.25:
+            branches = [{"when": self.guard(INSIDE), "then": [self.task(f"{name}_{n}", names)]} for n in range(2)]
+            return {
+                "name": name,
+                "choose": [*branches, *([{"else": {"then": [self.task(f"{name}_e", names)]}}] * (draw < 0.2))],
+            }
+        return self.task(name, names)
+
+    def task(self, name: str, names: list[str]) -> dict[str, object]:
+        rules = [self.rule(names) for _ in range(self.chance.randrange(1, 3))]
+        if self.chance.random() < 0.7:
+            rules.append({"else": {"then": self.chance.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}})
+        return {
+            "name": name, **self.chance.choice([{"kind": "noop"}, {"kind": "http", "url": "u"}, {"kind": "workbook", "block": "b0"}]),
+            **self.maybe(0.5, input={"v": self.guard(INSIDE)}),
+            **self.maybe(0.4, set=self.some("ctx.a", "ctx.b", "step.c")),
+            **self.maybe(0.5, spec={"policy": {"rules": rules}}),
+        }  # fmt: skip
+
+    def rule(self, names: list[str]) -> dict[str, object]:
+        do = self.chance.choice(["continue", "retry", "jump", "break", "fail", "skip"])
+        if do == "skip":
+            return {"when": "{{ ctx.a }}", "then": {"do": do}}
+        then = {"do": do, **({"to": self.chance.choice(names)} if do == "jump" else {})}
+        return {"when": self.guard(INSIDE), "then": {**then, **self.maybe(0.4, set=self.some("ctx.a", "step.c"))}}
+
+
+def test_whole_playbooks_are_judged_without_an_exception():
+    told: set[str] = set()
+    compiled = 0
+    for seed in range(250):
+        result = compile_playbook(Whole(seed).text, file="whole.yaml", specs=SPECS)
+        compiled += result.playbook is not None
+        told |= {one.code for one in result.diagnostics}
+    assert compiled > 150, "too few of them are correct to say anything about their ways"
+    assert told >= {"unset-on-path", "endless-cycle", "closed-gate", "dead-arc", "not-run-yet", "parallel-ctx-write"}
