@@ -97,6 +97,10 @@ class EventStore(Protocol):
     async def unfinished(self) -> list[str]:
         """Ids of executions that have not reached playbook.processed."""
 
+    async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
+        """The rows and whole logs of several executions at once; those with more than `most` events, damaged ones
+        and ones that grow just now are left out."""
+
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
 

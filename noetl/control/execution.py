@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from noetl.engine.commands import GoOn
 from noetl.engine.decision import Decision
 from noetl.engine.facts import ClaimAny, Fact, Reply
 from noetl.engine.state import State, begin
-from noetl.errors import CorruptLog, NotFound, StoreUnavailable, VersionConflict
+from noetl.errors import CorruptLog, NoetlError, NotFound, StoreUnavailable, VersionConflict
 from noetl.model.playbook import Playbook
 from noetl.ports import Append, Clock, EventStore, ExecutionSummary
 
@@ -235,6 +235,18 @@ async def load_state(parts: Parts, execution_id: str, at: int | None = None) -> 
         state = fold(playbook, events, state)
         after = events[-1].seq
     return state or begin(playbook, execution_id), summary
+
+
+async def load_states(parts: Parts, executions: Sequence[str]) -> dict[str, State]:
+    """The states of several executions with short logs, in a few questions to the store; others are left out."""
+    found = await parts.store.logs(executions, PAGE)
+    states: dict[str, State] = {}
+    for execution_id, (summary, events) in found.items():
+        try:
+            states[execution_id] = fold(await parts.catalogue.load(summary.playbook), events)
+        except NoetlError:
+            continue  # whoever asks for this one alone is told why
+    return states
 
 
 async def _from_snapshot(parts: Parts, execution_id: str, playbook: Playbook, end: int) -> State | None:

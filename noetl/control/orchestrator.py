@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from noetl.control.catalogue import Catalogue, Files, Source, digest_of
 from noetl.control.children import FINAL, Children
 from noetl.control.deeds import Deeds
 from noetl.control.draws import RealDraws
-from noetl.control.execution import Execution, Parts, load_state
+from noetl.control.execution import Execution, Parts, load_state, load_states
 from noetl.control.ids import ExecutionIds
 from noetl.control.progress import StepTables
 from noetl.control.recorder import Recorder
@@ -46,7 +46,7 @@ from noetl.engine.facts import (
 )
 from noetl.engine.outstanding import outstanding
 from noetl.engine.state import State
-from noetl.errors import Conflict, NotFound, VersionConflict
+from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
 from noetl.model.events import ExecutionRequested, PlaybookProcessed, Recorded
 from noetl.model.playbook import Playbook
 from noetl.model.tool import ToolSpec
@@ -124,6 +124,8 @@ class Orchestrator:
         self._children = Children(self._parts, self._executions, self.submit, self._deeds)
         self._tables = StepTables(store)
         self._queued: set[str] = set()  # executions that have had runs in the queue
+        self._to_queue: list[QueuedRun] = []  # runs on their way there
+        self._queueing = False
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
         self._news = False  # another process wrote, and what it wrote has not been looked at
 
@@ -257,6 +259,10 @@ class Orchestrator:
         """The state folded from the log, as it is or as it was after event `at`; the caller's own copy."""
         state, _ = await load_state(self._parts, execution_id, at)
         return state
+
+    async def states(self, executions: Sequence[str]) -> dict[str, State]:
+        """The states of several executions at once, as far as their logs are short and sound."""
+        return await load_states(self._parts, executions)
 
     async def why(self, execution_id: str, at: int | None = None) -> list[Finding]:
         """What everything waits for (or waited for, after event `at`), in words; what ended it, if it has ended."""
@@ -417,7 +423,27 @@ class Orchestrator:
                 self._children.carry_out(execution_id, command)
         if queued:
             self._queued.add(execution_id)
-            self._deeds.insist(f"queueing runs of {execution_id}", lambda: self._queue.put(queued))
+            self._to_queue += queued
+            if not self._queueing:
+                self._queueing = True
+                self._deeds.insist("queueing runs", self._put_waiting)
+
+    async def _put_waiting(self) -> None:
+        """Put what became due since the last put, of all executions together."""
+        try:
+            while self._to_queue:
+                runs, self._to_queue = self._to_queue, []
+                try:
+                    await self._queue.put(runs)
+                except StoreUnavailable:
+                    self._to_queue = [*runs, *self._to_queue]
+                    raise
+        except StoreUnavailable:
+            raise  # this deed is tried again, and puts what comes meanwhile as well
+        except BaseException:
+            self._queueing = False
+            raise
+        self._queueing = False
 
     async def _catch_up(self, execution_id: str) -> None:
         """Another process decided something here and left the deeds to us."""

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from noetl.control.orchestrator import Orchestrator
 from noetl.drivers import metrics
 from noetl.engine.outstanding import outstanding
+from noetl.engine.state import State
 from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
 
 log = logging.getLogger("noetl.control")
 
-AT_ONCE = 8
+AT_ONCE = 4
+TOGETHER = 50  # executions whose logs are read with one question
 
 
 async def resume(
@@ -37,16 +39,21 @@ async def resume(
         ids = only(ids)
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(execution_id: str) -> str | None:
+    async def some(part: Sequence[str]) -> list[str]:
         async with gate:
-            try:
-                state = await orchestrator.state(execution_id)
-            except (CorruptLog, InvalidPlaybook, NotFound) as problem:
-                ids = {"execution_id": execution_id}
-                log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=ids)
-                return None
-            orchestrator.take_over(state, outstanding(state), orphaned=workers_gone)
-            metrics.RECOVERED.add()
-            return execution_id
+            states = await orchestrator.states(part)
+            return [each for each in part if await one(each, states.pop(each, None))]
 
-    return [found for found in await asyncio.gather(*map(one, ids)) if found]
+    async def one(execution_id: str, state: State | None) -> bool:
+        try:
+            state = state or await orchestrator.state(execution_id)
+        except (CorruptLog, InvalidPlaybook, NotFound) as problem:
+            about = {"execution_id": execution_id}
+            log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=about)
+            return False
+        orchestrator.take_over(state, outstanding(state), orphaned=workers_gone)
+        metrics.RECOVERED.add()
+        return True
+
+    parts = [ids[start : start + TOGETHER] for start in range(0, len(ids), TOGETHER)]
+    return [each for found in await asyncio.gather(*map(some, parts)) for each in found]

@@ -175,6 +175,19 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
+    def test_several_short_logs_come_at_once(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            for number in range(5):
+                await store.append(make_append(str(1001 + number), 0, *BODIES[: number + 1]))
+            await store.append(make_append("1001", 1, BODIES[1]))
+            found = await store.logs(["1001", "1002", "1005", "4711", "none"], 4)
+            assert sorted(found) == ["1001", "1002"], "1005 is too long, others are not there"
+            for execution_id, (summary, events) in found.items():
+                assert summary == await store.summary(execution_id)
+                assert events == await store.read(execution_id)
+
+        self._run(tmp_path, scenario)
+
     def test_executions_are_counted_by_status(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             assert await store.counts() == {}

@@ -92,6 +92,15 @@ class MemoryEventStore:
         """Ids of executions that have not reached playbook.processed, oldest first."""
         return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
 
+    async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
+        """The rows and whole logs of several executions at once."""
+        self._check_open()
+        return {
+            each: (self._summaries[each], list(self._logs[each]))
+            for each in executions
+            if each in self._logs and len(self._logs[each]) <= most
+        }
+
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
         return dict(Counter(summary.status for summary in self._summaries.values()))

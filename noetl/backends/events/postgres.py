@@ -23,7 +23,7 @@ from noetl.drivers.event_rows import (
 from noetl.drivers.event_writer import EventWriter
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.drivers.tails import Tails, follow
-from noetl.errors import RequestRefused
+from noetl.errors import CorruptLog, RequestRefused
 from noetl.model.events import Recorded
 from noetl.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, number_at
 from noetl.ports import Append, ExecutionFilter, ExecutionSummary
@@ -180,6 +180,29 @@ class PostgresEventStore:
         """Ids of executions that have not reached playbook.processed, oldest first."""
         rows = await self.database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
         return [str(row[0]) for row in rows]
+
+    async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
+        """The rows and whole logs of several executions at once."""
+        numbers = [number for each in executions if (number := number_of(each)) is not None]
+        rows = await self.database.fetch(f"{_SELECT} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
+        logs: dict[int, list[tuple[int, int, bytes, int]]] = {row[0]: [] for row in rows}
+        for number, *row in await self.database.fetch(
+            "SELECT execution, first, count, data, crc FROM noetl_log WHERE execution = ANY($1::int8[]) "
+            "ORDER BY execution, first",
+            list(logs),
+        ):
+            logs[number].append(tuple(row))
+        found = {}
+        for row in rows:
+            try:
+                summary = one_summary(tuple(row))
+                assert summary is not None
+                events, end = decode_log(summary.execution_id, row[0], logs[row[0]], 0, None, 1)
+            except CorruptLog:
+                continue  # whoever asks for this one alone is told
+            if end == summary.seq:
+                found[summary.execution_id] = (summary, events)
+        return found
 
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""

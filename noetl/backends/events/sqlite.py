@@ -29,7 +29,7 @@ from noetl.drivers.event_rows import (
 )
 from noetl.drivers.sqlite_file import SqliteFile
 from noetl.drivers.tails import Tails, follow
-from noetl.errors import Conflict, VersionConflict
+from noetl.errors import Conflict, CorruptLog, VersionConflict
 from noetl.model.events import Recorded
 from noetl.model.ids import number_at
 from noetl.ports import Append, ExecutionFilter, ExecutionSummary
@@ -130,6 +130,10 @@ class SqliteEventStore:
         return await self._file.read(
             lambda db: [str(row[0]) for row in db.execute("SELECT id FROM executions WHERE ended = 0 ORDER BY id")]
         )
+
+    async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
+        """The rows and whole logs of several executions at once."""
+        return await self._file.read(lambda db: _logs(db, executions, most))
 
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
@@ -285,6 +289,22 @@ def _read(db: sqlite3.Connection, execution_id: str, number: int, after: int, li
         row = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
         check_complete(execution_id, row[0] if row else None, end)
     return events
+
+
+def _logs(
+    db: sqlite3.Connection, executions: Sequence[str], most: int
+) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
+    found = {}
+    for execution_id in executions:
+        number = number_of(execution_id)
+        row = db.execute(f"{_SELECT} WHERE id = ? AND seq <= ?", (number, most)).fetchone()
+        try:
+            summary = one_summary(row)
+            if summary is not None and number is not None:
+                found[execution_id] = (summary, _read(db, execution_id, number, 0, None))
+        except CorruptLog:
+            continue  # whoever asks for this one alone is told
+    return found
 
 
 def _expired(db: sqlite3.Connection, before: float, most: int) -> list[str]:
