@@ -131,6 +131,12 @@ def test_a_secret_that_somebody_may_read_is_left_in_peace(task):
     assert unused(task) == []
 
 
+def test_a_secret_that_the_workload_names_may_be_used():
+    text = f"{HEAD.replace('x: 1', 'x: token')}keychain: [{{name: token, kind: env, var: T}}]\n"
+    result = compile_playbook(text + "workflow: [{step: start, tool: {kind: noop}}]\n", file="f", specs=SPECS)
+    assert result.diagnostics == ()
+
+
 def test_a_secret_that_another_entry_reads_is_used():
     entries = "{name: token, kind: env, var: T}, {name: api, kind: bearer, token: token}"
     assert unused("{kind: http, url: u, auth: api}", entry=entries) == []

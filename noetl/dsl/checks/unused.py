@@ -78,6 +78,8 @@ def _texts(scene: Scene) -> Iterator[tuple[str, str, bool]]:
     document = scene.document
     if document.executor is not None and document.executor.spec is not None:
         yield from _inside(document.executor.spec)
+    if document.workload is not None:
+        yield from _inside(document.workload)
     for entry in document.keychain:
         for name, node in entry.fields.items():
             yield from _inside(node, name)
