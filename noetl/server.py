@@ -124,10 +124,8 @@ class Server:
         from noetl.drivers import tracing
         from noetl.drivers.addresses import AddressPolicy
         from noetl.drivers.clock import RealClock
-        from noetl.drivers.event_rows import prepare
         from noetl.tools import specs
 
-        prepare()  # reports are decoded here, logs in the stores' threads
         settings = self.settings
         async with AsyncExitStack() as closing:
             tracing.begin(

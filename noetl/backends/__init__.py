@@ -29,6 +29,9 @@ def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
         from noetl.backends.playbooks.memory import MemoryPlaybookStore
 
         return MemoryEventStore(), MemoryPlaybookStore()
+    from noetl.drivers.event_rows import prepare
+
+    prepare()  # before any thread of a store reads: this one decodes too
     if scheme == "sqlite" or not rest.startswith("//"):
         from noetl.backends.events.sqlite import SqliteEventStore
         from noetl.backends.playbooks.sqlite import SqlitePlaybookStore

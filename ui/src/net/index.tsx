@@ -149,6 +149,7 @@ export function NetView(props: NetProps) {
 function Drawing({ net, moment, selected, onSelect, across }: NetProps & { across: boolean }) {
   const placed = useMemo(() => place(net, across), [net, across]);
   const flow = useReactFlow();
+  const room = placed.loops ? 0.14 : 0.05;
   const frame = useRef<HTMLDivElement>(null);
   const look = (step: string) => {
     const at = placed.positions.get(step);
@@ -162,7 +163,7 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
   useEffect(() => {
     const timer = setTimeout(() => {
       if (large()) look(selected ?? mostInteresting(net, moment));
-      else void flow.fitView({ padding: 0.12, maxZoom: 1.1 });
+      else void flow.fitView({ padding: room, maxZoom: 1.1 });
     }, 0);
     return () => clearTimeout(timer);
   }, [placed]);
@@ -237,7 +238,7 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
         if (id && (event.key === "Enter" || event.key === " ")) onSelect?.(id === selected ? null : id);
       }}
     >
-      <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: 0.12, maxZoom: 1.1 }} />
+      <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: room, maxZoom: 1.1 }} />
     </ReactFlow>
   );
 }

@@ -41,6 +41,8 @@ export interface Placed {
   ways: Map<string, Way>;
   width: number;
   height: number;
+  /** Some arc leads back: room around the steps is needed for it. */
+  loops: boolean;
 }
 
 export interface Way {
@@ -72,10 +74,12 @@ export function place(net: Net, across: boolean): Placed {
     positions.set(node.step, { x: x - WIDTH / 2, y: y - HEIGHT / 2 });
   }
   const ways = new Map<string, Way>();
+  let loops = false;
   for (const arc of net.arcs) {
     const key = `${arc.source}#${arc.index}`;
     const [source, target] = [graph.node(arc.source), graph.node(arc.target)];
     if (across ? target.x <= source.x : target.y <= source.y) {
+      loops = true;
       ways.set(key, arc.source === arc.target ? aroundItself(source) : backwards(source, target, across));
       continue;
     }
@@ -86,7 +90,7 @@ export function place(net: Net, across: boolean): Placed {
     ways.set(key, { path: smooth(points, across), x: x ?? middle.x, y: y ?? middle.y });
   }
   const { width = 0, height = 0 } = graph.graph() as { width?: number; height?: number };
-  return { positions, ways, width, height };
+  return { positions, ways, width, height, loops };
 }
 
 interface Point {
