@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from noetl.drivers.lifetime import close_shared
+from noetl.expr.late import Late, Made
 from noetl.model.outcome import Outcome
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools import load
@@ -208,3 +209,23 @@ def test_many_rows_of_a_round_number_are_stored_as_a_table(host: ToolHost, datab
     outcome = run_tool("postgres", given, host=host)
     assert outcome.error is None
     assert outcome.ref.meta.rows == count
+
+
+def test_a_mapping_keeps_types_and_takes_what_templates_made_as_values(host: ToolHost, database: str) -> None:
+    query = "SELECT 1 AS id, date '2024-01-01' AS day, 2.50::numeric(8,2) AS price"
+    mapping = {"id": "id", "day": "day", "price": "price", "twice": Late("{{ row.id * 2 }}"), "run": Made("id"), "n": 5}
+    target = {"kind": "postgres", "auth": Made(database), "table": Made("t"), "mapping": mapping}
+    given = {"source": {"kind": "postgres", "auth": database, "query": query}, "targets": [target]}
+    outcome = run_tool("transfer", given, host=host)
+    assert outcome.error is None, outcome.error
+    found = query_one(database, "SELECT id, day::text, price::text, twice, run, n, pg_typeof(day)::text FROM t")
+    assert found == (1, "2024-01-01", "2.50", 2, "id", 5, "date")
+    target["mapping"] = {"run": Made("id"), "id": "id"}
+    target["mode"] = "replace"
+    assert run_tool("transfer", given, host=host).error is None
+    assert query_one(database, "SELECT run FROM t") == ("id",)
+
+
+def query_one(database: str, text: str) -> Any:
+    (row,) = query(database, text)
+    return row

@@ -9,14 +9,14 @@ from noetl.drivers import tables
 from noetl.drivers.moving.chunks import Chunk, Templates
 from noetl.drivers.moving.plan import is_late
 from noetl.drivers.sqltask import BadInput
-from noetl.expr.late import Late
+from noetl.expr.late import Late, Made
 
 
 class Columns:
     """What a target's `mapping` makes of a chunk.
 
-    `{column: name}` takes the source's column of that name; a template is evaluated for each row with
-    `row` (and `chunk`); `{column: {value: ...}}` and whatever is not text is the same for all rows."""
+    `{column: name}` takes the source's column of that name; a template that reads `row` or `chunk` is evaluated
+    for each row; what other templates made, `{column: {value: ...}}`, and whatever is not text is the same for all."""
 
     def __init__(self, mapping: Mapping[str, Any] | None, templates: Templates, label: str) -> None:
         self._mapping = mapping
@@ -37,58 +37,49 @@ class Columns:
         """Whether columns are taken as they are, at most under another name."""
         if self._mapping is None:
             return True
-        return all(isinstance(source, str) and not isinstance(source, Late) for source in self._mapping.values())
+        return all(isinstance(source, str) and not isinstance(source, Late | Made) for source in self._mapping.values())
 
     def of(self, chunk: Chunk) -> Any:
         """The chunk's table as the target wants it."""
+        import pyarrow as pa
+
         if self._mapping is None:
             return chunk.table
-        if self._by_row:
-            return self._made_by_row(chunk)
-        return self._chosen(chunk)
-
-    def _chosen(self, chunk: Chunk) -> Any:
-        import pyarrow as pa
-
-        assert self._mapping is not None
-        table = chunk.table
+        made = self._made_by_row(chunk) if self._by_row else None
         arrays, fields = [], []
         for name, source in self._mapping.items():
-            if isinstance(source, str):
-                if source not in table.schema.names:
-                    raise BadInput(
-                        f"{self._label}: mapping.{name}: the source has no column {source!r}, it has "
-                        f"{', '.join(table.schema.names)}; for a fixed value write {{value: {source}}}"
-                    )
-                fields.append(table.schema.field(source).with_name(name))
-                arrays.append(table.column(source))
+            if made is not None and name in made.schema.names:
+                field, array = made.schema.field(name), pa.chunked_array([made.column(name)])
             else:
-                column = _constant(source, table.num_rows)
-                fields.append(column[0].with_name(name))
-                arrays.append(column[1])
+                field, array = self._taken(name, source, chunk.table)
+            fields.append(field)
+            arrays.append(array)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _made_by_row(self, chunk: Chunk) -> Any:
-        import pyarrow as pa
+    def _taken(self, name: str, source: Any, table: Any) -> tuple[Any, Any]:
+        """A column of the source under its new name, or one that is the same for all rows."""
+        if isinstance(source, str) and not isinstance(source, Made):
+            if source not in table.schema.names:
+                raise BadInput(
+                    f"{self._label}: mapping.{name}: the source has no column {source!r}, it has "
+                    f"{', '.join(table.schema.names)}; for a fixed value write {{value: {source}}}"
+                )
+            return table.schema.field(source).with_name(name), table.column(source)
+        field, array = _constant(source, table.num_rows)
+        return field.with_name(name), array
 
+    def _made_by_row(self, chunk: Chunk) -> Any:
+        """The columns that templates make, as a batch."""
         assert self._mapping is not None
         names = chunk.names(data=False)
-        made: list[dict[str, Any]] = []
-        for row in chunk.rows:
-            values = {}
-            for name, source in self._mapping.items():
-                if isinstance(source, Late) or is_late(source):
-                    values[name] = self._templates.render(source, row=row, chunk=names)
-                elif isinstance(source, str):
-                    if source not in row:
-                        raise BadInput(f"{self._label}: mapping.{name}: the source has no column {source!r}")
-                    values[name] = row[source]
-                else:
-                    values[name] = source["value"] if _is_value(source) else source
-            made.append(values)
+        late = {name: source for name, source in self._mapping.items() if is_late(source)}
+        made = [
+            {name: self._templates.render(source, row=row, chunk=names) for name, source in late.items()}
+            for row in chunk.rows
+        ]
         if self._schema is None:
-            self._schema = tables.inferred_schema(made, list(self._mapping))
-        return pa.Table.from_batches([conforming(made, self._schema, self._label)])
+            self._schema = tables.inferred_schema(made, list(late))
+        return conforming(made, self._schema, self._label)
 
 
 def conforming(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
@@ -117,7 +108,7 @@ def _is_value(source: Any) -> bool:
 def _constant(source: Any, count: int) -> tuple[Any, Any]:
     import pyarrow as pa
 
-    value = source["value"] if _is_value(source) else source
+    value = source["value"] if _is_value(source) else str(source) if isinstance(source, Made) else source
     schema = tables.inferred_schema([{"value": value}])
     one = tables.batch_of_mappings([{"value": value}], schema).column(0)
     return schema.field(0), pa.concat_arrays([one]).take(pa.array([0] * count, pa.int32()))

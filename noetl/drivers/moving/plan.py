@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from noetl.drivers.sqltask import BadInput, flag
-from noetl.expr.late import Late
+from noetl.expr.late import Late, Made
 from noetl.model.tool import ToolCall
 
 DATABASES = ("postgres", "duckdb", "sqlite")
@@ -109,7 +109,7 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
         return SourcePlan("data", {"data": source})
     if not isinstance(source, Mapping):
         raise BadInput("there is nothing to move: give `source` {kind, ...}, or `data` a list of rows")
-    fields = dict(source)
+    fields = {name: _plain(each) for name, each in source.items()}
     if {"type", "locator"} <= set(fields):
         return SourcePlan("data", {"data": fields})
     kind = fields.pop("kind", None) or _guessed(fields)
@@ -120,7 +120,7 @@ def _target(number: int, target: Any) -> TargetPlan:
     what = f"target {number}"
     if not isinstance(target, Mapping):
         raise BadInput(f"{what} is a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
-    fields = dict(target)
+    fields = {name: each if name == "mapping" else _plain(each) for name, each in target.items()}
     kind = _known(fields.pop("kind", None) or _guessed(fields), what, fields)
     if kind == "data":
         raise BadInput(f"{what}: rows cannot be moved to {target.get('kind')!r}")
@@ -192,6 +192,15 @@ def _guessed(fields: Mapping[str, Any]) -> str | None:
     if fields.get("uri") or (fields.get("path") and not fields.get("table")):
         return "object"
     return None
+
+
+def _plain(value: Any) -> Any:
+    """The value with text that templates made as ordinary text."""
+    if isinstance(value, Made):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _size(value: Any, default: int) -> int:

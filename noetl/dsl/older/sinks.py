@@ -17,12 +17,10 @@ from noetl.dsl.nodes import Mapping, Node, Scalar, scalar_node, sequence_node
 from noetl.dsl.older.building import Entries, Remark, entry, items_of, made
 from noetl.dsl.older.names import Names
 from noetl.dsl.reading import text_of
-from noetl.dsl.templates import glance
 
 _SQL = ("postgres", "duckdb", "sqlite")
 _ROWS = ("rows", "data", "records", "items")
 _ALONE = re.compile(r"\s*\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}\s*\Z")
-_WHOLE = re.compile(r"\s*\{\{-?(.*?)-?\}\}\s*\Z", re.S)
 _RESULTS = ("this", "out", "result", "tool_result")
 _QUERIES = ("query", "sql", "command", "statement")
 _SOURCE = (
@@ -169,8 +167,14 @@ class Sinks:
         if own is not None:
             target["data"] = own
         elif isinstance(args, Mapping) and len(args.entries) > 1 and "mapping" not in target:
-            target["mapping"] = {name: self._per_row(each) for name, (_, each) in args.entries.items()}
+            target["mapping"] = {name: self._column(each) for name, (_, each) in args.entries.items()}
         return target
+
+    def _column(self, value: Node) -> Any:
+        """An argument as a column: plain text is a value, not the name of one of the source's columns."""
+        if isinstance(value, Scalar) and isinstance(value.value, str) and "{" not in value.value:
+            return {"value": value}
+        return self._per_row(value)
 
     def _body_of_a_chunk(self, kind: str, key: Scalar, value: Node) -> dict[str, Any]:
         """With chunks, a body that is the tool's result is the chunk; others are sent with every chunk."""
@@ -198,12 +202,7 @@ class Sinks:
             if path[0] in rows and len(path) == 2 and path[1] in _ROWS:
                 return scalar_node("{{ row }}", value)
         told = Names(self.names.variables, self.names.step, {**self.names.local, **rows}).text(value.value)
-        if any(read.path[0] in ("row", "chunk") for read in glance(told).reads):
-            return scalar_node(told, value)
-        whole = _WHOLE.match(told)
-        if whole and "{{" not in whole.group(1):
-            return scalar_node(f"{{{{ ({whole.group(1).strip()}) if row is defined else none }}}}", value)
-        return scalar_node(told + "{{ '' if row is defined }}", value)
+        return scalar_node(told, value)
 
     # --- kind: transfer ---
 
