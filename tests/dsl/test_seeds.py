@@ -7,6 +7,7 @@ replacement).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,58 @@ def test_every_refusal_of_the_older_surface_names_the_replacement_and_the_ways_o
                 if found.code not in DRAFTS:
                     ways_out = found.hint.rpartition("; ")[2]
                     assert "noetl migrate" in ways_out and "--legacy" in ways_out, found
+
+
+# What an entry says it shows, and what its file must have for that.
+SHOWN = {
+    "keychain": r"(?m)^keychain:",
+    "executor": r"(?m)^executor:",
+    "profile": r"profile:",
+    "merge order": r"(?s)executor:.*spec:",
+    "admission": r"admit:",
+    "gate": r"when:",
+    "loop": r"loop:",
+    "router": r"arcs:",
+    "arc set": r"(?s)arcs:.*set:",
+    "task policy": r"rules:",
+    "hooks": r"before|after|finally",
+    "labelled": r"(?m)^\s*- \w+:\s*(\{.*)?$",
+    "named tasks": r"name: ",
+    "composite": r"(?s)tool:.*- .*- ",
+    "single tool": r"tool:",
+    "pagination": r"jump",
+    "set into three scopes": r"(?s)ctx\..*(iter|step)\.",
+    "step set": r"set:",
+    "_ref": r"_ref: ",
+    "shape of a reference": r"\.ref\b|_ref\b",
+    "resolve": r"kind: resolve",
+    "context": r"context\.",
+    "collection and element": r"(?s)collection:.*element:|element:.*collection:",
+    "result": r"result",
+    "chunk": r"chunk",
+    "sink": r"sink",
+    "transfer": r"kind: transfer",
+    "playbook": r"kind: (playbook|Playbook)",
+    "http": r"http",
+    "postgres": r"postgres",
+    "duckdb": r"duckdb",
+    "python": r"python",
+    "s3": r"s3",
+    "on_error": r"on_error",
+    "under tool.spec": r"spec:",
+    "v1": r"type:",
+    "next as a list": r"(?s)next:\s*\n\s*- |next: \[",
+    "guards": r"when:",
+    "status helpers": r"(done|ok|fail)\(",
+    "fan out": r"next:",
+    "reduce": r"collect",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "entry"), TABLE.items(), ids=lambda value: "-".join(value))
+def test_an_examples_counterpart_shows_what_the_table_says(key, entry):
+    text = (HERE / entry[0]).read_text("utf-8")
+    asked = [pattern for word, pattern in SHOWN.items() if word in key[2]]
+    assert asked or key[2] in ("normalised tasks", "unnamed tasks", "keys of a step", "scope of results", "the same in v2",
+                               "chained items", "hydrated data", "minimal playbook", "step schema", "ordered list of labelled tasks", "a single tool")  # fmt: skip
+    assert [pattern for pattern in asked if not re.search(pattern, text)] == []
