@@ -99,8 +99,10 @@ def viewer(cluster: Cluster) -> Iterator[str]:
 
 
 def test_an_empty_catalogue_teaches_and_its_first_playbook_runs(opened: Opened, cluster: Cluster):
-    tab = opened("/playbooks")
+    tab = opened("/executions")
     page = tab.page
+    page.route(re.compile(r"/api/catalog(\?|$)"), lambda route: route.fulfill(json={"items": [], "next": None}))
+    page.get_by_role("link", name="Playbooks", exact=True).click()
     expect(page.get_by_role("heading", name="No playbooks yet")).to_be_visible()
     expect(page.get_by_text("noetl register playbook.yaml")).to_be_visible()
     page.get_by_role("button", name="Write the first one here").click()
@@ -264,7 +266,7 @@ def test_a_text_that_was_begun_survives_leaving_the_page(opened: Opened, cluster
     expect(page.locator(".cm-content")).to_contain_text("apiVersion")
     write(page, "# begun\n" + TYPED)
     expect(page.get_by_text("changed ·")).to_be_visible()
-    page.get_by_role("link", name="Operations").click()
+    page.get_by_role("link", name="Operations", exact=True).click()
     page.go_back()
     expect(page.locator(".cm-content")).to_contain_text("# begun")
     page.get_by_role("button", name="Revert").click()
@@ -275,7 +277,8 @@ def test_the_form_has_typed_fields_and_sends_what_was_changed(opened: Opened, cl
     path = registered(cluster, TYPED)
     tab = opened("/playbooks")
     page = tab.page
-    expect(page.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name=path, exact=True))
+    expect(row.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
     page.get_by_role("button", name=f"Run {path}").click()
     form = page.get_by_role("dialog")
     expect(form.get_by_label("count")).to_have_value("3")
@@ -381,6 +384,8 @@ def test_the_pages_have_no_serious_barriers(opened: Opened, cluster: Cluster, da
     write(page, WRONG)
     expect(page.locator(".findings li.error")).to_be_visible()
     assert tab.serious_violations() == []
+    if dark:
+        return  # tables and forms have been seen in dark by now
     page.get_by_role("tab", name="Versions").click()
     expect(page.get_by_role("radio").first).to_be_visible()
     assert tab.serious_violations() == []
