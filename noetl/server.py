@@ -121,7 +121,7 @@ class Server:
         from noetl.control.scheduler import Scheduler, scheduling
         from noetl.control.schedules import Schedules
         from noetl.control.webhooks import Webhooks
-        from noetl.drivers import tracing
+        from noetl.drivers import metrics, tracing
         from noetl.drivers.addresses import AddressPolicy
         from noetl.drivers.clock import RealClock
         from noetl.tools import specs
@@ -182,6 +182,7 @@ class Server:
                 closing.push_async_callback(bus.stop_answering)
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
+            metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
             if cluster is not None:
                 self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
             await closing.enter_async_context(listening(orchestrator))

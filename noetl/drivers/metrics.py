@@ -179,7 +179,7 @@ ENDED = Counter("noetl_executions_ended_total", "Executions whose last event thi
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
 PROGRESS = Last(
     "noetl_last_progress_timestamp_seconds",
-    "When this server last wrote an event; compare it with the clock while executions are running.",
+    "When this server last wrote an event, or began to serve; compare it with the clock while executions run.",
 )
 FLUSH = Histogram("noetl_flush_seconds", "One transaction of the store, from its begin until it is on disk.")
 BATCH = Histogram("noetl_flush_writes", "Writes that shared one transaction and its flush.", COUNTS)
