@@ -56,7 +56,11 @@ def _check_keychain(scene: Scene) -> None:
                 used.add(read.path[1])
             elif read.path[0] == "context":
                 return
-    for key, text, raw in _texts(scene):
+    waiting = {entry.name for entry in scene.document.keychain} - used
+    for key, text, raw in _texts(scene) if waiting else ():
+        waiting.discard(text)
+        if not waiting:
+            return
         if raw:
             used.update(_WORD.findall(text))
             if "keychain" in used:
