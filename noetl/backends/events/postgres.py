@@ -293,7 +293,9 @@ def _clauses(where: ExecutionFilter) -> tuple[list[str], list[object]]:
         values.append(value)
         clauses.append(clause.replace("?", f"${len(values)}"))
 
-    if where.status:
+    if len(where.status) == 1:
+        add("status = ?", where.status[0])  # the index has these in the order of the list
+    elif where.status:
         add("status = ANY(?::text[])", list(where.status))
     if where.path is not None:
         add("path = ?", where.path.replace("\x00", ""))
