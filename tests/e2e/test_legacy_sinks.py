@@ -211,7 +211,7 @@ workflow:
         mode: stream
       sink:
         - kind: duckdb
-          file: "{{ context.workload.duckdb }}"
+          auth: "{{ context.workload.duckdb }}"
           table: user_activity_{{ user.id }}
           mode: replace
           args:

@@ -98,9 +98,16 @@ async def postgres_info(call: ToolCall, fields: Mapping[str, Any]) -> str:
 
 async def file_of(call: ToolCall, fields: Mapping[str, Any], what: str) -> str:
     """The file of a source or target in an embedded database."""
-    path = fields.get("file")
-    if not path and fields.get("auth"):
-        known = await fields_of(fields["auth"], call.host, prefixes=("db_", "duckdb_", "sqlite_"))
+    path, auth = fields.get("file"), fields.get("auth")
+    if (
+        not path
+        and isinstance(auth, str)
+        and "://" not in auth
+        and auth.endswith((".duckdb", ".db", ".ddb", ".sqlite"))
+    ):
+        path = auth  # the file itself, where others have a credential
+    if not path and auth:
+        known = await fields_of(auth, call.host, prefixes=("db_", "duckdb_", "sqlite_"))
         path = known.get("file") or known.get("database") or known.get("path") or known.get("dsn")
     if not path or path == ":memory:":
         raise BadInput(f"{what} needs the `file` of the database")
