@@ -7,6 +7,7 @@ figures of the others as they were.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -57,4 +58,5 @@ def _show(found: Finding) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     sys.exit(main())

@@ -199,5 +199,6 @@ def rolling(*, quick: bool) -> Finding:
             "runs given back": str(judged.returns),
             "effects lost or doubled": str(sum("effect" in each for each in judged.broken)),
         },
-        broken=judged.broken + lost,
+        broken=judged.broken,
+        missed=lost,
     )

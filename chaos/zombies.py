@@ -41,8 +41,8 @@ def experiment(*, quick: bool) -> Finding:
     delays: list[float] = []
     ids: list[str] = []
     settings = {"NOETL_SERVER_LEASE_SECONDS": f"{TERM:g}", "NOETL_SLOTS": str(slots)}
-    with solo(workers=3, **settings) as cluster:
-        _workers(cluster, lambda runs: len(runs) == 3)
+    with solo(workers=4, **settings) as cluster:
+        _workers(cluster, lambda runs: len(runs) == 4)
         while zombies < goal:
             fresh = [submit(cluster, PLAYBOOK) for _ in range(2 * slots)]
             ids += fresh
@@ -67,7 +67,7 @@ def experiment(*, quick: bool) -> Finding:
         part="zombies",
         guarantee="G5",
         target="200 paused zombies: 0 stale events accepted; re-lease within the term and 2 s",
-        did=f"One server, 3 workers with {slots} slots, leases of {TERM:g} s; two workers stopped with SIGSTOP in the "
+        did=f"One server, 4 workers with {slots} slots, leases of {TERM:g} s; two workers stopped with SIGSTOP in the "
         "middle of their runs, and let go on when others had them.",
         figures={
             "runs of stopped workers": str(zombies),

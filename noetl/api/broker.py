@@ -25,6 +25,7 @@ from noetl.model.wire import OrdersReply, Refusal, ReportReply, unpacked
 log = logging.getLogger("noetl.api")
 
 MARGIN = 1024  # bytes of a message that are not the answer's own
+MOST_LISTENERS = 10_000  # workers remembered; names of those that left are among them
 REVOKED = "revoked"  # the kind of words that tell a worker what was taken from it
 
 _encode = msgspec.json.Encoder().encode
@@ -68,6 +69,8 @@ class WorkOverNats:
         parts = self._parts()
         try:
             asked = self._decoders[name].decode(body)
+            if len(self._listeners) >= MOST_LISTENERS:
+                self._listeners.clear()  # who is still there asks again at once
             self._listeners.add(asked.claim.worker if name == "claim" else asked.worker)
             answer = await verb.answer(parts, self._roster, asked)
             return await self._fitting(asked, answer)

@@ -26,7 +26,7 @@ from noetl.errors import Conflict, RequestRefused
 PREFIX = "cluster-"
 HOLDER = "cluster"  # the process that holds the others
 LOOK_SECONDS = 0.1
-LONGEST_PAUSE = 5.0  # between two starts of something that does not stay up
+LONGEST_PAUSE = 2.0  # between two starts of something that does not stay up
 STOP_SECONDS = 60.0
 
 Say = Callable[[str], None]
