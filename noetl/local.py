@@ -169,13 +169,11 @@ async def open_local(
     from noetl.backends.keychain import InstalledCredentials, open_keychain
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
-    from noetl.drivers.event_rows import prepare
     from noetl.tools import specs
 
     settings = settings or _settings(store=store, results=results, home=home, slots=slots)
     closing: list[Callable[[], Any]] = []
     try:
-        prepare()  # here, before threads read the log: msgspec learns types in one thread only
         events, playbooks = open_stores(settings.store)
         closing.append(events.close)
         owners = open_owners(settings.store)
