@@ -25,13 +25,14 @@ GiveBack = Callable[[Claim, Sequence[RunOrder]], None]
 class _Waiter:
     """A claim at the desk: it sleeps until orders come, a bell rings or its time is up, and while it is lent."""
 
-    __slots__ = ("_asleep", "claim", "expired", "gone", "lent", "orders", "rung")
+    __slots__ = ("_asleep", "claim", "dismissed", "expired", "gone", "lent", "orders", "rung")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.orders: list[RunOrder] | None = None
         self.rung = False  # since it slept last
         self.expired = False
+        self.dismissed = False  # its worker fell silent
         self.lent = False
         self.gone = False
         self._asleep: asyncio.Future[None] | None = None
@@ -88,6 +89,8 @@ class Claims:
                 await waiter.sleep()
                 if waiter.orders is not None:
                     return waiter.orders
+                if waiter.dismissed:
+                    return []
                 self._waiters.pop(waiter, None)  # its slots are for the queue's runs now, not for offers
         except asyncio.CancelledError:
             if waiter.orders is not None:
@@ -106,6 +109,14 @@ class Claims:
             if orders:
                 return orders
         return []
+
+    def dismiss(self, worker: str) -> None:
+        """Nothing for a worker that fell silent: it may be stopped while its claim still waits here. One that goes
+        on asks again."""
+        for waiter in [each for each in self._waiters if each.claim.worker == worker]:
+            self._waiters.pop(waiter, None)
+            waiter.dismissed = True
+            waiter.ring()
 
     def offers(self) -> list[Offer]:
         """The free slots of every waiting worker, lent to one decision."""

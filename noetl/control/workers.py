@@ -297,6 +297,7 @@ class Workers:
                     "worker %s fell silent: its run %s is taken back", lease.worker, lease.run_id,
                     extra={"execution_id": execution_of(lease.run_id), "run_id": lease.run_id, "worker": lease.worker},
                 )  # fmt: skip
+                self._claims.dismiss(lease.worker)
                 self.leases.release(lease.run_id, lease.epoch)
                 self._expire(lease.run_id, lease.epoch)
 

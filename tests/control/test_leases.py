@@ -2,7 +2,11 @@
 
 import asyncio
 
+from noetl.backends.queue.memory import MemoryRunQueue
+from noetl.control.claims import Claims
 from noetl.control.leases import Leases
+from noetl.model.work import Claim
+from noetl.ports import QueuedRun
 
 
 class StoppedClock:
@@ -57,5 +61,30 @@ def test_a_worker_hears_at_once_what_was_taken_from_it():
         leases.revoke("1:b:1", 1, "w1")
         assert await leases.revocations("w1", 0) == ["1:b:1"]
         assert await leases.revocations("w1", 0.001) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_fell_silent_is_given_nothing_until_it_asks_again():
+    async def scenario():
+        queue = MemoryRunQueue()
+        leased = []
+
+        async def lease(claim, runs):
+            leased.append((claim.worker, [run.run_id for run in runs]))
+            return list(runs)
+
+        claims = Claims(queue, lease, lambda claim, orders: None)
+        silent = asyncio.create_task(claims.claim(Claim("silent", 1), 30))
+        other = asyncio.create_task(claims.claim(Claim("other", 1), 30))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        claims.dismiss("silent")
+        assert await asyncio.wait_for(silent, 5) == []
+        await queue.put([QueuedRun("1", "1:a:1")])
+        assert len(await asyncio.wait_for(other, 5)) == 1
+        assert leased == [("other", ["1:a:1"])]
+        await queue.put([QueuedRun("1", "1:b:1")])
+        assert len(await claims.claim(Claim("silent", 1), 0)) == 1
 
     asyncio.run(scenario())
