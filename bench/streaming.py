@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figure, figure
+from bench.figures import Figure, figure, peak_mb
 from noetl.testing import services
 
 MEGABYTES = 1000
@@ -106,7 +105,7 @@ def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
                 count += len(chunk)
             assert count == size * BLOCK
             told["get_s"] = time.perf_counter() - began
-            told[f"{name}_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            told[f"{name}_mb"] = peak_mb()
             await results.delete(outcome.ref)
         await results.close()
         await close_shared()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figure, figure
+from bench.figures import Figure, figure, peak_mb
 from noetl.expr.late import Late
 from noetl.testing import services
 
@@ -349,7 +348,7 @@ def measure(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = t
 def _run_one(method: str, source: str, target: str, api: str, rows: str, psql: str) -> None:
     with tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder:
         seconds = METHODS[method](Place(source, target, api, int(rows), psql), Path(folder))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mb()
     print(json.dumps({"seconds": seconds, "rss_mb": round(peak, 1)}))
 
 

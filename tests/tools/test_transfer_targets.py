@@ -129,7 +129,8 @@ def test_a_bucket_may_be_the_credentials(host: ToolHost, s3: dict[str, Any], buc
 
 
 MEMORY = """
-import asyncio, json, resource, sys
+import asyncio, json, sys
+from bench.figures import peak_mb
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.drivers.lifetime import close_shared
 from noetl.tools import load
@@ -149,7 +150,7 @@ async def main():
         outcome = await run(tool_call("transfer", call, host=host))
         assert outcome.status == "ok", outcome.error
         assert outcome.data["rows"] == rows, outcome.data
-        rss.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        rss.append(peak_mb())
     await close_shared()
     print(json.dumps(rss))
 
