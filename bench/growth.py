@@ -74,9 +74,10 @@ async def _steps(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[F
 
 async def _after(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
     for size in sizes:
-        execution_id = await engine.orchestrator.submit(Submission(text=_loop_then_chain(size // 3)))
-        await engine.orchestrator.wait(execution_id)
-        summary = await engine.orchestrator.summary(execution_id)
+        execution_id = await engine.orchestrator.submit(Submission(text=_loops_then_chain(size // 3)))
+        summary = await engine.orchestrator.wait(execution_id)
+        if summary.status != "success":
+            raise RuntimeError(f"the execution of {size:,} events ended with {summary.status}: {summary.error}")
         events = await engine.orchestrator.events(execution_id, summary.seq - TAIL * 6)
         ends = [each.at for each in events if isinstance(each.body, StepDone)][-TAIL:]
         gaps = sorted(later - earlier for earlier, later in itertools.pairwise(ends))
@@ -112,12 +113,18 @@ async def _seconds(engine: LocalEngine, text: str) -> float:
     return time.perf_counter() - began
 
 
-def _loop_then_chain(items: int) -> str:
-    text = HEAD.format(name=f"long_{items}") + (
-        f"workload: {{n: {items}}}\nworkflow:\n  - step: start\n"
-        '    loop: {in: "{{ range(workload.n) | list }}", iterator: x, spec: {mode: parallel, max_in_flight: 100}}\n'
-        "    tool: {kind: noop}\n    next: {arcs: [{step: s0}]}\n"
-    )
+def _loops_then_chain(items: int) -> str:
+    """Loops of at most 100,000 items, one after the other, then a chain."""
+    sizes = [100_000] * (items // 100_000) + [items % 100_000] * (items % 100_000 > 0)
+    text = HEAD.format(name=f"long_{items}") + "workflow:\n"
+    for n, size in enumerate(sizes):
+        after = f"loop_{n + 1}" if n + 1 < len(sizes) else "s0"
+        text += (
+            f"  - step: loop_{n}\n"
+            f'    loop: {{in: "{{{{ range({size}) | list }}}}", iterator: x, '
+            "spec: {mode: parallel, max_in_flight: 100}}\n"
+            f"    tool: {{kind: noop}}\n    next: {{arcs: [{{step: {after}}}]}}\n"
+        )
     for n in range(TAIL + 1):
         text += f"  - step: s{n}\n    tool: {{kind: noop}}\n"
         if n < TAIL:

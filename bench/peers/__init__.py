@@ -75,7 +75,7 @@ def installed(peer: Peer) -> Path:
         return python
     venv.create(folder, with_pip=True, clear=True)
     uv = Path(sys.executable).parent / "uv"
-    install = [str(uv), "pip", "install", "-q", "--python", str(python)]
+    install = [str(uv), "pip", "install", "-q", "--compile-bytecode", "--python", str(python)]
     if not uv.exists():
         install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*install, *peer.requirements], check=True, capture_output=True, text=True, timeout=TIMEOUT)
@@ -94,6 +94,7 @@ def measure(peer: Peer, workloads: tuple[str, ...], given: dict[str, str] | None
         capture_output=True, text=True, check=False,
     ).stdout.strip()  # fmt: skip
     environment = {**os.environ, **(given or {}), "PYTHONPATH": ""}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed programs are compiled, theirs like ours
     command = [str(python), str(peer.script), *workloads]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     problem_text = ""
