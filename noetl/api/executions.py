@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.api.access import Caller
 from noetl.api.documents import answer, page
-from noetl.api.operations import Operations, operations_of
 from noetl.api.parts import needs, parts_of
+from noetl.api.streams import KEEP_ALIVE, STREAM, After, LastEventId, streamed
 from noetl.control.documents import execution_document, summary_document
 from noetl.control.requests import Submission
 from noetl.drivers.tracing import is_traceparent
@@ -25,7 +25,6 @@ from noetl.ports import ExecutionFilter
 router = APIRouter(tags=["executions"])
 
 Status = Literal["pending", "running", "paused", "success", "failed", "cancelled"]
-KEEP_ALIVE = 15.0  # seconds between comments on a silent stream
 
 ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
@@ -157,7 +156,7 @@ async def execution(request: Request, execution_id: ExecutionId, _: Caller = nee
 async def events(
     request: Request,
     execution_id: ExecutionId,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    after: After = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     _: Caller = needs("viewer"),
 ) -> Response:
@@ -170,32 +169,20 @@ async def events(
 @router.get(
     "/api/executions/{execution_id}/events/stream",
     summary="The log as it grows (server-sent events)",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
+    **STREAM,
 )
 async def stream(
     request: Request,
     execution_id: ExecutionId,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    last: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
+    after: After = 0,
+    last: LastEventId = None,
     _: Caller = needs("viewer"),
 ) -> StreamingResponse:
     """Each event's id is its seq; `Last-Event-ID` goes on after it. Ends with the execution."""
-    parts = parts_of(request)
-    await parts.orchestrator.summary(execution_id)
-    if last is not None and last.isdecimal() and len(last) < 17:
-        after = max(after, int(last))
-    return StreamingResponse(
-        _stream(parts.orchestrator.subscribe(execution_id, after), parts.stopping, operations_of(request)),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return await streamed(request, execution_id, after, last, _one_by_one)
 
 
-async def _stream(
-    events: AsyncIterator[Recorded], stopping: asyncio.Event, operations: Operations
-) -> AsyncIterator[bytes]:
-    operations.streams += 1
+async def _one_by_one(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:
     told = asyncio.ensure_future(stopping.wait())
     following = asyncio.ensure_future(anext(events, None))
     try:
@@ -214,7 +201,6 @@ async def _stream(
             yield b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
             following = asyncio.ensure_future(anext(events, None))
     finally:
-        operations.streams -= 1
         told.cancel()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

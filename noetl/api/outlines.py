@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from noetl.api.access import Caller
 from noetl.api.documents import answer
-from noetl.api.executions import KEEP_ALIVE, ExecutionId
+from noetl.api.executions import ExecutionId
 from noetl.api.parts import needs, parts_of
+from noetl.api.streams import KEEP_ALIVE, STREAM, After, LastEventId, streamed
 from noetl.control.outline import outline_document
 from noetl.model.events import Recorded
 
@@ -30,7 +31,7 @@ MOST_IN_A_BATCH = 5_000
 async def outline(
     request: Request,
     execution_id: ExecutionId,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    after: After = 0,
     limit: Annotated[int, Query(ge=1, le=50_000)] = 20_000,
     _: Caller = needs("viewer"),
 ) -> Response:
@@ -50,26 +51,17 @@ async def outline(
 @router.get(
     "/api/executions/{execution_id}/outline/stream",
     summary="The outline as it grows (server-sent events)",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
+    **STREAM,
 )
 async def outline_stream(
     request: Request,
     execution_id: ExecutionId,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    last: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
+    after: After = 0,
+    last: LastEventId = None,
     _: Caller = needs("viewer"),
 ) -> StreamingResponse:
     """What came in a tenth of a second comes as one outline; its id is the last seq in it."""
-    parts = parts_of(request)
-    await parts.orchestrator.summary(execution_id)
-    if last is not None and last.isdecimal() and len(last) < 17:
-        after = max(after, int(last))
-    return StreamingResponse(
-        _batches(parts.orchestrator.subscribe(execution_id, after), parts.stopping),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return await streamed(request, execution_id, after, last, _batches)
 
 
 async def _batches(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:

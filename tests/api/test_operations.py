@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from noetl.drivers import metrics
@@ -54,6 +55,16 @@ def unready(cluster: Cluster) -> tuple[int, Any]:
     while (answer := cluster.ask("GET", "/readyz", token=""))[0] == 200 and time.monotonic() < deadline:
         time.sleep(0.02)
     return answer
+
+
+@pytest.fixture
+def staffed(cluster: Cluster) -> Cluster:
+    """The cluster once its worker has asked for work."""
+    deadline = time.monotonic() + 30
+    while not cluster.ask("GET", "/api/operations")[1]["pools"]:
+        assert time.monotonic() < deadline, "no worker has come"
+        time.sleep(0.02)
+    return cluster
 
 
 def test_metrics_say_what_was_done(cluster: Cluster):
@@ -103,7 +114,8 @@ def test_labels_never_come_from_the_paths_people_ask_for(cluster: Cluster):
     assert not any("1000" in route or "nowhere" in route for route in routes)
 
 
-def test_operations_has_pools_counts_and_samples(cluster: Cluster):
+def test_operations_has_pools_counts_and_samples(staffed: Cluster):
+    cluster = staffed
     status, document = cluster.ask("GET", "/api/operations")
     assert status == 200
     assert document["executions"].get("success", 0) >= 0
@@ -115,7 +127,8 @@ def test_operations_has_pools_counts_and_samples(cluster: Cluster):
     assert cluster.ask("GET", "/metrics", token="")[0] == 401
 
 
-def test_a_pool_without_workers_shows_in_the_queue(cluster: Cluster):
+def test_a_pool_without_workers_shows_in_the_queue(staffed: Cluster):
+    cluster = staffed
     _, document = cluster.ask("POST", "/api/execute", {"content": NOBODY})
     found = scrape(cluster)
     assert found["noetl_queue_runs"][(("pool", "gpu"),)] == 1
@@ -190,3 +203,28 @@ def test_the_log_is_json_with_ids_and_without_secrets(tmp_path: Path):
     assert (asked["method"], asked["path"], asked["status"], asked["caller"]) == ("POST", "/api/execute", 202, "admin")
     assert any(line.get("execution_id") == document["execution_id"] for line in lines)
     assert cluster.token not in text
+
+
+def _subscribers_become(cluster: Cluster, expected: float) -> bool:
+    deadline = time.monotonic() + 10
+    while (found := scrape(cluster)["noetl_stream_subscribers"][()]) != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found == expected
+
+
+def test_everybody_who_follows_an_execution_is_counted_while_it_lasts(cluster: Cluster):
+    _, started = cluster.ask("POST", "/api/execute", {"content": NOBODY})  # no worker of that pool: it waits
+    before = scrape(cluster)["noetl_stream_subscribers"][()]
+    streams = []
+    for path in ("events/stream", "outline/stream"):
+        url = f"{cluster.url}/api/executions/{started['execution_id']}/{path}"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {cluster.token}"})
+        streams.append(urllib.request.urlopen(request, timeout=10))
+    try:
+        assert _subscribers_become(cluster, before + 2)
+    finally:
+        cluster.ask("POST", f"/api/executions/{started['execution_id']}/cancel", {})
+        for each in streams:
+            each.read()
+            each.close()
+    assert _subscribers_become(cluster, before)
