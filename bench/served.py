@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import psutil
 
 from bench.figures import Figure, figure
 from bench.workloads import chain, fan_out
+from noetl.drivers.services import free_port
 from noetl.testing import services
 
 SERVE = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
@@ -44,7 +44,7 @@ class Served:
 
     def __init__(self, folder: Path, servers: int, workers: int, store: str, nats: str | None) -> None:
         self._home = folder / "home"
-        self._ports = [_free_port() for _ in range(servers)]
+        self._ports = [free_port() for _ in range(servers)]
         self._urls = [f"http://127.0.0.1:{port}" for port in self._ports]
         self._workers = workers
         self._environment = {**os.environ, "NOETL_HOME": str(self._home), "NOETL_STORE": store}
@@ -111,12 +111,6 @@ class Served:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _ready(url: str, process: subprocess.Popen[bytes]) -> None:

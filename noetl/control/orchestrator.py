@@ -431,13 +431,9 @@ class Orchestrator:
     async def _put_waiting(self) -> None:
         """Put what became due since the last put, of all executions together."""
         try:
-            while self._to_queue:
-                runs, self._to_queue = self._to_queue, []
-                try:
-                    await self._queue.put(runs)
-                except StoreUnavailable:
-                    self._to_queue = [*runs, *self._to_queue]
-                    raise
+            while runs := list(self._to_queue):
+                await self._queue.put(runs)
+                del self._to_queue[: len(runs)]
         except StoreUnavailable:
             raise  # this deed is tried again, and puts what comes meanwhile as well
         except BaseException:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,14 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from noetl.drivers.services import free_port
+
 SERVE = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Cluster:

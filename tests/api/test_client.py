@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from noetl import Client, InvalidPlaybook
+from noetl.drivers.services import free_port
 from noetl.errors import AccessRefused, Conflict, NotFound, RequestRefused, StoreUnavailable
-from tests.api.serving import Cluster, free_port
+from tests.api.serving import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from noetl.api.access import Tokens
-from tests.api.serving import Cluster, free_port
+from noetl.drivers.services import free_port
+from tests.api.serving import Cluster
 
 ONE = "workflow:\n  - step: start\n    tool: {kind: python, code: 'result = 1'}\n"
 SUM = """\

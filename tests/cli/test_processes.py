@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.serving import free_port
+from noetl.drivers.services import free_port
 
 
 class Shell:

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.api.serving import Cluster, free_port
+from noetl.drivers.services import free_port
+from tests.api.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 pytestmark = pytest.mark.xdist_group("browser")

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from noetl.api.access import Tokens
-from tests.api.serving import Cluster, free_port
+from noetl.drivers.services import free_port
+from tests.api.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 Opened = Callable[..., Tab]
