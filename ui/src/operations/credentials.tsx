@@ -1,9 +1,9 @@
 /** Credentials of this installation: written here, never read back; the page knows names and types alone. */
 import { useState } from "preact/hooks";
-import { api, Problem, type Page } from "../frame/api";
+import { api, type Page } from "../frame/api";
 import { useFetched } from "../frame/fetched";
-import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem } from "../frame/pieces";
-import { Sure } from "./pieces";
+import { Button, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
+import { Above, deedThen, FormDialog, List, Sure, TextField } from "./pieces";
 
 interface Credential {
   name: string;
@@ -30,15 +30,10 @@ export function Credentials() {
   const [leaving, setLeaving] = useState<string | null>(null);
   if (problem) return <ErrorState problem={problem} retry={again} />;
   if (!value) return <Loading what="Reading names" />;
-  const forget = async (name: string) => {
-    try {
-      await api.delete(`/api/credentials/${encodeURIComponent(name)}`);
-      note(`Forgot ${name}`);
-      again();
-    } catch (error) {
-      noteProblem(error);
-    }
+  const act = deedThen(again);
+  const forget = (name: string) => {
     setLeaving(null);
+    void act(() => api.delete(`/api/credentials/${encodeURIComponent(name)}`), `Forgot ${name}`);
   };
   const add = (
     <Button kind="primary" onClick={() => setWriting({ name: "", type: "generic" })}>
@@ -57,39 +52,23 @@ export function Credentials() {
         </EmptyState>
       ) : (
         <>
-          <div class="row spaced">
-            <p class="quiet grow">Values are encrypted and write-only: to change one, write it again.</p>
-            {add}
-          </div>
-          <div class="card scrolled">
-            <table class="list">
-              <thead>
-                <tr>
-                  <th>Name</th>
-                  <th>Type</th>
-                  <th>
-                    <span class="unseen">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {value.items.map((each) => (
-                  <tr key={each.name}>
-                    <td class="mono">{each.name}</td>
-                    <td>{each.type}</td>
-                    <td class="right">
-                      <Button class="small" onClick={() => setWriting(each)} aria-label={`Replace ${each.name}`}>
-                        Replace
-                      </Button>{" "}
-                      <Button class="small" kind="danger" onClick={() => setLeaving(each.name)} aria-label={`Forget ${each.name}`}>
-                        Forget
-                      </Button>
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Above words="Values are encrypted and write-only: to change one, write it again.">{add}</Above>
+          <List heads={["Name", "Type"]}>
+            {value.items.map((each) => (
+              <tr key={each.name}>
+                <td class="mono">{each.name}</td>
+                <td>{each.type}</td>
+                <td class="right">
+                  <Button class="small" onClick={() => setWriting(each)} aria-label={`Replace ${each.name}`}>
+                    Replace
+                  </Button>{" "}
+                  <Button class="small" kind="danger" onClick={() => setLeaving(each.name)} aria-label={`Forget ${each.name}`}>
+                    Forget
+                  </Button>
+                </td>
+              </tr>
+            ))}
+          </List>
         </>
       )}
       {writing && (
@@ -123,85 +102,45 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
   const [name, setName] = useState(begun.name);
   const [type, setType] = useState(begun.type);
   const [rows, setRows] = useState<Row[]>(rowsFor(begun.type));
-  const [wrong, setWrong] = useState("");
   const given = rows.filter((row) => row.key.trim() && row.value !== "");
   const change = (index: number, changes: Partial<Row>) => setRows((all) => all.map((row, at) => (at === index ? { ...row, ...changes } : row)));
 
-  const save = async (event: Event) => {
-    event.preventDefault();
-    setWrong("");
-    if (!/^[A-Za-z_][A-Za-z0-9_.-]{0,199}$/.test(name)) return setWrong("A name begins with a letter and has letters, digits, dots, dashes and underscores.");
-    if (!given.length) return setWrong("Fill in at least one field.");
-    if (new Set(given.map((row) => row.key.trim())).size < given.length) return setWrong("Two fields have the same name.");
+  const save = async () => {
+    if (!/^[A-Za-z_][A-Za-z0-9_.-]{0,199}$/.test(name)) return "A name begins with a letter and has letters, digits, dots, dashes and underscores.";
+    if (!given.length) return "Fill in at least one field.";
+    if (new Set(given.map((row) => row.key.trim())).size < given.length) return "Two fields have the same name.";
     const data = Object.fromEntries(given.map((row) => [row.key.trim(), /^port$/.test(row.key.trim()) && /^\d+$/.test(row.value) ? Number(row.value) : row.value]));
-    try {
-      await api.put(`/api/credentials/${encodeURIComponent(name)}`, { type: type.trim() || "generic", data });
-      onDone(name);
-    } catch (error) {
-      setWrong(error instanceof Problem ? error.message : String(error));
-    }
+    await api.put(`/api/credentials/${encodeURIComponent(name)}`, { type: type.trim() || "generic", data });
+    onDone(name);
+  };
+  const choose = (chosen: string) => {
+    setType(chosen);
+    if (USUAL[chosen] && rows.every((row) => !row.value)) setRows(rowsFor(chosen));
   };
 
   return (
-    <Dialog
-      title={begun.name ? `Replace ${begun.name}` : "Add a credential"}
-      onClose={onClose}
-      actions={
-        <Button kind="primary" type="submit" form="credential-form">
-          Keep it
+    <FormDialog id="credential-form" title={begun.name ? `Replace ${begun.name}` : "Add a credential"} action="Keep it" onClose={onClose} onSave={save}>
+      <div class="pair">
+        <TextField id="credential-name" label="Name" value={name} disabled={!!begun.name} onInput={setName} />
+        <TextField id="credential-type" label="Type" value={type} offered={Object.keys(USUAL)} onInput={choose} />
+      </div>
+      <fieldset>
+        <legend>Fields</legend>
+        {rows.map((row, index) => (
+          <div key={index} class="pair field">
+            <input type="text" aria-label={`Name of field ${index + 1}`} value={row.key} spellcheck={false} onInput={(event) => change(index, { key: event.currentTarget.value })} />
+            <Value row={row} label={`Value of ${row.key || `field ${index + 1}`}`} onInput={(value) => change(index, { value })} />
+            <button type="button" class="icon" aria-label={`Remove ${row.key || `field ${index + 1}`}`} onClick={() => setRows((all) => all.filter((_, at) => at !== index))}>
+              ×
+            </button>
+          </div>
+        ))}
+        <Button class="small" onClick={() => setRows((all) => [...all, { key: "", value: "" }])}>
+          Add field
         </Button>
-      }
-    >
-      <form id="credential-form" class="fields" onSubmit={save} autocomplete="off" noValidate>
-        <div class="pair">
-          <div>
-            <label for="credential-name">Name</label>
-            <input id="credential-name" type="text" value={name} spellcheck={false} disabled={!!begun.name} onInput={(event) => setName(event.currentTarget.value)} />
-          </div>
-          <div>
-            <label for="credential-type">Type</label>
-            <input
-              id="credential-type"
-              type="text"
-              list="credential-types"
-              value={type}
-              spellcheck={false}
-              onInput={(event) => {
-                const chosen = event.currentTarget.value;
-                setType(chosen);
-                if (USUAL[chosen] && rows.every((row) => !row.value)) setRows(rowsFor(chosen));
-              }}
-            />
-            <datalist id="credential-types">
-              {Object.keys(USUAL).map((each) => (
-                <option key={each} value={each} />
-              ))}
-            </datalist>
-          </div>
-        </div>
-        <fieldset>
-          <legend>Fields</legend>
-          {rows.map((row, index) => (
-            <div key={index} class="pair field">
-              <input type="text" aria-label={`Name of field ${index + 1}`} value={row.key} spellcheck={false} onInput={(event) => change(index, { key: event.currentTarget.value })} />
-              <Value row={row} label={`Value of ${row.key || `field ${index + 1}`}`} onInput={(value) => change(index, { value })} />
-              <button type="button" class="icon" aria-label={`Remove ${row.key || `field ${index + 1}`}`} onClick={() => setRows((all) => all.filter((_, at) => at !== index))}>
-                ×
-              </button>
-            </div>
-          ))}
-          <Button class="small" onClick={() => setRows((all) => [...all, { key: "", value: "" }])}>
-            Add field
-          </Button>
-        </fieldset>
-        {begun.name && <p class="quiet">All of its fields are replaced: what is left empty is gone.</p>}
-        {wrong && (
-          <p class="wrong" role="alert">
-            {wrong}
-          </p>
-        )}
-      </form>
-    </Dialog>
+      </fieldset>
+      {begun.name && <p class="quiet">All of its fields are replaced: what is left empty is gone.</p>}
+    </FormDialog>
   );
 }
 

@@ -1,13 +1,11 @@
 /** Playbooks that signed requests start: where to send them, add, remove. A secret is told once. */
 import { useState } from "preact/hooks";
-import { address, api, Problem, type Page } from "../frame/api";
+import { address, api, type Page } from "../frame/api";
 import { useFetched } from "../frame/fetched";
-import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem } from "../frame/pieces";
-import { Link } from "../frame/router";
+import { Button, Dialog, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
 import { useMay } from "../frame/session";
 import { Time } from "../frame/times";
-import { placeOf } from "../playbooks/playbook";
-import { PlaybookField, Sure } from "./pieces";
+import { Above, deedThen, FormDialog, List, PlaybookField, Starter, Sure, TextField } from "./pieces";
 
 interface Webhook {
   name: string;
@@ -31,15 +29,10 @@ export function Webhooks() {
   const mayAct = useMay("admin");
   if (problem) return <ErrorState problem={problem} retry={again} />;
   if (!value) return <Loading what="Reading webhooks" />;
-  const remove = async (name: string) => {
+  const act = deedThen(again);
+  const remove = (name: string) => {
     setLeaving(null);
-    try {
-      await api.delete(`/api/webhooks/${encodeURIComponent(name)}`);
-      note(`Removed ${name}`);
-      again();
-    } catch (error) {
-      noteProblem(error);
-    }
+    void act(() => api.delete(`/api/webhooks/${encodeURIComponent(name)}`), `Removed ${name}`);
   };
   const add = mayAct && (
     <Button kind="primary" onClick={() => setAdding(true)}>
@@ -55,56 +48,32 @@ export function Webhooks() {
         </EmptyState>
       ) : (
         <>
-          <div class="row spaced">
-            <p class="quiet grow">Requests need no token: their signature says that they may start this playbook, and nothing else.</p>
-            {add}
-          </div>
-          <div class="card scrolled">
-            <table class="list">
-              <thead>
-                <tr>
-                  <th>Webhook</th>
-                  <th>Send to</th>
-                  <th>Signed with</th>
-                  <th>Made</th>
-                  <th>
-                    <span class="unseen">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {value.items.map((each) => (
-                  <tr key={each.name}>
-                    <td>
-                      <strong>{each.name}</strong>
-                      <div>
-                        <Link to={placeOf(each.path)}>{each.path}</Link>
-                        {each.version !== null && <span class="quiet number"> v{each.version}</span>}
-                      </div>
-                    </td>
-                    <td>
-                      <code class="url">{whole(each)}</code>
-                    </td>
-                    <td>
-                      <span class="mono">{each.credential}</span>
-                      <div class="quiet">each signature for {each.window} s</div>
-                    </td>
-                    <td>
-                      <Time at={each.created_at} />
-                      <div class="quiet">{each.created_by}</div>
-                    </td>
-                    <td class="right">
-                      {mayAct && (
-                        <Button class="small" kind="danger" aria-label={`Remove ${each.name}`} onClick={() => setLeaving(each.name)}>
-                          Remove
-                        </Button>
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Above words="Requests need no token: their signature says that they may start this playbook, and nothing else.">{add}</Above>
+          <List heads={["Webhook", "Send to", "Signed with", "Made"]}>
+            {value.items.map((each) => (
+              <tr key={each.name}>
+                <Starter name={each.name} path={each.path} version={each.version} />
+                <td>
+                  <code class="url">{whole(each)}</code>
+                </td>
+                <td>
+                  <span class="mono">{each.credential}</span>
+                  <div class="quiet">each signature for {each.window} s</div>
+                </td>
+                <td>
+                  <Time at={each.created_at} />
+                  <div class="quiet">{each.created_by}</div>
+                </td>
+                <td class="right">
+                  {mayAct && (
+                    <Button class="small" kind="danger" aria-label={`Remove ${each.name}`} onClick={() => setLeaving(each.name)}>
+                      Remove
+                    </Button>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </List>
         </>
       )}
       {adding && (
@@ -142,49 +111,17 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (webhook: Webho
   const [path, setPath] = useState("");
   const [name, setName] = useState("");
   const [credential, setCredential] = useState("");
-  const [wrong, setWrong] = useState("");
-  const save = async (event: Event) => {
-    event.preventDefault();
-    setWrong("");
-    if (!path.trim()) return setWrong("Name the playbook that shall start.");
-    try {
-      onDone(await api.post<Webhook>("/api/webhooks", { path: path.trim(), name: name.trim() || null, credential: credential.trim() || null }));
-    } catch (error) {
-      setWrong(error instanceof Problem ? error.message : String(error));
-    }
+  const save = async () => {
+    if (!path.trim()) return "Name the playbook that shall start.";
+    onDone(await api.post<Webhook>("/api/webhooks", { path: path.trim(), name: name.trim() || null, credential: credential.trim() || null }));
   };
   return (
-    <Dialog
-      title="Add a webhook"
-      onClose={onClose}
-      actions={
-        <Button kind="primary" type="submit" form="webhook-form">
-          Add
-        </Button>
-      }
-    >
-      <form id="webhook-form" class="fields" onSubmit={save} noValidate>
-        <div class="pair">
-          <PlaybookField id="webhook-path" value={path} onInput={setPath} />
-          <div>
-            <label for="webhook-name">
-              Name <span class="quiet">(after the path, if empty)</span>
-            </label>
-            <input id="webhook-name" type="text" value={name} spellcheck={false} onInput={(event) => setName(event.currentTarget.value)} />
-          </div>
-        </div>
-        <div class="whole">
-          <label for="webhook-credential">
-            Credential with the secret <span class="quiet">(a secret is made, if empty)</span>
-          </label>
-          <input id="webhook-credential" type="text" value={credential} spellcheck={false} onInput={(event) => setCredential(event.currentTarget.value)} />
-        </div>
-        {wrong && (
-          <p class="wrong" role="alert">
-            {wrong}
-          </p>
-        )}
-      </form>
-    </Dialog>
+    <FormDialog id="webhook-form" title="Add a webhook" action="Add" onClose={onClose} onSave={save}>
+      <div class="pair">
+        <PlaybookField id="webhook-path" value={path} onInput={setPath} />
+        <TextField id="webhook-name" label="Name" hint="after the path, if empty" value={name} onInput={setName} />
+      </div>
+      <TextField id="webhook-credential" class="whole" label="Credential with the secret" hint="a secret is made, if empty" value={credential} onInput={setCredential} />
+    </FormDialog>
   );
 }
