@@ -42,6 +42,26 @@ def figure(
     return Figure(engine, workload, metric, statistics.median(taken), taken[0], taken[-1], len(taken), unit, rss_mb)
 
 
+def merged(figures: Iterable[Figure]) -> list[Figure]:
+    """One figure of each kind; of several turns the median of their medians, and all of their spread."""
+    turns: dict[tuple[str, str, str], list[Figure]] = {}
+    for each in figures:
+        turns.setdefault((each.engine, each.workload, each.metric), []).append(each)
+    return [_merged(several) for several in turns.values()]
+
+
+def _merged(turns: list[Figure]) -> Figure:
+    memory = [each.rss_mb for each in turns if each.rss_mb is not None]
+    return msgspec.structs.replace(
+        turns[0],
+        median=statistics.median(each.median for each in turns),
+        min=min(each.min for each in turns),
+        max=max(each.max for each in turns),
+        n=sum(each.n for each in turns),
+        rss_mb=max(memory, default=None),
+    )
+
+
 def collected(workload: str, rounds: int, measure: Callable[[], Iterable[Measured]]) -> Iterator[Figure]:
     """What a micro module measures, as often as asked, as figures."""
     samples: dict[tuple[str, str], list[float]] = {}

@@ -49,7 +49,7 @@ def page(figures: list[Figure], *, quick: bool = False, told: Sequence[Told] = (
         "\n".join(f"- {line}" for line in machine(quick)) + "\n",
         "![the workloads beside their bare limit](benchmarks.svg)\n",
         "## Workloads\n",
-        _workloads([each for each in figures if each.workload.startswith("W")]),
+        _workloads(sorted((each for each in figures if each.workload.startswith("W")), key=_place)),
     ]
     if told:
         sections += ["## Beside the peers\n", _peers(beside, told)]
@@ -117,6 +117,12 @@ def _workloads(figures: Iterable[Figure]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _place(each: Figure) -> tuple[int, str]:
+    """The embedded engine first, then the forms with processes of their own; in each by workload."""
+    titles = [title for title, *_ in FORMS.values()]
+    return next((at for at, title in enumerate(titles, 1) if each.metric.startswith(title)), 0), each.workload
+
+
 SERVED = FORMS["one"][0]
 # Rows of ours beside the peers: our metric, theirs, and why they may stand in one row.
 SAME_WORK = (
@@ -158,7 +164,8 @@ def _peers(figures: Iterable[Figure], told: Sequence[Told]) -> str:
     ]
     intro = (
         "The same work on the same machine in the same run, each engine in the form in which it is fastest while it "
-        "keeps durable state; their scripts are in `bench/peers/`. `make bench-peers` writes this.\n"
+        "keeps durable state; W1 and W2 in turns with the nearest. Their scripts are in `bench/peers/`. "
+        "`make bench-peers` writes this.\n"
     )
     return "\n".join([intro, *lines, "", *notes]) + "\n"
 

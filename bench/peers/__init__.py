@@ -12,11 +12,12 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from bench.figures import Figure
+from bench.figures import Figure, merged
 
 HERE = Path(__file__).parent
 TIMEOUT = 900.0  # seconds for all workloads of one peer
@@ -58,6 +59,13 @@ class Told(msgspec.Struct, frozen=True):
     figures: list[Figure]
     version: str = ""
     problem: str = ""
+
+
+def together(turns: Sequence[Told]) -> Told:
+    """What came of one peer in several turns."""
+    problems = dict.fromkeys(each.problem for each in turns if each.problem)
+    figures = merged(figure for each in turns for figure in each.figures)
+    return Told(turns[0].peer, figures, turns[0].version, "; ".join(problems))
 
 
 def cache() -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from bench import __main__ as harness
 from bench import peers, workloads
-from bench.figures import Figure, collected, figure
+from bench.figures import Figure, collected, figure, merged
 from bench.growth import metric
 from bench.peers import PEERS, Told
 from bench.report import growth_plot, nearness, page, plot
@@ -73,6 +73,42 @@ def test_the_page_sets_us_beside_the_peers_and_tells_what_they_could_not_do():
     assert "| W1 one execution of one task, warm | 2.00 ms | 8.00 ms | 90.0 ms | **4.0x** |" in text
     assert "| W3 fan-out of 1,000 | 5,000 items/s | 250 items/s |  | **20.0x** |" in text
     assert "temporal: Temporal (dev server, SQLite), 3.4; **ended with 1: W3: too slow**" in text
+
+
+def test_turns_of_one_figure_become_one():
+    turns = [
+        figure("noetl", "W1", "step", samples, "ms", 50.0 + len(samples)) for samples in ([2.0], [9.0, 1.0], [3.0])
+    ]
+    assert merged(turns) == [Figure("noetl", "W1", "step", 3.0, 1.0, 9.0, 4, "ms", 52.0)]
+
+
+def test_we_and_the_nearest_peer_take_turns(monkeypatch):
+    seen = []
+
+    def ours(part, quick):
+        seen.append(part)
+        return [figure("noetl", part, "m", [1.0], "ms")]
+
+    def theirs(peer, workloads, given=None):
+        seen.append(f"{peer.name} {' '.join(workloads)}")
+        return Told(peer, [figure(peer.name, name, "m", [2.0], "ms") for name in workloads], "1.0")
+
+    monkeypatch.setattr(harness, "_in_a_process", ours)
+    monkeypatch.setattr(harness.peers, "measure", theirs)
+    figures, told = harness.measure_beside(("w1", "w4", "engine"), quick=False)
+    assert seen[:9] == ["w1", "dbos W1"] * 3 + ["w4", "dbos W4", "engine"]
+    assert seen[9:] == [f"{peer.name} W1 W4" for peer in PEERS[1:] if not peer.needs_postgres]
+    assert [(each.workload, each.n) for each in figures] == [("w1", 3), ("w4", 1), ("engine", 1)]
+    assert [(each.workload, each.n) for each in told[0].figures] == [("W1", 3), ("W4", 1)]
+
+
+def test_the_embedded_engine_stands_first_on_the_page():
+    figures = [
+        figure("noetl", "W1", "server, 2 workers: step", [9.0], "ms"),
+        figure("noetl", "W5", "rows", [3.0], "ms"),
+    ]
+    text = page(figures)
+    assert text.index("| W5 | rows |") < text.index("| W1 | server, 2 workers: step |")
 
 
 def test_a_peer_that_cannot_be_installed_is_told_of(monkeypatch, tmp_path):
