@@ -47,7 +47,7 @@ def experiment(*, quick: bool) -> Finding:
             fresh = [submit(cluster, PLAYBOOK) for _ in range(2 * slots)]
             ids += fresh
             victims = _workers(cluster, lambda runs: any(runs.values()))
-            pids = [int(worker.rpartition("-")[2]) for worker in victims]
+            pids = [int(worker.split("-")[-2]) for worker in victims]
             stopped = time.time()
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from noetl.model.events import Recorded
 from noetl.model.playbook import KeychainEntry
 from noetl.model.reference import Reference
-from noetl.model.work import Claim, Report, RunOrder, Verdict
+from noetl.model.work import Claim, Report, RunOrder, Standing, Verdict
 
 
 class Clock(Protocol):
@@ -367,8 +367,9 @@ class WorkLink(Protocol):
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
         """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
-        """Prolong leases (run id, epoch); returns the runs that are no longer this worker's."""
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+        """A worker names all leases (run id, epoch) that it holds, and they are prolonged. It hears which of them
+        are not its own any more, and which others are: their order got lost on its way."""
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs taken away from this worker (cancelled, timed out, given to another): stop them, kill
@@ -391,3 +392,9 @@ class WorkLink(Protocol):
 
     async def close(self) -> None:
         """Let go."""
+
+
+class RemoteLink(WorkLink, Protocol):
+    """A line whose answers may get lost on their way."""
+
+    doubt: Callable[[], None]  # called when one got lost that may have brought orders

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -18,7 +19,7 @@ from noetl.errors import RequestRefused
 from noetl.settings import Settings, shares
 
 if TYPE_CHECKING:
-    from noetl.ports import WorkLink
+    from noetl.ports import RemoteLink
 
 log = logging.getLogger("noetl.worker")
 
@@ -37,7 +38,9 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         raise RequestRefused(
             "a worker needs a server: set NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
         )
-    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    # A name is never used again, though process numbers are: what an earlier life held may have been under way, and
+    # only the worker itself can give a run back.
+    name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     async with AsyncExitStack() as closing:
         tracing.begin(settings.traces, service="noetl-worker", instance=name)
         closing.callback(tracing.end)
@@ -51,18 +54,18 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             worker = name if len(given) == 1 else f"{name}/{pool}"
             link = _link(settings, worker, slots)
             closing.push_async_callback(link.close)
-            pools.append(
-                make_pool(
-                    link,
-                    results,
-                    worker=worker,
-                    clock=RealClock(),
-                    slots=slots,
-                    pool=pool,
-                    policy=AddressPolicy(private=False, networks=settings.private_networks),
-                    heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
-                )
+            made = make_pool(
+                link,
+                results,
+                worker=worker,
+                clock=RealClock(),
+                slots=slots,
+                pool=pool,
+                policy=AddressPolicy(private=False, networks=settings.private_networks),
+                heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
             )
+            link.doubt = made.doubt
+            pools.append(made)
             log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)
         stopping = asyncio.Event()
         _on_signals(stopping)
@@ -73,7 +76,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         await asyncio.gather(*(each.stop(settings.worker_drain_seconds) for each in pools))
 
 
-def _link(settings: Settings, worker: str, slots: int) -> WorkLink:
+def _link(settings: Settings, worker: str, slots: int) -> RemoteLink:
     """The line to the servers: over NATS where there is one, with HTTP behind it."""
     from noetl.backends.queue.http import HttpWorkLink
 

@@ -21,16 +21,17 @@ from noetl.api.problems import problem
 from noetl.control.orchestrator import Orchestrator
 from noetl.model.wire import (
     ClaimRequest,
-    ExtendReply,
     ExtendRequest,
     OrdersReply,
     ReportReply,
     ReportRequest,
     RevokedRequest,
+    RunsReply,
     RunsRequest,
     SecretsRequest,
     packed,
 )
+from noetl.model.work import Standing
 
 MAX_WAIT = 30.0
 _encode = msgspec.json.Encoder().encode
@@ -130,20 +131,20 @@ async def _claim(parts: Parts, roster: Roster, request: ClaimRequest) -> OrdersR
     return packed(await parts.unless_stopping(waiting, []))
 
 
-async def _extend(parts: Parts, roster: Roster, request: ExtendRequest) -> ExtendReply:
+async def _extend(parts: Parts, roster: Roster, request: ExtendRequest) -> Standing:
     roster.alive(request.worker, time.time())
-    return ExtendReply(await parts.orchestrator.work.extend(request.worker, request.runs))
+    return await parts.orchestrator.work.extend(request.worker, request.runs)
 
 
-async def _revoked(parts: Parts, roster: Roster, request: RevokedRequest) -> ExtendReply:
+async def _revoked(parts: Parts, roster: Roster, request: RevokedRequest) -> RunsReply:
     roster.alive(request.worker, time.time())
     waiting = parts.orchestrator.work.revoked(request.worker, wait=min(max(request.wait, 0.0), MAX_WAIT))
-    return ExtendReply(await parts.unless_stopping(waiting, []))
+    return RunsReply(await parts.unless_stopping(waiting, []))
 
 
-async def _give_back(parts: Parts, roster: Roster, request: RunsRequest) -> ExtendReply:
+async def _give_back(parts: Parts, roster: Roster, request: RunsRequest) -> RunsReply:
     await parts.orchestrator.work.give_back(request.worker, request.runs)
-    return ExtendReply([])
+    return RunsReply([])
 
 
 async def _report(parts: Parts, roster: Roster, request: ReportRequest) -> ReportReply:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from noetl.ports import Clock
 
+_NEVER = float("inf")
 MOST_UNTOLD = 10_000  # revocations kept for a worker that does not listen
 
 
@@ -24,7 +25,8 @@ class Lease(Struct):
     run_id: str
     epoch: int
     worker: str
-    expires_at: float  # on the monotonic clock
+    since: float  # when this process learned of it, on the monotonic clock
+    expires_at: float  # on the same
 
 
 class Leases:
@@ -40,7 +42,8 @@ class Leases:
 
     def grant(self, run_id: str, epoch: int, worker: str) -> None:
         """This worker holds the run from now on."""
-        self._leases[run_id] = Lease(run_id, epoch, worker, self._end())
+        now = self._clock.monotonic()
+        self._leases[run_id] = Lease(run_id, epoch, worker, now, now + self._term if self._term is not None else _NEVER)
 
     def holds(self, worker: str, run_id: str, epoch: int) -> bool:
         """Whether the run is this worker's under this epoch."""
@@ -53,10 +56,21 @@ class Leases:
 
     def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """A sign of life: the runs that are still this worker's are so for another term."""
-        end = self._end()
+        end = self._clock.monotonic() + self._term if self._term is not None else _NEVER
         for run_id, epoch in runs:
             if self.holds(worker, run_id, epoch):
                 self._leases[run_id].expires_at = end
+
+    def unsaid(self, worker: str, runs: Sequence[tuple[str, int]], grace: float) -> list[Lease]:
+        """Leases of a worker which it does not name among all it holds, although it has had `grace` seconds to hear
+        of them."""
+        named = set(runs)
+        heard = self._clock.monotonic() - grace
+        return [
+            lease
+            for lease in self._leases.values()
+            if lease.worker == worker and lease.since <= heard and (lease.run_id, lease.epoch) not in named
+        ]
 
     def prolong(self, lease: Lease, seconds: float) -> None:
         """Let a lease that stands last so long from now."""
@@ -115,9 +129,6 @@ class Leases:
     def held_by(self, worker: str) -> list[Lease]:
         """What a worker holds."""
         return [lease for lease in self._leases.values() if lease.worker == worker]
-
-    def _end(self) -> float:
-        return self._clock.monotonic() + self._term if self._term is not None else float("inf")
 
 
 def _nobody(worker: str, run_id: str) -> bool:

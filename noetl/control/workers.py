@@ -38,7 +38,7 @@ from noetl.model.events import (
     WorkerLost,
 )
 from noetl.model.ids import execution_of, iteration_id
-from noetl.model.work import Claim, Report, RunOrder, Verdict
+from noetl.model.work import Claim, Report, RunOrder, Standing, Verdict
 from noetl.ports import Clock, Keychain, QueuedRun, RunQueue, SignsOfLife
 
 log = logging.getLogger("noetl.control")
@@ -46,6 +46,7 @@ log = logging.getLogger("noetl.control")
 QUEUE_SHARE = 8  # of the slots that a report frees, one in so many is for runs that wait in the queue
 
 WATCH_SECONDS = 0.5  # how often leases are looked at: how late a silent worker is noticed
+ON_THE_WAY_SECONDS = 1.0  # that an answer with orders may be on its way before its worker is asked about them
 KEPT_SECONDS = 0.5  # how long a run that is kept for another worker stays out of the queue
 
 
@@ -81,15 +82,23 @@ class Workers:
         """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
         return await self._claims.claim(claim, wait)
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
-        """Prolong leases; returns the runs that are no longer this worker's."""
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+        """Prolong the leases of all that a worker holds; says what is not its own, and what it does not know of."""
         self.leases.extend(worker, runs)
+        asked = runs
         if self._signs is not None:
             # Others may have taken a run away or given it: the log knows, our table may not.
             await self._signs.seen(worker, runs)
-            return [run_id for run_id, epoch in runs if not await self._take_up(worker, run_id, epoch)]
-        unknown = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
-        return [run_id for run_id, epoch in unknown if not await self._take_up(worker, run_id, epoch)]
+        else:
+            asked = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
+        lost = [run_id for run_id, epoch in asked if not await self._take_up(worker, run_id, epoch)]
+        unknown = []
+        for lease in self.leases.unsaid(worker, runs, ON_THE_WAY_SECONDS):
+            if self._signs is None or await self._stands(lease):
+                unknown.append((lease.run_id, lease.epoch))
+            else:
+                self.leases.release(lease.run_id, lease.epoch)  # its end was reported to another server
+        return Standing(lost, unknown)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs taken away from this worker; waits up to `wait` seconds for one."""

@@ -43,7 +43,7 @@ class ClaimRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class ExtendRequest(Struct, frozen=True):
-    """A sign of life for these runs."""
+    """A sign of life for these runs, which are all that the worker holds."""
 
     worker: str
     runs: list[RunEpoch]
@@ -63,7 +63,7 @@ class RevokedRequest(Struct, frozen=True):
     wait: float = 0.0
 
 
-class ExtendReply(Struct, frozen=True):
+class RunsReply(Struct, frozen=True):
     """Runs that are no longer this worker's."""
 
     lost: list[str]

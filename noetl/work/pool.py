@@ -15,7 +15,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from noetl.model.outcome import error_info
@@ -29,9 +30,27 @@ REVOKED_WAIT = 20.0
 HEARTBEAT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # after a call that failed
 STOP_SECONDS = 5.0  # that a cancelled tool may take to stop its work
+FIRST_CHECK = 0.5  # seconds after an answer got lost
+MOST_RECENT = 10_000  # leases remembered that were let go
 RUNS_IN_A_ROW = 64  # before a slot lets others have the loop
 
 _log = logging.getLogger("noetl.work")
+
+
+class _Recent:
+    """The last leases (run id, epoch) of a sort."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, int], None] = {}
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        return key in self._keys
+
+    def add(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Remember these, and forget the oldest where there are too many."""
+        self._keys.update(dict.fromkeys(keys))
+        for key in list(islice(self._keys, max(0, len(self._keys) - MOST_RECENT))):
+            del self._keys[key]
 
 
 class Held:
@@ -84,6 +103,10 @@ class Pool:
         self._draining = False
         self._ensuring = False
         self._more = 1  # slot tasks to begin at once
+        self._let_go = _Recent()  # runs that were stopped here; their leases may stand at the server
+        self._disowned = _Recent()  # runs whose order had not come when the server asked; it must not count any more
+        self._check: asyncio.Task[None] | None = None
+        self._check_pause = FIRST_CHECK
         self.finished = 0  # runs this worker brought to their end
 
     # ── life ────────────────────────────────────────────────────────────────────────────
@@ -120,6 +143,8 @@ class Pool:
                     _log.error("%d tools did not stop when they were cancelled", len(hanging))
             await self._give_back(unfinished)
             await self._reporter.abandon()
+        if self._check is not None:
+            self._check.cancel()
         for number in range(len(self._loops)):
             self._stop_loop(number)
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -127,9 +152,10 @@ class Pool:
     async def abandon(self) -> None:
         """Let go of everything at once, as a process that dies does; for tests and last resorts."""
         self._draining = True
-        for task in (*self._loops, *self._slots):
+        ending = [*self._loops, *self._slots, *([self._check] if self._check is not None else [])]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._loops, *self._slots, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await self._reporter.abandon()
 
     @property
@@ -177,9 +203,39 @@ class Pool:
 
     async def _beat(self) -> None:
         await self._clock.sleep(self._heartbeat)
-        if self._held:
-            lost = await self._link.extend(self.worker, list(self._held))
-            self._lose(lost)
+        await self._say_what_is_held()
+
+    async def _say_what_is_held(self) -> None:
+        """A sign of life. Runs of whose lease we hear by the answer alone are given back: their order got lost.
+
+        From then on they are not ours, and an order that comes late after all is not followed. A run that was
+        stopped here is another matter: its tool may have run, so its lease has to run out."""
+        standing = await self._link.extend(self.worker, list(self._held))
+        self._lose(standing.lost)
+        strangers = [key for key in standing.unknown if key not in self._held and key not in self._let_go]
+        if strangers:
+            _log.warning("the orders of %d runs got lost on their way; they are given back", len(strangers))
+            self._disowned.add(strangers)
+            await self._link.give_back(self.worker, strangers)
+
+    def doubt(self) -> None:
+        """An answer that may have brought orders got lost: find out soon, not with the next heartbeat."""
+        self._check_pause = FIRST_CHECK
+        if self._check is None and not self._draining:
+            self._check = asyncio.get_running_loop().create_task(self._find_out())
+
+    async def _find_out(self) -> None:
+        """Say what is held several times: the server may not have taken up its leases, or wait for an answer that
+        may still be on its way."""
+        while self._check_pause < self._heartbeat:
+            pause, self._check_pause = self._check_pause, 2 * self._check_pause
+            await self._clock.sleep(pause)
+            try:
+                await self._say_what_is_held()
+            except Exception as problem:  # noqa: BLE001 - the next one, and every heartbeat, does the same
+                _log.warning("worker %s could not say what it holds: %s: %s", self.worker, type(problem).__name__,
+                             problem)  # fmt: skip
+        self._check = None
 
     async def _listen(self) -> None:
         self._lose(await self._link.revoked(self.worker, wait=REVOKED_WAIT))
@@ -194,6 +250,7 @@ class Pool:
 
     def _cancel(self, held: Held) -> None:
         held.lost = True
+        self._let_go.add([(held.order.run_id, held.order.epoch)])
         held.outlet.close()
         if held.slot is not None:
             held.slot.cancel()
@@ -210,8 +267,10 @@ class Pool:
 
     def _accept(self, orders: Sequence[RunOrder]) -> None:
         for order in orders:
-            held = Held(order, Outlet(order, self._reporter))
-            self._held[order.run_id, order.epoch] = held
+            key = order.run_id, order.epoch
+            if key in self._disowned:
+                continue
+            self._held[key] = held = Held(order, Outlet(order, self._reporter))
             self._line.append(held)
         if orders:
             self._idle.clear()
@@ -262,6 +321,7 @@ class Pool:
             try:
                 await self.runner.run(held.order, held.outlet, self._rest)
             except RunOver:
+                self._let_go.add([(held.order.run_id, held.order.epoch)])
                 self._release(held)
             except asyncio.CancelledError:
                 if not held.lost:

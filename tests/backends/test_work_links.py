@@ -7,7 +7,9 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 import uvicorn
 
@@ -18,16 +20,21 @@ from noetl.api.parts import Parts
 from noetl.backends.queue.http import HttpWorkLink
 from noetl.backends.queue.nats import NatsWorkLink
 from noetl.backends.queue.ticketed import TicketedRunQueue
+from noetl.control import workers
 from noetl.control.orchestrator import Orchestrator
 from noetl.control.requests import Submission
+from noetl.drivers.clock import RealClock
 from noetl.drivers.nats_bus import NatsBus, unword, word
 from noetl.drivers.signing import key_of, read_answer, signature_of, signed_question
 from noetl.errors import StoreUnavailable
-from noetl.model.work import Claim
+from noetl.model.events import WorkerLost
+from noetl.model.work import Claim, Standing
 from noetl.ports import RunQueue, WorkLink
 from noetl.testing.services import Nats
-from noetl.testing.work_link_suite import ONE, TWO, Link, WorkLinkSuite, claim_until, done
+from noetl.testing.work_link_suite import ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
 from noetl.tools import specs
+from noetl.work import pool
+from noetl.work.starting import make_pool
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -35,6 +42,21 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - what changes it has no event to wait for
             await asyncio.sleep(0.005)
+
+
+def losing_one(send: Any, verb: str, problem: Exception) -> Any:
+    """`send`, whose first answer to such a question gets lost."""
+    lost = False
+
+    async def sending(*asked: Any, **more: Any) -> Any:
+        nonlocal lost
+        answer = await send(*asked, **more)
+        if not lost and any(isinstance(word, str) and word.endswith(verb) for word in asked):
+            lost = True
+            raise problem
+        return answer
+
+    return sending
 
 
 class TestLocal(WorkLinkSuite):
@@ -70,6 +92,26 @@ class Served(WorkLinkSuite):
             server.should_exit = True
             await serving
 
+    def after_a_lost_answer(self, monkeypatch: pytest.MonkeyPatch, lose: Callable[[WorkLink], None]) -> None:
+        """A server commits a claim and is gone before it has answered: the run is given on, and no attempt is lost."""
+        monkeypatch.setattr(workers, "ON_THE_WAY_SECONDS", 0.0)
+        monkeypatch.setattr(pool, "FIRST_CHECK", 0.05)
+
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            execution_id = await orchestrator.submit(Submission(text=TWO))
+            line = link("w")
+            lose(line)
+            worker = make_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            line.doubt = worker.doubt
+            await worker.start()
+            try:
+                assert (await orchestrator.wait(execution_id, 10)).status == "success"
+            finally:
+                await worker.abandon()
+            assert [lost.returned for lost in await bodies(orchestrator, execution_id, WorkerLost)] == [True]
+
+        self._run(scenario)
+
 
 class TestHttp(Served):
     @asynccontextmanager
@@ -78,6 +120,13 @@ class TestHttp(Served):
             link = HttpWorkLink(url, self.token)
             yield lambda worker: link
             await link.close()
+
+    def test_a_run_whose_order_got_lost_is_given_back_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lose(link: WorkLink) -> None:
+            assert isinstance(link, HttpWorkLink)
+            link._send = losing_one(link._send, "claim", aiohttp.ServerDisconnectedError())
+
+        self.after_a_lost_answer(monkeypatch, lose)
 
     def test_nothing_is_leased_to_a_worker_that_hung_up(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
@@ -142,6 +191,13 @@ class TestNats(OverNats):
     @pytest.fixture(autouse=True)
     def _server(self, nats_server: str) -> None:
         self.url = nats_server
+
+    def test_a_run_whose_order_got_lost_is_given_back_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lose(link: WorkLink) -> None:
+            line = self.lines["w"]
+            line.ask = losing_one(line.ask, "claim", StoreUnavailable("NATS: nobody answered"))
+
+        self.after_a_lost_answer(monkeypatch, lose)
 
     def test_a_ticket_wakes_one_worker_of_its_pool(self) -> None:
         async def scenario() -> None:
@@ -269,7 +325,7 @@ class TestNats(OverNats):
                 other = await orchestrator.submit(Submission(text=ONE))
                 verdicts, (second,) = await link("w").report("w", [done(first)], free=1)
                 assert verdicts[0].accepted
-                assert await link("w").extend("w", [(second.run_id, second.epoch)]) == []
+                assert await link("w").extend("w", [(second.run_id, second.epoch)]) == Standing()
                 (taken,) = await claim_until(link("w"), Claim("w", 1), 1)
                 assert {taken.context.execution_id, second.context.execution_id} == {execution_id, other}
                 with pytest.raises(StoreUnavailable):

@@ -255,6 +255,45 @@ def test_heartbeats_come_from_the_pool_while_a_tool_hangs():
     asyncio.run(check())
 
 
+def test_a_run_whose_order_got_lost_is_given_back_and_not_run_when_it_comes_late():
+    async def check():
+        bench = Bench(NOOP)
+        bench.pool._heartbeat = 3599  # none comes here: the worker was told of the loss
+        bench.link.leased = [("1:s:1", 1)]
+        async with bench.running():
+            bench.pool.doubt()
+            await until(lambda: bench.link.given_back)
+            assert set(bench.link.given_back) == {("1:s:1", 1)}
+            assert bench.link.extended[0] == []
+            bench.link.leased = []
+            bench.link.offer(bench.order(run="1:s:1", epoch=1), bench.order(run="1:s:2"))
+            await bench.link.until_ended("1:s:2")
+            assert not bench.link.ended("1:s:1")
+            # another lease of the same run is another matter
+            bench.link.offer(bench.order(run="1:s:1", epoch=2))
+            await bench.link.until_ended("1:s:1")
+
+    asyncio.run(check())
+
+
+def test_a_run_that_was_stopped_here_is_not_given_back_as_if_it_had_never_come():
+    async def check():
+        gate = Gate()
+        bench = Bench(ONE, act=gate)
+        bench.pool._heartbeat = 0.5
+        bench.link.leased = [("1:s:1", 1)]
+        async with bench.running():
+            bench.link.offer(bench.order())
+            await gate.until(1)
+            bench.link.lost.add("1:s:1")
+            await until(lambda: gate.stopped)
+            said = len(bench.link.extended)
+            await until(lambda: len(bench.link.extended) > said + 2)
+            assert bench.link.given_back == []
+
+    asyncio.run(check())
+
+
 def test_a_waiting_retry_leaves_its_slot_to_others():
     text = """
 workflow:

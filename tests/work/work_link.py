@@ -17,7 +17,7 @@ from noetl.model.outcome import Outcome, ok
 from noetl.model.playbook import Playbook
 from noetl.model.reference import Reference, ReferenceMeta
 from noetl.model.tool import Field, ToolCall, ToolSpec
-from noetl.model.work import Claim, Report, RunContext, RunOrder, Verdict
+from noetl.model.work import Claim, Report, RunContext, RunOrder, Standing, Verdict
 from noetl.work.pool import Pool
 from noetl.work.runner import Runner
 
@@ -122,6 +122,7 @@ class FakeLink:
         self.follow_ups: list[RunOrder] = []
         self.free_seen: list[int] = []
         self.lost: set[str] = set()
+        self.leased: list[tuple[str, int]] = []  # what the worker holds as the server sees it
         self.given_back: list[tuple[str, int]] = []
         self.fetched: list[str] = []
         self.extended: list[list[tuple[str, int]]] = []
@@ -143,9 +144,10 @@ class FakeLink:
             orders.append(self._orders.get_nowait())
         return orders
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
         self.extended.append(list(runs))
-        return [run_id for run_id, _ in runs if run_id in self.lost]
+        unsaid = [key for key in self.leased if key not in runs]
+        return Standing([run_id for run_id, _ in runs if run_id in self.lost], unsaid)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         return [await self._revoked.get()]

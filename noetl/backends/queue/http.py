@@ -1,7 +1,8 @@
 """A worker's line to a server over HTTP (`ports.WorkLink`).
 
-Everything here may be sent twice without harm: reports are recognised by their keys, claims that
-got lost come back when their lease runs out, so a connection that breaks is simply used again.
+Everything here may be sent twice without harm: reports are recognised by their keys, and runs whose order
+got lost are given back as soon as the worker says what it holds (`doubt`), so a connection that breaks is
+simply used again.
 A server that is away is waited for; a token that is not known is not.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import aiohttp
@@ -19,23 +20,24 @@ import msgspec
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable, StoreUnavailable
 from noetl.model.wire import (
     ClaimRequest,
-    ExtendReply,
     ExtendRequest,
     OrdersReply,
     ReportReply,
     ReportRequest,
     RevokedRequest,
+    RunsReply,
     RunsRequest,
     SecretsRequest,
     unpacked,
     wire_reports,
 )
-from noetl.model.work import Claim, Report, RunOrder, Verdict
+from noetl.model.work import Claim, Report, RunOrder, Standing, Verdict
 
 log = logging.getLogger("noetl.work")
 T = TypeVar("T")
 
 LARGE = 512 * 1024
+LEASING = ("/api/work/claim", "/api/work/report")  # questions whose answers bring orders
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 _encode = msgspec.json.Encoder().encode
 
@@ -52,6 +54,7 @@ class HttpWorkLink:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         self._away = False
+        self.doubt: Callable[[], None] = _nobody  # is told that an answer got lost which may have brought orders
 
     # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
 
@@ -60,17 +63,17 @@ class HttpWorkLink:
         request = ClaimRequest(claim, wait, self._slots)
         return unpacked(await self._ask("claim", request, OrdersReply, wait=wait))
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
-        """Prolong leases; the runs that are no longer this worker's."""
-        return (await self._ask("extend", ExtendRequest(worker, list(runs)), ExtendReply)).lost
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+        """Say what this worker holds, which prolongs it."""
+        return await self._ask("extend", ExtendRequest(worker, list(runs)), Standing)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs taken away from this worker."""
-        return (await self._ask("revoked", RevokedRequest(worker, wait), ExtendReply, wait=wait)).lost
+        return (await self._ask("revoked", RevokedRequest(worker, wait), RunsReply, wait=wait)).lost
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Let go of runs."""
-        await self._ask("give-back", RunsRequest(worker, list(runs)), ExtendReply)
+        await self._ask("give-back", RunsRequest(worker, list(runs)), RunsReply)
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
@@ -113,6 +116,8 @@ class HttpWorkLink:
                 if not self._away:
                     self._away = True
                     log.warning("the server at %s does not answer (%s); trying again", self._url, problem or "timeout")
+                if path in LEASING and not isinstance(problem, _Busy):
+                    self.doubt()
                 if self._urls[self._at % len(self._urls)] == asked:
                     self._at += 1  # whoever asked meanwhile may have moved on already
                 await asyncio.sleep(pause)
@@ -140,13 +145,23 @@ class HttpWorkLink:
             if response.status < 300:
                 return answer
         detail = _detail(answer)
-        if response.status in (429, 500, 502, 503, 504):
+        if response.status in (429, 503):
+            raise _Busy(f"the server answered {response.status}: {detail}")
+        if response.status in (500, 502, 504):
             raise StoreUnavailable(f"the server answered {response.status}: {detail}")
         if response.status == 404:
             raise NotFound(detail)
         if response.status == 422 and path.endswith("/secrets"):
             raise SecretUnavailable({"": detail})
         raise RequestRefused(f"the server refused {path} ({response.status}): {detail}")
+
+
+class _Busy(StoreUnavailable):
+    """The server said that it cannot now: nothing was leased."""
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
 
 
 def _detail(data: bytes) -> str:

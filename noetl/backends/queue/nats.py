@@ -19,18 +19,18 @@ from noetl.drivers.signing import key_of, read_answer, signature_of, signed_ques
 from noetl.errors import NoetlError, NotFound, RequestRefused, StoreUnavailable
 from noetl.model.wire import (
     ClaimRequest,
-    ExtendReply,
     ExtendRequest,
     OrdersReply,
     Refusal,
     ReportReply,
     ReportRequest,
+    RunsReply,
     RunsRequest,
     unpacked,
     wire_reports,
 )
-from noetl.model.work import Claim, Report, RunOrder, Verdict
-from noetl.ports import WorkLink
+from noetl.model.work import Claim, Report, RunOrder, Standing, Verdict
+from noetl.ports import RemoteLink
 
 LOOK_SECONDS = 5.0  # how soon a run is found whose ticket was lost
 MOST_TICKETS = 32
@@ -47,7 +47,7 @@ class NatsWorkLink:
         self,
         bus: NatsBus,
         token: str,
-        behind: WorkLink,
+        behind: RemoteLink,
         *,
         worker: str,
         slots: int = 0,
@@ -63,6 +63,15 @@ class NatsWorkLink:
         self._returning: set[asyncio.Future[None]] = set()  # runs that came too late, on their way back
         self._taken: asyncio.Queue[str] = asyncio.Queue()
         bus.listen("revoked", lambda _, said: self._taken.put_nowait(said.decode()), to=worker)
+
+    @property
+    def doubt(self) -> Callable[[], None]:
+        """Who is told that an answer got lost, over whichever line."""
+        return self._behind.doubt
+
+    @doubt.setter
+    def doubt(self, told: Callable[[], None]) -> None:
+        self._behind.doubt = told
 
     # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
 
@@ -85,10 +94,10 @@ class NatsWorkLink:
                 return orders
         return []
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
-        """Prolong leases; the runs that are no longer this worker's."""
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+        """Say what this worker holds, which prolongs it."""
         try:
-            return (await self._ask("extend", ExtendRequest(worker, list(runs)), ExtendReply)).lost
+            return await self._ask("extend", ExtendRequest(worker, list(runs)), Standing)
         except StoreUnavailable:
             return await self._behind.extend(worker, runs)
 
@@ -107,7 +116,7 @@ class NatsWorkLink:
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Let go of runs."""
         try:
-            await self._ask("give-back", RunsRequest(worker, list(runs)), ExtendReply)
+            await self._ask("give-back", RunsRequest(worker, list(runs)), RunsReply)
         except StoreUnavailable:
             await self._behind.give_back(worker, runs)
 
@@ -160,17 +169,24 @@ class NatsWorkLink:
     ) -> T:
         """Ask for what may bring runs along. An answer that comes when nobody waits for it any more must not be
         lost, or its runs would wait for their leases to run out: they are given back."""
+        was_up = self._bus.up
         asked = asyncio.ensure_future(self._ask(verb, request, reply, seconds=LATE_SECONDS))
         try:
             await asyncio.wait((asked,), timeout=self._patience)
         finally:
             if not asked.done():
+                self.doubt()
                 late = asyncio.ensure_future(self._return(worker, asked, orders))
                 self._returning.add(late)
                 late.add_done_callback(self._returning.discard)
         if not asked.done():
             raise StoreUnavailable(f"NATS: nobody answered {verb} in time")
-        return asked.result()
+        try:
+            return asked.result()
+        except StoreUnavailable:
+            if was_up:
+                self.doubt()
+            raise
 
     async def _return(self, worker: str, asked: asyncio.Future[T], orders: Callable[[T], list[RunOrder]]) -> None:
         try:

@@ -100,6 +100,11 @@ def _() -> Any:
     return patch.dict(accept.JUDGES, {LeaseExpired: lambda state, fact, env, record: Reply(True)})
 
 
+@_bug("a lease whose order got lost waits for its end")
+def _() -> Any:
+    return patch.object(Leases, "unsaid", lambda self, worker, runs, grace: [])
+
+
 @_bug("a run that was taken back is not queued again")
 def _() -> Any:
     carry_out = Orchestrator._carry_out

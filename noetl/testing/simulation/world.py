@@ -20,7 +20,7 @@ from noetl.control import recovery
 from noetl.control.catalogue import Source, digest_of
 from noetl.control.orchestrator import Orchestrator
 from noetl.control.requests import Submission
-from noetl.errors import NoetlError, PayloadUnavailable, StoreUnavailable
+from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.model.events import (
     IterationDone,
     IterationFailed,
@@ -30,27 +30,25 @@ from noetl.model.events import (
     StepFailed,
     StepStarted,
     TaskDone,
+    WorkerLost,
 )
 from noetl.model.ids import iteration_id, split_run_id, task_run_id
 from noetl.model.outcome import Outcome, error, ok
 from noetl.model.reference import Reference, ReferenceMeta
 from noetl.model.tool import Field, ToolCall, ToolSpec
-from noetl.model.work import Claim, Report, RunOrder, Verdict
+from noetl.model.work import Report
 from noetl.ports import Append
 from noetl.testing.simulation.faults import Dice
 from noetl.testing.simulation.virtual import Process, VirtualClock, alive
+from noetl.testing.simulation.wire import Crashed, FaultyLink
 from noetl.work.pool import Pool
 from noetl.work.runner import Runner
 
 T = TypeVar("T")
 
 LEASE_SECONDS = 10.0
-REPLY_SECONDS = 3.0  # how long a sender waits for an answer before it sends again
 DOWN_SECONDS = 2.0  # how long a server is gone
-
-
-class Crashed(Exception):
-    """The process that was asked is no more; nobody hears its answer."""
+CALM = 7.0  # seconds without a fault within which a lost answer must have been made good
 
 
 # ── the disk ────────────────────────────────────────────────────────────────────────────
@@ -64,6 +62,8 @@ class FaultyStore(MemoryEventStore):
         self._dice = dice
         self._clock = clock
         self.crash: Callable[[], None] = lambda: None
+        self.witness: Callable[[Sequence[Recorded]], None] = lambda events: None
+        self.troubled = 0.0  # when it last did what a disk should not
         self.acknowledged: dict[str, int] = {}
 
     async def append(self, append: Append) -> None:
@@ -71,14 +71,17 @@ class FaultyStore(MemoryEventStore):
         await alive()
         await asyncio.sleep(0.001)
         if self._dice.strikes("store.unavailable"):
+            self.troubled = self._clock.monotonic()
             raise StoreUnavailable("the simulated disk is away")
         if self._dice.strikes("store.slow"):
             await asyncio.sleep(self._dice.between(0.1, 2.0))
+            self.troubled = self._clock.monotonic()
         if self._dice.strikes("server.crash_before_commit"):
             self.crash()
             await alive()
         await alive()
         await super().append(append)
+        self.witness(append.events)
         if self._dice.strikes("server.crash_after_commit"):
             self.crash()
             await alive()
@@ -175,98 +178,6 @@ def tools(ledger: Ledger) -> Callable[[str], Callable[[ToolCall], Awaitable[Outc
     return lambda kind: {"noop": noop, "effect": effect}[kind]
 
 
-# ── the wire ────────────────────────────────────────────────────────────────────────────
-
-
-class FaultyLink:
-    """`ports.WorkLink` over a wire that loses, doubles and delays; the sender insists, as over HTTP."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._dice = world.dice
-        self.awake = asyncio.Event()
-        self.awake.set()
-
-    async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
-        """Ask for runs."""
-        return await self._insist(lambda work: work.claim(claim, wait=wait), wait)
-
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> list[str]:
-        """A sign of life."""
-        return await self._insist(lambda work: work.extend(worker, runs))
-
-    async def revoked(self, worker: str, *, wait: float) -> list[str]:
-        """Wait to hear of runs that were taken away."""
-        return await self._insist(lambda work: work.revoked(worker, wait=wait), wait)
-
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """Let go."""
-        await self._insist(lambda work: work.give_back(worker, runs))
-
-    async def report(
-        self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
-        """Hand over events; one whose lease has passed on must not be believed."""
-
-        async def delivered(work: Any) -> tuple[list[Verdict], list[RunOrder]]:
-            stale = [(report, self._world.length_of(report)) for report in reports if self._world.has_passed_on(report)]
-            verdicts, orders = await work.report(worker, reports, free=free)
-            for report, before in stale:
-                if self._world.was_believed(report, before):
-                    self._world.complaints.append(f"{report.run_id}: events of an old epoch were accepted")
-            return verdicts, orders
-
-        return await self._insist(delivered)
-
-    async def playbook(self, digest: str) -> bytes:
-        """The compiled playbook."""
-        return await self._insist(lambda work: work.playbook(digest))
-
-    async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
-        """There are none here."""
-        return {}
-
-    async def close(self) -> None:
-        """Let go."""
-
-    async def _insist(self, call: Callable[[Any], Coroutine[Any, Any, T]], wait: float = 0.0) -> T:
-        while True:
-            await alive()
-            await self.awake.wait()
-            await asyncio.sleep(0.001)
-            if self._dice.strikes("link.delay"):
-                await asyncio.sleep(self._dice.between(0.05, 2.0))
-            if self._dice.strikes("link.drop_request"):
-                await asyncio.sleep(REPLY_SECONDS)
-                continue
-            server = self._world.server
-            if server is None:
-                await asyncio.sleep(0.2)
-                continue
-            await alive()
-            if self._dice.strikes("link.duplicate"):
-                self._world.spawn(self._again(server, call))
-            try:
-                answer = await server.ask(lambda orchestrator: call(orchestrator.work), wait + REPLY_SECONDS)
-            except (Crashed, TimeoutError, StoreUnavailable):
-                await asyncio.sleep(0.1)
-                continue
-            if self._dice.strikes("link.drop_reply"):
-                await asyncio.sleep(REPLY_SECONDS)
-                continue
-            await self.awake.wait()
-            await alive()
-            return answer
-
-    async def _again(self, server: SimServer, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-        """The same message, late: whoever answered the first one must recognise it."""
-        await asyncio.sleep(self._dice.between(0.0, 4.0))
-        try:
-            await server.ask(lambda orchestrator: call(orchestrator.work), REPLY_SECONDS)
-        except (Crashed, TimeoutError, NoetlError):
-            return
-
-
 # ── who lives in it ─────────────────────────────────────────────────────────────────────
 
 
@@ -328,7 +239,7 @@ class SimWorker:
     def __init__(self, world: World, number: int) -> None:
         self.name = f"w{number}"
         self.process = Process(self.name)
-        self.link = FaultyLink(world)
+        self.link = FaultyLink(world, self.name)
         self._world = world
 
     async def start(self) -> None:
@@ -339,12 +250,12 @@ class SimWorker:
         world = self._world
         runner = Runner(self.link, world.results, specs=SPECS, load=tools(world.ledger), clock=world.clock)
         pool = Pool(self.link, runner, worker=self.name, clock=world.clock, slots=3, heartbeat=LEASE_SECONDS / 4)
+        self.link.doubt = pool.doubt
         await pool.start()
 
     def sleep(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         """Be a zombie: silent, then back as if nothing had happened."""
-        self.link.awake.clear()
-        loop.call_later(seconds, self.link.awake.set)
+        self.link.sleep(loop, seconds)
 
 
 class SimDraws:
@@ -385,10 +296,13 @@ class World:
         self.draws = SimDraws(clock, 7)
         self.store = FaultyStore(dice, clock)
         self.store.crash = self.crash_server
+        self.store.witness = self._witness
         self.playbooks = MemoryPlaybookStore()
         self.results: Any = MemoryResults()
         self.ledger = Ledger()
         self.complaints: list[str] = []  # promises that were seen broken on the way
+        self.heard: set[tuple[str, str, int]] = set()  # worker, run and epoch of every order that arrived
+        self._restarted = 0.0  # when the last server came up
         self.server: SimServer | None = None
         self.workers: list[SimWorker] = []
         self._count = workers
@@ -439,6 +353,20 @@ class World:
         log = self.store.log_of(split_run_id(report.run_id)[0])
         return any(_attempt(each.body) in told for each in log[before:] if isinstance(each.body, TaskDone))
 
+    def _witness(self, events: Sequence[Recorded]) -> None:
+        """An attempt is used up only by a worker that knew of the run, was silent or is no more: what nobody has begun
+        is given on without that, once the faults have let a heartbeat pass."""
+        workers = {worker.name: worker.link for worker in self.workers}
+        for body in (each.body for each in events):
+            if not isinstance(body, WorkerLost) or body.returned:
+                continue
+            link = workers.get(body.worker)
+            run_id = iteration_id(body.step_run_id, body.path)
+            if link is None or not link.awake.is_set() or (body.worker, run_id, body.epoch) in self.heard:
+                continue
+            if self.clock.monotonic() - max(link.troubled, self.store.troubled, self._restarted) > CALM:
+                self.complaints.append(f"{run_id}: {body.worker} lost an attempt at what it had never heard of")
+
     def crash_server(self) -> None:
         """The server process dies now; another one comes up a little later."""
         server, self.server = self.server, None
@@ -463,6 +391,7 @@ class World:
             await server.start()
             if server.is_up:
                 self.server = server
+                self._restarted = self.clock.monotonic()
                 return
             server.process.kill()
             await asyncio.sleep(0.5)
