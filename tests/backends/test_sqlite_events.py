@@ -1,7 +1,9 @@
 """What only the SQLite log promises: one file for several processes, damage found, clear words."""
 
 import asyncio
+import itertools
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -188,6 +190,47 @@ def test_the_write_ahead_log_stays_small(tmp_path, monkeypatch):
 
     assert asyncio.run(scenario()) < 200 * 4096
     assert not (tmp_path / "noetl.db-wal").exists()
+
+
+def test_the_write_ahead_log_grows_in_large_steps_and_is_whole_at_every_moment(tmp_path):
+    """Copies of the files, as a machine that stops leaves them, have everything that was acknowledged."""
+    sizes = []
+
+    async def scenario():
+        store = open_store(tmp_path / "noetl.db")
+        for n in range(150):
+            await store.append(make_append(str(1000 + n), 0, BODIES[0]))
+            await store.append(make_append(str(1000 + n), 1, PlaybookProcessed(outcome="success"), status="success"))
+            sizes.append((tmp_path / "noetl.db-wal").stat().st_size)
+            if n % 30 == 0:
+                copy = tmp_path / f"copy{n}"
+                copy.mkdir()
+                for name in ("noetl.db", "noetl.db-wal"):
+                    shutil.copy(tmp_path / name, copy)
+                found = open_store(copy / "noetl.db")
+                assert await found.counts() == {"success": n + 1}
+                await found.append(make_append("9000", 0, BODIES[0]))
+                assert len(await found.read(str(1000 + n))) == 2
+                await found.close()
+        await store.close()
+
+    asyncio.run(scenario())
+    assert len(set(sizes)) < 12, "a file that grows with every commit is flushed slowly"
+
+
+def test_two_writers_do_not_lay_out_the_log_in_turns(tmp_path):
+    async def scenario():
+        stores = [open_store(tmp_path / "noetl.db") for _ in range(2)]
+        for _ in range(10):
+            for store in stores:
+                await store.append(make_append(str(next(numbers)), 0, BODIES[0]))
+        size = (tmp_path / "noetl.db-wal").stat().st_size
+        for store in stores:
+            await store.close()
+        return size
+
+    numbers = itertools.count(1000)
+    assert asyncio.run(scenario()) < 8 * sqlite_file.LEAST_AHEAD
 
 
 WRITER = """

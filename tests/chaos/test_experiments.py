@@ -15,11 +15,13 @@ from chaos.zombies import experiment as zombies
 
 WRITE = '7 pwrite64(4</h/noetl.db-wal>, "\\0", 4096, 32) = 4096\n'
 FLUSH = "7 fdatasync(4</h/noetl.db-wal>) = 0\n"
+AHEAD = '7 pwrite64(8</h/noetl.db-wal>, "\\0\\0\\0\\0"..., 262144, 4152) = 262144\n'
 SEND = '9 sendto(6<socket:[1]>, "HTTP/1.1 202 Accepted\\r\\n", 300, 0, NULL, 0) = 300\n'
 
 
 def test_an_acknowledgement_after_the_flush_is_fine():
     assert judge_calls([WRITE, FLUSH, SEND, WRITE, WRITE, FLUSH, SEND]) == (2, 0, 2)
+    assert judge_calls([WRITE, FLUSH, AHEAD, SEND]) == (1, 0, 1)
     begun = "7 fdatasync(4</h/noetl.db-wal> <unfinished ...>\n"
     assert judge_calls([WRITE, begun, "7 <... fdatasync resumed>) = 0\n", SEND]) == (1, 0, 1)
 
@@ -30,6 +32,8 @@ def test_an_acknowledgement_after_the_flush_is_fine():
         [WRITE, SEND, FLUSH],
         [WRITE, FLUSH, WRITE, SEND],
         [SEND],
+        [AHEAD, FLUSH, SEND],
+        [WRITE, AHEAD, SEND, FLUSH],
         [WRITE, "7 fdatasync(4</h/noetl.db-wal> <unfinished ...>\n", SEND, "7 <... fdatasync resumed>) = 0\n"],
         [WRITE, "7 fdatasync(5</h/noetl.db>) = 0\n", SEND],
     ],

@@ -10,7 +10,6 @@ what an append is checked against: the one of two conflicting appends that commi
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -85,13 +84,8 @@ class SqliteEventStore:
     async def append(self, append: Append) -> None:
         """Add events at the expected seq; on disk when it returns."""
         encoded = encode_append(append)
-        future = self._file.submit(_append_job(append, encoded), len(encoded.data))
-        future.add_done_callback(lambda done: self._answered(append, done))
-        await future
-
-    def _answered(self, append: Append, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            self._tails.written(append)
+        await self._file.submit(_append_job(append, encoded), len(encoded.data))
+        self._tails.written(append)
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
@@ -234,19 +228,20 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
             raise Conflict(f"an execution was already started under the key {summary.key!r}") from None
 
     def go_on(db: sqlite3.Connection) -> None:
-        changed = db.execute(
-            "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?",
-            (last, row.summary_data, row.summary_crc, number, append.expected_seq),
-        )
+        changes = (last, row.summary_data, row.summary_crc)
+        place = (number, append.expected_seq)
+        if append.was == summary.status:
+            changed = db.execute(
+                "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + place
+            )
+        else:  # seldom, and it changes indexes
+            changed = db.execute(
+                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ? WHERE id = ? AND seq = ?",
+                (*changes, summary.status, row.ended, *place),
+            )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
             raise VersionConflict(append.execution_id, append.expected_seq, found[0] if found else None)
-        # Apart from the rest, since it changes indexes and is needed seldom.
-        if append.was != summary.status:
-            db.execute(
-                "UPDATE executions SET status = ?, ended = ? WHERE id = ? AND status <> ?",
-                (summary.status, row.ended, number, summary.status),
-            )
 
     def job(db: sqlite3.Connection) -> None:
         if append.expected_seq == 0:
