@@ -342,18 +342,18 @@ class SqliteFile:
 
         To flush what was written over a file's own blocks takes a third of the time of flushing a file that has
         grown, since a file that grows is a change of the file system too. SQLite takes zeros for the end of the log,
-        as it does the remains of an earlier one."""
-        path = self.path + "-wal"
+        as it does the remains of an earlier one. SQLite's own right to write is held meanwhile: somebody may write to
+        the file with another program, which does not know of our lock."""
+        connection = self._connection
         try:
-            with self._lock, open(path, "r+b", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                last = (size - WAL_HEADER) // (FRAME_HEADER + PAGE) - 1
-                page = os.pread(file.fileno(), 4, WAL_HEADER + last * (FRAME_HEADER + PAGE)) if last >= 0 else b""
-                if any(page):  # else another process has laid out what comes
-                    size += os.pwrite(file.fileno(), bytes(min(max(size, LEAST_AHEAD), MOST_AHEAD)), size)
-        except (OSError, StoreUnavailable):
+            with self._lock, open(self.path + "-wal", "r+b", buffering=0) as file:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    self._wal_file = _laid_out(file.fileno())
+                finally:
+                    connection.execute("ROLLBACK")
+        except (OSError, sqlite3.Error, StoreUnavailable):
             return  # the next commit says what is wrong, if it meets it
-        self._wal_file = size
 
     def _checkpoint(self) -> None:
         kind = "TRUNCATE" if self._wal_size() > TRUNCATE_PAGES * PAGE else "PASSIVE"
@@ -365,6 +365,16 @@ class SqliteFile:
             # the WAL has it all, and the next one tries again.
             pass
         self._wal_pages = 0
+
+
+def _laid_out(wal: int) -> int:
+    """The size of a WAL file after zeros were added to it, unless another process had done so."""
+    size = os.fstat(wal).st_size
+    last = (size - WAL_HEADER) // (FRAME_HEADER + PAGE) - 1
+    page = os.pread(wal, 4, WAL_HEADER + last * (FRAME_HEADER + PAGE)) if last >= 0 else b""
+    if any(page):
+        size += os.pwrite(wal, bytes(min(max(size, LEAST_AHEAD), MOST_AHEAD)), size)
+    return size
 
 
 class _FileLock:

@@ -233,6 +233,26 @@ def test_two_writers_do_not_lay_out_the_log_in_turns(tmp_path):
     assert asyncio.run(scenario()) < 8 * sqlite_file.LEAST_AHEAD
 
 
+def test_a_program_that_knows_nothing_of_us_may_write_beside_us(tmp_path):
+    """SQLite's lock keeps it from writing where the log is being laid out."""
+    path = tmp_path / "noetl.db"
+
+    async def scenario():
+        store = open_store(path)
+        other = sqlite3.connect(path, timeout=30, isolation_level=None)
+        other.execute("CREATE TABLE notes (n INTEGER, filling TEXT)")
+        for n in range(60):
+            await store.append(make_append(str(1000 + n), 0, BODIES[0]))
+            other.execute("INSERT INTO notes VALUES (?, ?)", (n, "x" * 20_000))
+        assert other.execute("SELECT count(*), sum(length(filling)) FROM notes").fetchone() == (60, 60 * 20_000)
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert [len(await store.read(str(1000 + n))) for n in range(60)] == [1] * 60
+        other.close()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 WRITER = """
 import asyncio, sys
 from noetl.backends.events.sqlite import SqliteEventStore
