@@ -121,7 +121,7 @@ class Server:
         from noetl.control.scheduler import Scheduler, scheduling
         from noetl.control.schedules import Schedules
         from noetl.control.webhooks import Webhooks
-        from noetl.drivers import metrics, tracing
+        from noetl.drivers import loops, metrics, tracing
         from noetl.drivers.addresses import AddressPolicy
         from noetl.drivers.clock import RealClock
         from noetl.tools import specs
@@ -193,6 +193,7 @@ class Server:
             await closing.enter_async_context(scheduling(scheduler, schedules))
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))
+            loops.settle()
             yield
         self._opened = None
 

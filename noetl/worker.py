@@ -27,7 +27,7 @@ log = logging.getLogger("noetl.worker")
 async def work(settings: Settings, *, name: str | None = None) -> None:
     """Lease and run until told to stop."""
     from noetl.backends.results import open_results
-    from noetl.drivers import tracing
+    from noetl.drivers import loops, tracing
     from noetl.drivers.addresses import AddressPolicy
     from noetl.drivers.clock import RealClock
     from noetl.drivers.lifetime import close_shared
@@ -69,6 +69,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)
         stopping = asyncio.Event()
         _on_signals(stopping)
+        loops.settle()
         for each in pools:
             await each.start()
         await stopping.wait()

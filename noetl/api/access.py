@@ -65,6 +65,7 @@ class Tokens:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / TOKENS_FILE
+        self._place = os.fspath(self._file)  # asked with every request
         self._known: dict[str, Token] = {}
         self._stamp: tuple[int, int] | None = None
         self._keys: dict[str, Token] = {}
@@ -131,7 +132,7 @@ class Tokens:
     def _refresh(self) -> None:
         """Read the file again when it changed: the command line adds tokens while a server runs."""
         try:
-            status = self._file.stat()
+            status = os.stat(self._place)
         except FileNotFoundError:
             self._known, self._stamp = {}, None
             return

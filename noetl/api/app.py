@@ -28,6 +28,7 @@ from noetl.api import (
     work,
 )  # fmt: skip
 from noetl.api.access import Tokens
+from noetl.api.direct import Direct
 from noetl.api.guard import Guard
 from noetl.api.parts import Parts
 from noetl.api.telling import Telling
@@ -62,11 +63,13 @@ def create_app(
         app.include_router(module.router)
     app.state.roster = work.Roster()
     app.state.readiness = readiness
-    app.router.routes[:0] = work.routes(parts, app.state.roster)  # first, since every run passes there
+    worked = work.routes(parts, app.state.roster)
+    app.router.routes[:0] = worked
     app.add_exception_handler(NoetlError, problems.on_noetl_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
     app.add_exception_handler(Exception, problems.on_mistake)
+    app.add_middleware(Direct, routes=[*(each for each in worked if "POST" in (each.methods or ())), executions.DIRECT])
     app.add_middleware(Guard, tokens=tokens, hosts=hosts)
     app.add_middleware(Telling)
     return app

@@ -10,10 +10,14 @@ import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope
 
 from noetl.api.access import Caller
+from noetl.api.direct import JSON, Answer, Door, Elsewhere
 from noetl.api.documents import answer, page
-from noetl.api.parts import needs, parts_of
+from noetl.api.guard import caller_of
+from noetl.api.parts import Parts, needs, parts_of
 from noetl.api.streams import KEEP_ALIVE, STREAM, After, LastEventId, streamed
 from noetl.control.documents import execution_document, summary_document
 from noetl.control.requests import Submission
@@ -27,7 +31,8 @@ router = APIRouter(tags=["executions"])
 Status = Literal["pending", "running", "paused", "success", "failed", "cancelled"]
 
 ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+MAX_KEY = 200
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY)]
 
 
 class Body(BaseModel):
@@ -105,6 +110,14 @@ async def execute(
     """Answered when the request is on disk."""
     if (body.path is None) == (body.content is None):
         raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
+    document, headers = await _start(parts_of(request), body, key, trace, caller)
+    return answer(document, 202, headers)
+
+
+async def _start(
+    parts: Parts, body: Any, key: str | None, trace: str | None, caller: Caller
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Begin what a body with the fields of `ExecuteBody` asks for; the document and headers that tell of it."""
     submission = Submission(
         path=body.path,
         text=body.content,
@@ -118,10 +131,54 @@ async def execute(
         legacy=body.legacy,
         trace=trace if trace and is_traceparent(trace) else None,
     )
-    execution_id = await parts_of(request).orchestrator.submit(submission)
-    return answer(
-        {"execution_id": execution_id, "status": "running"}, 202, {"Location": f"/api/executions/{execution_id}"}
+    execution_id = await parts.orchestrator.submit(submission)
+    return {"execution_id": execution_id, "status": "running"}, {"Location": f"/api/executions/{execution_id}"}
+
+
+def _fields(model: type[BaseModel]) -> type[Any]:
+    """The fields of a body for msgspec: the same names, types, bounds and defaults."""
+    fields: list[Any] = []
+    for name, field in model.model_fields.items():
+        kind: Any = field.annotation
+        for bound in field.metadata:  # of texts, here
+            kind = Annotated[str, msgspec.Meta(max_length=bound.max_length)] | None
+        fields.append((name, kind, field.default))
+    return msgspec.defstruct(f"{model.__name__}Fields", fields, forbid_unknown_fields=True)
+
+
+_decode_execute = msgspec.json.Decoder(_fields(ExecuteBody)).decode
+
+
+async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> Answer:
+    """`execute` for requests that are as they should be; all others are left to it."""
+    found: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name in _EXECUTE_HEADERS:
+            found.setdefault(name, value.decode("latin-1"))
+    key = found.get(b"idempotency-key")
+    caller = caller_of(scope)
+    try:
+        body = _decode_execute(data)
+    except msgspec.MsgspecError:
+        raise Elsewhere(data) from None
+    if (
+        found.get(b"content-type") != "application/json"
+        or caller is None
+        or not caller.may("operator")
+        or (key is not None and not 1 <= len(key) <= MAX_KEY)
+        or (body.path is None) == (body.content is None)
+    ):
+        raise Elsewhere(data)
+    document, headers = await _start(scope["app"].state.parts, body, key, found.get(b"traceparent"), caller)
+    return Answer(
+        msgspec.json.encode(document),
+        202,
+        (JSON, *((name.lower().encode(), value.encode()) for name, value in headers.items())),
     )
+
+
+_EXECUTE_HEADERS = frozenset({b"content-type", b"idempotency-key", b"traceparent"})
+DIRECT = Route("/api/execute", Door(_execute_directly), methods=["POST"], name="execute:direct")
 
 
 @router.get("/api/executions", summary="List executions, newest first")

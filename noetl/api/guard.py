@@ -21,7 +21,11 @@ from noetl.api.problems import problem, unknown_caller
 COOKIE = "noetl_token"
 OPEN = frozenset({"/healthz", "/readyz"})
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+WORK = "/api/work/"
 
+Headers = dict[bytes, str]
+_ONCE = frozenset({b"host", b"origin", b"authorization", b"content-length"})
+_READ = _ONCE | {b"cookie", b"transfer-encoding"}
 
 # Below these nothing is answered, and no body is read, for somebody who does not say who they are.
 CLOSED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
@@ -60,31 +64,23 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = _headers(scope)
-        refusal = self._twice(scope) or self._wrong_host(headers) or self._wrong_origin(headers, scope)
-        if refusal is None and _length(headers) > self._limit(scope):
-            refusal = problem(413, f"a body here has at most {self._limit(scope)} bytes")
+        path = route_path(scope)
+        limit = self._max_report if path.startswith(WORK) else self._max_body
+        headers, twice = _headers(scope)
+        refusal = twice or self._wrong_host(headers) or self._wrong_origin(headers)
+        if refusal is None and _length(headers) > limit:
+            refusal = problem(413, f"a body here has at most {limit} bytes")
         if refusal is None:
-            address = scope["client"][0] if scope.get("client") else ""
-            text = _token(headers)
-            caller = self._tokens.caller(text) if text else None
-            if text and caller is None and not self._failures.allow(address):
-                refusal = problem(429, "too many wrong tokens from this address; wait a little")
-            elif not self._is_work(scope, caller) and not self._rate.allow(caller.name if caller else address):
-                refusal = problem(429, "too many requests; slow down", headers={"Retry-After": "1"})
-            elif caller is None and _is_closed(scope):
-                refusal = unknown_caller(wrong_token=bool(text))
-            else:
-                scope.setdefault("state", {})["caller"] = caller
-                scope["state"]["wrong_token"] = bool(text) and caller is None
+            refusal = self._wrong_caller(scope, path, headers)
         if refusal is not None:
             await refusal(scope, receive, send)
-            return
-        await self._within_limit(scope, receive, send)
+        elif b"content-length" in headers and b"transfer-encoding" not in headers:
+            await self._app(scope, receive, send)  # no more than it says can be read
+        else:
+            await self._within(limit, scope, receive, send)
 
-    async def _within_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _within(self, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what is read: a chunked body does not say its length beforehand."""
-        limit = self._limit(scope)
         read = 0
 
         async def counted() -> Message:
@@ -98,28 +94,32 @@ class Guard:
 
         await self._app(scope, counted, send)
 
-    def _is_work(self, scope: Scope, caller: Caller | None) -> bool:
-        """Whether a worker does its work: how much of it there is, the server itself decides."""
-        return caller is not None and caller.may("worker") and route_path(scope).startswith("/api/work/")
-
-    def _limit(self, scope: Scope) -> int:
-        return self._max_report if route_path(scope).startswith("/api/work/") else self._max_body
-
-    def _twice(self, scope: Scope) -> ASGIApp | None:
-        """Two of what there may be one of: each reader of the request could believe another one."""
-        names = [key.lower() for key, _ in scope["headers"]]
-        if any(names.count(name) > 1 for name in (b"host", b"origin", b"authorization", b"content-length")):
-            return problem(400, "Host, Origin, Authorization and Content-Length may each come once")
+    def _wrong_caller(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
+        """Who is calling, and whether too often."""
+        address = scope["client"][0] if scope.get("client") else ""
+        text = _token(headers)
+        caller = self._tokens.caller(text) if text else None
+        if text and caller is None and not self._failures.allow(address):
+            return problem(429, "too many wrong tokens from this address; wait a little")
+        # How much a worker's work is, the server itself decides.
+        works = caller is not None and caller.may("worker") and path.startswith(WORK)
+        if not works and not self._rate.allow(caller.name if caller else address):
+            return problem(429, "too many requests; slow down", headers={"Retry-After": "1"})
+        if caller is None and _is_closed(scope, path):
+            return unknown_caller(wrong_token=bool(text))
+        state = scope.setdefault("state", {})
+        state["caller"] = caller
+        state["wrong_token"] = bool(text) and caller is None
         return None
 
-    def _wrong_host(self, headers: dict[str, str]) -> ASGIApp | None:
-        name = _host_name(headers.get("host", ""))
+    def _wrong_host(self, headers: Headers) -> ASGIApp | None:
+        name = _host_name(headers.get(b"host", ""))
         if name in self._hosts:
             return None
         return problem(421, f"this server does not answer for host {name!r}; add it to the setting server.hosts")
 
-    def _wrong_origin(self, headers: dict[str, str], scope: Scope) -> ASGIApp | None:
-        origin = headers.get("origin")
+    def _wrong_origin(self, headers: Headers) -> ASGIApp | None:
+        origin = headers.get(b"origin")
         if origin is None:
             return None
         scheme, host = _origin(origin)
@@ -155,20 +155,28 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
 
 
-def _is_closed(scope: Scope) -> bool:
-    path = route_path(scope)
+def _is_closed(scope: Scope, path: str) -> bool:
     if not path.startswith(CLOSED):
         return False
     # Signing in, and what is signed by itself.
     return not (scope["method"] == "POST" and (path == "/api/session" or path.startswith("/api/webhooks/")))
 
 
-def _headers(scope: Scope) -> dict[str, str]:
-    return {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+def _headers(scope: Scope) -> tuple[Headers, ASGIApp | None]:
+    """The headers that are looked at here; and a refusal of two where there may be one: each reader of the request
+    could believe another one."""
+    found: Headers = {}
+    for key, value in scope["headers"]:
+        name = key.lower()
+        if name in _READ:
+            if name in _ONCE and name in found:
+                return found, problem(400, "Host, Origin, Authorization and Content-Length may each come once")
+            found[name] = value.decode("latin-1")
+    return found, None
 
 
-def _length(headers: dict[str, str]) -> int:
-    text = headers.get("content-length", "0")
+def _length(headers: Headers) -> int:
+    text = headers.get(b"content-length", "0")
     return int(text) if text.isdecimal() else 0
 
 
@@ -187,12 +195,12 @@ def _origin(text: str) -> tuple[str, str]:
     return (scheme, _host_name(netloc)) if separator else ("", "")
 
 
-def _token(headers: dict[str, str]) -> str | None:
-    scheme, _, text = headers.get("authorization", "").partition(" ")
+def _token(headers: Headers) -> str | None:
+    scheme, _, text = headers.get(b"authorization", "").partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         return text.strip()
     try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        morsel = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
     except CookieError:
         return None
     return morsel.value if morsel else None

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from fastapi import Depends, HTTPException, Request
 from msgspec import Struct, field
+from starlette.types import Scope
 
 from noetl.api.access import Caller, Role, Tokens
 from noetl.control.orchestrator import Orchestrator
@@ -33,6 +34,7 @@ class Parts(Struct):
     webhooks: Webhooks | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     desk: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DESKS))
+    told: asyncio.Task[Any] | None = None  # waits for `stopping`, once for everybody
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
@@ -42,15 +44,15 @@ class Parts(Struct):
     async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:
         """What is waited for; when the server stops meanwhile, nobody is kept waiting."""
         awaited = asyncio.ensure_future(waiting)
-        told = asyncio.ensure_future(self.stopping.wait())
+        if self.told is None:
+            self.told = asyncio.ensure_future(self.stopping.wait())
         try:
-            await asyncio.wait((awaited, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((awaited, self.told), return_when=asyncio.FIRST_COMPLETED)
             if not awaited.done():
                 awaited.cancel()
                 await asyncio.gather(awaited, return_exceptions=True)
             return otherwise if awaited.cancelled() else awaited.result()
         finally:
-            told.cancel()
             awaited.cancel()
 
 
@@ -72,7 +74,12 @@ def caller_with(role: Role) -> Callable[[Request], Awaitable[Caller]]:
 
 def require(request: Request, role: Role) -> Caller:
     """The caller, if they may do what this role may."""
-    state = request.scope.get("state", {})
+    return require_in(request.scope, role)
+
+
+def require_in(scope: Scope, role: Role) -> Caller:
+    """The same, of a request as it came."""
+    state = scope.get("state", {})
     caller: Caller | None = state.get("caller")
     if caller is None:
         words = (

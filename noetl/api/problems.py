@@ -148,6 +148,15 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
     return problem(422, words, errors=errors)
 
 
+async def of_error(request: Request, error: Exception) -> Response:
+    """The answer to any of them, for routes that are answered before the framework's handlers."""
+    if isinstance(error, NoetlError):
+        return await on_noetl_error(request, error)
+    if isinstance(error, HTTPException):
+        return await on_http_exception(request, error)
+    return await on_mistake(request, error)
+
+
 async def on_mistake(request: Request, error: Exception) -> Response:
     """Our own mistake: logged with its trace, told without it."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -1,7 +1,7 @@
 """The workers' line: claim, extend, report; batched, long-polled, fenced.
 
-Plain routes with msgspec on both sides, since every run passes here several times. Orders of one
-answer share their contexts: a context is sent once, orders name it.
+Plain routes with msgspec on both sides, since every run passes here several times (`api.direct` finds them). Orders
+of one answer share their contexts: a context is sent once, orders name it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope
 
-from noetl.api.parts import Parts, require
-from noetl.api.problems import problem
+from noetl.api.direct import Answer, Door
+from noetl.api.parts import Parts, require, require_in
 from noetl.control.orchestrator import Orchestrator
 from noetl.model.wire import (
     ClaimRequest,
@@ -79,7 +81,7 @@ class Roster:
         return sorted(self._seen.values(), key=lambda each: -each.last_seen)
 
 
-Answer = Callable[[Parts, Roster, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
+Answering = Callable[[Parts, Roster, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
 
 
 def routes(parts: Callable[[], Parts], roster: Roster) -> list[Route]:
@@ -90,35 +92,35 @@ def routes(parts: Callable[[], Parts], roster: Roster) -> list[Route]:
     ]
 
 
-def _route(name: str, body: type[Any], answer: Answer, parts: Callable[[], Parts], roster: Roster) -> Route:
+def _route(name: str, body: type[Any], answer: Answering, parts: Callable[[], Parts], roster: Roster) -> Route:
     decoder = msgspec.json.Decoder(body)
 
-    async def endpoint(request: Request) -> Response:
-        require(request, "worker")
+    async def answered(scope: Scope, data: bytes, receive: Receive) -> Answer:
+        require_in(scope, "worker")
         try:
-            decoded = decoder.decode(await request.body())
+            decoded = decoder.decode(data)
         except msgspec.DecodeError as wrong:
-            return problem(422, f"this is not a {body.__name__}: {wrong}")
+            raise HTTPException(422, f"this is not a {body.__name__}: {wrong}") from None
         answering = answer(parts(), roster, decoded)
         if getattr(decoded, "wait", 0) > 0:
-            return await _unless_gone(request, parts(), decoded, answering)
-        return Response(_encode(await answering), media_type="application/json")
+            return await _unless_gone(receive, parts(), decoded, answering)
+        return Answer(_encode(await answering))
 
-    return Route(f"/api/work/{name}", endpoint, methods=["POST"], name=f"work:{name}")
+    return Route(f"/api/work/{name}", Door(answered), methods=["POST"], name=f"work:{name}")
 
 
-async def _unless_gone(request: Request, parts: Parts, asked: Any, answering: Awaitable[Any]) -> Response:
+async def _unless_gone(receive: Receive, parts: Parts, asked: Any, answering: Awaitable[Any]) -> Answer:
     """The answer of one who may have to wait; when the worker hangs up meanwhile, nothing is leased to it."""
     waiting = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(request.receive())  # the body has been read: the next message is the farewell
+    gone = asyncio.ensure_future(receive())  # the body has been read: the next message is the farewell
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
         if not gone.done():
-            return Response(_encode(waiting.result()), media_type="application/json")
+            return Answer(_encode(waiting.result()))
         if waiting.done() and waiting.exception() is None and isinstance(waiting.result(), OrdersReply):
             runs = [(order.run_id, order.epoch) for order in waiting.result().orders]
             await parts.orchestrator.work.give_back(asked.claim.worker, runs)
-        return Response(status_code=408)  # to nobody
+        return Answer(b"", 408, ())  # to nobody
     finally:
         for each in (waiting, gone):
             each.cancel()
@@ -127,8 +129,9 @@ async def _unless_gone(request: Request, parts: Parts, asked: Any, answering: Aw
 
 async def _claim(parts: Parts, roster: Roster, request: ClaimRequest) -> OrdersReply:
     roster.asked(request, time.time())
-    waiting = parts.orchestrator.work.claim(request.claim, wait=min(max(request.wait, 0.0), MAX_WAIT))
-    return packed(await parts.unless_stopping(waiting, []))
+    wait = min(max(request.wait, 0.0), MAX_WAIT)
+    waiting = parts.orchestrator.work.claim(request.claim, wait=wait)
+    return packed(await (parts.unless_stopping(waiting, []) if wait else waiting))
 
 
 async def _extend(parts: Parts, roster: Roster, request: ExtendRequest) -> Standing:
@@ -138,8 +141,9 @@ async def _extend(parts: Parts, roster: Roster, request: ExtendRequest) -> Stand
 
 async def _revoked(parts: Parts, roster: Roster, request: RevokedRequest) -> RunsReply:
     roster.alive(request.worker, time.time())
-    waiting = parts.orchestrator.work.revoked(request.worker, wait=min(max(request.wait, 0.0), MAX_WAIT))
-    return RunsReply(await parts.unless_stopping(waiting, []))
+    wait = min(max(request.wait, 0.0), MAX_WAIT)
+    waiting = parts.orchestrator.work.revoked(request.worker, wait=wait)
+    return RunsReply(await (parts.unless_stopping(waiting, []) if wait else waiting))
 
 
 async def _give_back(parts: Parts, roster: Roster, request: RunsRequest) -> RunsReply:
@@ -170,7 +174,7 @@ class Verb(msgspec.Struct, frozen=True):
     """One thing a worker asks: the shape of the question, who answers, and whether a broker may carry it."""
 
     body: type[Any]
-    answer: Answer
+    answer: Answering
     secret: bool = False
 
 

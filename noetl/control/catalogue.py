@@ -8,6 +8,7 @@ accepted there and means the same.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ class Catalogue:
         self._compiled: OrderedDict[tuple[str, bool, bool], Playbook] = OrderedDict()  # digest, strict, legacy
         self._encoded: OrderedDict[str, bytes] = OrderedDict()
         self._kept: OrderedDict[str, None] = OrderedDict()
+        self._lookups: dict[tuple[str, int | None], _Lookup] = {}
 
     # ── compiling ───────────────────────────────────────────────────────────────────────
 
@@ -136,7 +138,14 @@ class Catalogue:
                 version = int(version)
             else:
                 return None
-        return await self._playbooks.find(path, version)
+        lookup = self._lookups.get((path, version))
+        if lookup is None:
+            lookup = self._lookups[path, version] = _Lookup()
+        try:
+            return await lookup.look(lambda: self._playbooks.find(path, version))
+        finally:
+            if lookup.idle and self._lookups.get((path, version)) is lookup:
+                del self._lookups[path, version]
 
     async def list(
         self, *, search: str | None = None, after: str | None = None, limit: int = 100
@@ -159,6 +168,43 @@ class Catalogue:
         cache[key] = value
         if len(cache) > self._capacity:
             cache.popitem(last=False)
+
+
+class _Lookup:
+    """One question to the store for all who ask the same at once: each is answered by a look that began after it asked,
+    so nobody gets an older answer than alone."""
+
+    def __init__(self) -> None:
+        self._now: asyncio.Task[StoredPlaybook | None] | None = None
+        self._next: asyncio.Task[StoredPlaybook | None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nobody asks."""
+        return self._now is None
+
+    async def look(self, find: Callable[[], Awaitable[StoredPlaybook | None]]) -> StoredPlaybook | None:
+        """What the store has."""
+        if self._now is None:
+            self._now = asyncio.ensure_future(self._find(None, find))
+            return await asyncio.shield(self._now)
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._find(self._now, find))
+        return await asyncio.shield(self._next)
+
+    async def _find(
+        self,
+        before: asyncio.Task[StoredPlaybook | None] | None,
+        find: Callable[[], Awaitable[StoredPlaybook | None]],
+    ) -> StoredPlaybook | None:
+        if before is not None:
+            await asyncio.wait((before,))
+            self._now, self._next = self._next, None
+        try:
+            return await find()
+        finally:
+            if self._next is None:
+                self._now = None
 
 
 _MODES = tuple((strict, legacy) for strict in (False, True) for legacy in (False, True))

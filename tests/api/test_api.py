@@ -95,6 +95,35 @@ def test_the_same_key_starts_once(cluster: Cluster):
     assert other[0] == 409
 
 
+def test_the_short_way_and_the_documented_one_answer_alike(cluster: Cluster):
+    bodies: list[object] = [
+        {"content": TWO_STEPS},
+        {"content": TWO_STEPS, "version": 3.0, "payload": {"n": 2.0, "big": 10**30}},
+        {"content": TWO_STEPS, "path": "both"},
+        {"path": "x" * 1001},
+        {"path": "not/there"},
+        {"content": TWO_STEPS, "strict": 0},
+        {"content": TWO_STEPS, "stricter": True},
+        {"content": "kind: Playbook"},
+        {"content": TWO_STEPS, "entry_step": "nowhere"},
+        [],
+    ]
+    for body in bodies:
+        answers = [
+            cluster.ask("POST", "/api/execute", body, headers={"Content-Type": kind})
+            for kind in ("application/json", "application/json; charset=utf-8")
+        ]
+        for _, document in answers:
+            document.pop("execution_id", None)
+        assert answers[0] == answers[1]
+    status, refused = cluster.ask(
+        "POST", "/api/execute", {"content": TWO_STEPS}, headers={"Idempotency-Key": "k" * 201}
+    )
+    assert status == 422 and "Idempotency-Key" in refused["detail"]
+    run = cluster.finished(execute(cluster, content=TWO_STEPS, payload={"n": 10**30}))
+    assert run["status"] == "success"
+
+
 def test_events_are_paged_and_streamed(cluster: Cluster):
     execution_id = execute(cluster, content=TWO_STEPS)
     cluster.finished(execution_id)
