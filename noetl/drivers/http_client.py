@@ -30,6 +30,7 @@ from msgspec import Struct, field
 from yarl import URL
 
 from noetl import __version__
+from noetl.drivers.http_lane import Lanes, Reply
 from noetl.drivers.lifetime import shared
 from noetl.errors import NoetlError
 from noetl.model.tool import Timeout
@@ -38,9 +39,10 @@ CONNECT_S = 10.0
 READ_S = 60.0
 MOST_REDIRECTS = 10
 MOST_CONNECTIONS = 512
-HEADER_BYTES = 64 * 1024
+_HEADER_LIMITS: dict[str, Any] = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 1000}
 
 Allows = Callable[[str], bool]
+Response = aiohttp.ClientResponse | Reply
 # Headers that stay with their origin, whoever wrote them; a key for repetition is not a credential.
 SENSITIVE = re.compile(r"auth|token|cookie|secret|session|signature|credential|(?<!idempotency-)key", re.IGNORECASE)
 
@@ -147,15 +149,15 @@ class HttpClient:
         connector = _GuardedConnector(
             limit=MOST_CONNECTIONS, keepalive_timeout=30, socket_factory=_guarded_socket, ttl_dns_cache=10
         )
+        agent = f"noetl/{__version__}"
         self.session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),  # no call sees another call's cookies
             timeout=aiohttp.ClientTimeout(total=None),
-            headers={"User-Agent": f"noetl/{__version__}"},
-            max_line_size=HEADER_BYTES,
-            max_field_size=HEADER_BYTES,
-            max_headers=1000,
+            headers={"User-Agent": agent},
+            **_HEADER_LIMITS,
         )
+        self.lanes = Lanes(connector, agent, **_HEADER_LIMITS)
         self._contexts: dict[Any, ssl.SSLContext] = {}
 
     async def close(self) -> None:
@@ -189,7 +191,7 @@ def client() -> HttpClient:
 class Answer:
     """A response whose body can be read while its exchange lasts."""
 
-    def __init__(self, response: aiohttp.ClientResponse, request: Request, gate: _Gate) -> None:
+    def __init__(self, response: Response, request: Request, gate: _Gate) -> None:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = response.headers
@@ -232,7 +234,7 @@ class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as
     def __init__(self, request: Request, allows: Allows | None = None) -> None:
         self._request = request
         self._gate = _Gate(allows)
-        self._answer: aiohttp.ClientResponse | None = None
+        self._answer: Response | None = None
         total = request.timeout.total
         self._timer = None if total is None else asyncio.timeout(total)
 
@@ -271,9 +273,9 @@ class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as
             await self._timer.__aexit__(*failure)
 
 
-async def _answered(request: Request, gate: _Gate) -> aiohttp.ClientResponse:
+async def _answered(request: Request, gate: _Gate) -> Response:
     """The response after redirects."""
-    session = client().session
+    http = client()
     url = checked_url(request.url)
     if request.params:
         url = url.extend_query(request.params)
@@ -283,26 +285,32 @@ async def _answered(request: Request, gate: _Gate) -> aiohttp.ClientResponse:
     for hop in range(request.redirects + 1):
         if request.proxy:
             await _check_behind_proxy(url, gate)
-        response = await session.request(
-            method,
-            url,
-            headers=headers,
-            data=body() if body else None,
-            cookies=jar.filter_cookies(url) if jar is not None else None,
-            allow_redirects=False,
-            proxy=request.proxy,
-            ssl=request.tls,
-            timeout=timeout,
-        )
+        data = body() if body else None
+        response: Response | None = None
+        if jar is None and not request.proxy:
+            response = await http.lanes.send(method, url, headers, data, request.tls, timeout)
+        if response is None:
+            response = await http.session.request(
+                method,
+                url,
+                headers=headers,
+                data=data,
+                cookies=jar.filter_cookies(url) if jar is not None else None,
+                allow_redirects=False,
+                proxy=request.proxy,
+                ssl=request.tls,
+                timeout=timeout,
+            )
         place = response.headers.get("Location")
         if response.status not in (301, 302, 303, 307, 308) or not place or request.redirects == 0:
             return response
         if hop == request.redirects:
             response.close()
             raise HttpFailure("client_error", f"more than {request.redirects} redirects, the last one to {place}")
-        if response.cookies:
+        cookies = response.headers.getall("Set-Cookie", [])
+        if cookies:
             jar = jar or aiohttp.CookieJar(unsafe=True)
-            jar.update_cookies(response.cookies, response.url)
+            jar.update_cookies_from_headers(cookies, response.url)
         await _drain(response)
         target = checked_url(str(url.join(URL(place))))
         if target.origin() != url.origin():
@@ -318,7 +326,7 @@ async def _answered(request: Request, gate: _Gate) -> aiohttp.ClientResponse:
     raise AssertionError("unreachable")
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(response: Response) -> None:
     """Give the connection back when the rest of a redirect's body is short; else close it."""
     if (response.content_length or 0) <= 65536 and not response.headers.get("Transfer-Encoding"):
         await response.read()
