@@ -209,13 +209,14 @@ async def _can_open(settings: Settings) -> None:
         await events.close()
 
 
-def serve(settings: Settings) -> None:
-    """Listen until a signal says stop."""
+def serve(settings: Settings, sock: socket.socket | None = None) -> None:
+    """Listen until a signal says stop, at the address of the settings; or at `sock`, taken by whoever started us."""
     import uvicorn
 
     asyncio.run(_can_open(settings))
     import_module("noetl.dsl.compile")  # now, not in the first request that needs it
-    sock = _listening_socket(settings)
+    if sock is None:
+        sock = take_address(settings)
 
     host = settings.server_host
     server = Server(settings)
@@ -255,7 +256,7 @@ def serve(settings: Settings) -> None:
         raise StoreUnavailable("the server could not start; what it logged says why")
 
 
-def _listening_socket(settings: Settings) -> socket.socket:
+def take_address(settings: Settings) -> socket.socket:
     """The server's address, taken before anything else is: who has it already is the likeliest trouble."""
     host, port = settings.server_host, settings.server_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

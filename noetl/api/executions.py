@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
@@ -39,6 +40,19 @@ class Body(BaseModel):
     """Base of request bodies: what is not declared is refused, and so is what only looks like the right type."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_kept(cls, data: Any) -> Any:
+        """Python reads more than JSON is: numbers that are none, and halves of surrogate pairs, which are no text."""
+        try:
+            json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError as problem:
+            half = f"\\u{ord(problem.object[problem.start]):04x}"
+            raise ValueError(f"{half} is half of a surrogate pair, and no character") from None
+        except ValueError:
+            raise ValueError("NaN and Infinity are no numbers of JSON, and neither is one as large as 1e309") from None
+        return data
 
     @model_validator(mode="before")
     @classmethod

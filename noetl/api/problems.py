@@ -144,6 +144,8 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
         {"in": ".".join(map(str, each["loc"])), "message": each["msg"]}
         for each in error.errors()  # type: ignore[attr-defined]
     ]
+    if any(each["in"] == "path.execution_id" for each in errors):
+        return problem(404, f"there is no execution {request.path_params['execution_id']!r}: ids are decimal numbers")
     words = "; ".join(f"{each['in']}: {each['message']}" for each in errors) or "the request is not valid"
     return problem(422, words, errors=errors)
 

@@ -73,11 +73,12 @@ def _net(compilation: Any) -> Any:
 
 async def _kept_net(target: str, legacy: bool, place: Place) -> Any:
     """The net of an execution, or of a registered playbook."""
+    from noetl.commands.desks import LAST, named
     from noetl.commands.inputs import split_version
 
     async with place.opened() as desk:
-        if target.isdecimal():
-            return await desk.graph(target)
+        if target.isdecimal() or target == LAST:
+            return await desk.graph((await named(desk, target)).execution_id)
         path, version = split_version(target)
         stored = await desk.playbook(path, int(version) if version and version.isdecimal() else None)
     return _net(_compilation(stored.text.encode(), f"{stored.path}@{stored.version}", legacy=legacy))

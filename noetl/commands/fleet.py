@@ -50,12 +50,19 @@ class Fleet:
         """The living process of a name."""
         return next((member for member in self._alive(name) if member.name == name), None)
 
-    def start(self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "") -> Member:
-        """Start a process in the background, in a session of its own, its words in a log file."""
-        with self._alone():
-            return self._start(name, arguments, environ, url)
+    def start(
+        self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "", keep: tuple[int, ...] = ()
+    ) -> Member:
+        """Start a process in the background, in a session of its own, its words in a log file.
 
-    def _start(self, name: str, arguments: list[str], environ: Mapping[str, str], url: str) -> Member:
+        `keep` are the descriptors that it inherits.
+        """
+        with self._alone():
+            return self._start(name, arguments, environ, url, keep)
+
+    def _start(
+        self, name: str, arguments: list[str], environ: Mapping[str, str], url: str, keep: tuple[int, ...]
+    ) -> Member:
         if self.find(name) is not None:
             raise Conflict(f"{name} runs already; `noetl {name.partition('-')[0]} stop` stops it")
         try:
@@ -69,6 +76,7 @@ class Fleet:
                     stderr=words,
                     env={**os.environ, **environ},
                     start_new_session=True,
+                    pass_fds=keep,
                 )
         except OSError as problem:
             raise RequestRefused(f"{name} cannot be started: {problem.filename}: {problem.strerror}") from None

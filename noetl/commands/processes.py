@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 UNREACHABLE = 4
 DETACHED = "NOETL_DETACHED"  # tells a process that the one which started it has written it down
+TAKEN = "NOETL_TAKEN"  # the descriptor of the server's address, when whoever started the process has taken it
 HELD = "NOETL_HELD"  # tells a process to stop when its standard input is closed: whoever started it is gone
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,50}")
 
@@ -59,7 +61,9 @@ def server_start(
         _serve(settings, fleet, called)
         return
     flags = _flags(**{"host": host, "port": port, "store": store, "name": name, "log-format": log_format})
-    member = fleet.start(called, ["server", "start", *flags], {DETACHED: "1"}, _url(settings))
+    with _address(settings) as sock:
+        environ = {DETACHED: "1", TAKEN: str(sock.fileno())}
+        member = fleet.start(called, ["server", "start", *flags], environ, _url(settings), (sock.fileno(),))
     _wait_ready(fleet, member)
     terminal.note(f"the server is ready at {member.url} (process {member.pid}, log {member.log})")
 
@@ -217,7 +221,9 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
     _check_others(fleet, "server", settings)
     url = _url(settings)
     flags = _flags(host=host, port=port, store=store)
-    children = [_child(["server", "start", *flags], {DETACHED: "1"})]
+    with _address(settings) as sock:
+        taken = {DETACHED: "1", TAKEN: str(sock.fileno())}
+        children = [_child(["server", "start", *flags], taken, (sock.fileno(),))]
     try:
         fleet.enlist("server", children[0].pid, url=url)
         wait_ready(url, lambda: children[0].poll() is None)
@@ -364,7 +370,17 @@ def _serve(settings: Settings, fleet: Fleet, called: str) -> None:
     if not os.environ.get(DETACHED):
         fleet.join(called, _url(settings))
         terminal.note(f"the server is at {_url(settings)}; Ctrl-C stops it")
-    serve(settings)
+    taken = os.environ.pop(TAKEN, None)
+    serve(settings, None if taken is None else socket.socket(fileno=int(taken)))
+
+
+def _address(settings: Settings) -> socket.socket:
+    """Take the address of a server that is about to start, so that nobody else can answer in its place."""
+    from noetl.server import take_address
+
+    sock = take_address(settings)
+    sock.listen()
+    return sock
 
 
 def _work(settings: Settings) -> None:
@@ -423,11 +439,11 @@ def _stop(fleet: Fleet, members: list[Member]) -> int:
     return len(members)
 
 
-def _child(arguments: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+def _child(arguments: list[str], environ: dict[str, str], keep: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
     """A process of this terminal that does not hear its Ctrl-C: its parent stops it in order."""
     command = [sys.executable, "-m", "noetl.clictl", *arguments]
     environ = {**os.environ, **environ, HELD: "1"}
-    return subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE)
+    return subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE, pass_fds=keep)
 
 
 def _wait_ready(fleet: Fleet, member: Member) -> None:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from noetl.control.catalogue import Catalogue, Files, Source, digest_of
+from noetl.control.catalogue import Catalogue, Files
 from noetl.control.children import FINAL, Children
 from noetl.control.deeds import Deeds
 from noetl.control.draws import RealDraws
@@ -25,7 +25,7 @@ from noetl.control.ids import ExecutionIds
 from noetl.control.progress import StepTables
 from noetl.control.recorder import Recorder
 from noetl.control.registry import Executions
-from noetl.control.requests import Submission, first_fact, source_of
+from noetl.control.requests import Submission, first_fact, is_same_request, source_of
 from noetl.control.rerun import kept_before
 from noetl.control.timers import Timers
 from noetl.control.views import Progress
@@ -368,13 +368,11 @@ class Orchestrator:
         """The execution that a key started; Conflict when the key came with another request."""
         if submission.parent is None:
             (first,) = await self.store.read(known.execution_id, 0, 1)
-            request = first.body
-            assert isinstance(request, ExecutionRequested)
-            text = submission.text
-            same_text = text is None or digest_of(Source(text, submission.file)) == request.playbook
-            if not same_text or request.payload != submission.payload:
+            assert isinstance(first.body, ExecutionRequested)
+            if not await is_same_request(submission, first.body, self.catalogue):
+                key = (submission.key or "").removeprefix("http:")
                 raise Conflict(
-                    f"the key {submission.key!r} was used for another request (execution {known.execution_id}); "
+                    f"the key {key!r} was used for another request (execution {known.execution_id}); "
                     "use a new key for a new request"
                 )
         return known.execution_id

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from noetl.control.catalogue import Catalogue, Source
+from noetl.control.catalogue import Catalogue, Source, digest_of
 from noetl.engine.facts import RequestMade
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable
 from noetl.model.events import ExecutionRequested, Kept, Parent
@@ -45,6 +45,32 @@ async def source_of(submission: Submission, catalogue: Catalogue) -> Source:
     if submission.path is None:
         raise RequestRefused("a request names a playbook by `path`, or brings its text as `content`")
     return await catalogue.find(submission.path, submission.version, submission.caller)
+
+
+async def is_same_request(submission: Submission, request: ExecutionRequested, catalogue: Catalogue) -> bool:
+    """Whether a submission asks for what `request` asked for.
+
+    A path without a version may mean a newer text by now and is the same request still; another path is not, unless
+    both lead to one file.
+    """
+    if (submission.payload, submission.entry_step, submission.return_step) != (
+        request.payload,
+        request.entry_step,
+        request.return_step,
+    ):
+        return False
+    if _begins(submission.kept) != _begins(request.kept):
+        return False
+    if submission.text is None and submission.path == request.path:
+        return submission.version in (None, "", "latest") or str(submission.version) == request.version
+    try:
+        return digest_of(await source_of(submission, catalogue)) == request.playbook
+    except NotFound:
+        return False
+
+
+def _begins(kept: Kept | None) -> tuple[str, str | None] | None:
+    return None if kept is None else (kept.execution_id, kept.from_step)
 
 
 async def first_fact(

@@ -16,12 +16,17 @@ Lengths = Callable[[list[str]], Awaitable[list[tuple[str, int]]]]  # followed id
 
 
 async def follow(store: EventStore, tails: Tails, execution_id: str, after: int) -> AsyncIterator[Recorded]:
-    """Events as they come, until the execution's last one; NotFound when there is no such execution."""
-    if await store.summary(execution_id) is None:
+    """Events as they come, until the execution's last one; NotFound when there is no such execution.
+
+    Who asks for what comes after an event that is not there yet is told nothing before it, and the end all the same.
+    """
+    summary = await store.summary(execution_id)
+    if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
-    if after and any(isinstance(last.body, PlaybookProcessed) for last in await store.read(execution_id, after - 1, 1)):
+    seen = min(after, summary.seq)
+    if seen and any(isinstance(last.body, PlaybookProcessed) for last in await store.read(execution_id, seen - 1, 1)):
         return  # who has seen the last event waits for nothing
-    with tails.watch(execution_id, after) as watch:
+    with tails.watch(execution_id, seen) as watch:
         while True:
             events = watch.take()
             if not events and watch.behind:
@@ -30,7 +35,8 @@ async def follow(store: EventStore, tails: Tails, execution_id: str, after: int)
                 watch.behind = watch.behind or len(events) == PAGE
                 watch.known = events[-1].seq if events else watch.known
             for recorded in events:
-                yield recorded
+                if recorded.seq > after:
+                    yield recorded
                 watch.seen = recorded.seq
                 if isinstance(recorded.body, PlaybookProcessed):
                     return

@@ -10,7 +10,7 @@ Set `survives` to False for a store that forgets when it is closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +314,20 @@ class EventStoreSuite:
             assert seen == [2, 3, 4, 5, 6]
             assert [recorded.seq async for recorded in store.tail("1001")] == [1, 2, 3, 4, 5, 6]
             assert [recorded.seq async for recorded in store.tail("1001", 6)] == []
+            async with asyncio.timeout(10):
+                assert [recorded.seq async for recorded in store.tail("1001", 999)] == []
+
+        self._run(tmp_path, scenario)
+
+    def test_a_tail_that_is_asked_to_begin_beyond_the_end_ends_with_the_execution(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            await store.append(make_append("1001", 0, *BODIES[:2]))
+            beyond = [asyncio.create_task(_seqs(store.tail("1001", after))) for after in (5, 999)]
+            await asyncio.sleep(0)
+            await store.append(make_append("1001", 2, *BODIES[2:5]))
+            await store.append(make_append("1001", 5, PlaybookProcessed(outcome="success"), status="success"))
+            async with asyncio.timeout(10):
+                assert await asyncio.gather(*beyond) == [[6], []]
 
         self._run(tmp_path, scenario)
 
@@ -384,3 +398,7 @@ async def _refused(kind: type[Exception], asked: Awaitable[Any]) -> Exception:
     except kind as refusal:
         return refusal
     raise AssertionError(f"expected {kind.__name__}, got the answer {answer!r}")
+
+
+async def _seqs(tail: AsyncIterator[Recorded]) -> list[int]:
+    return [recorded.seq async for recorded in tail]

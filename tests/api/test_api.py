@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import urllib.error
 import urllib.request
 
 import pytest
@@ -122,6 +123,48 @@ def test_the_short_way_and_the_documented_one_answer_alike(cluster: Cluster):
     assert status == 422 and "Idempotency-Key" in refused["detail"]
     run = cluster.finished(execute(cluster, content=TWO_STEPS, payload={"n": 10**30}))
     assert run["status"] == "success"
+
+
+def test_a_key_is_for_one_request(cluster: Cluster):
+    for name in ("one", "two"):
+        text = TWO_STEPS.replace("two_steps", f"keyed_{name}")
+        assert cluster.ask("POST", "/api/catalog/register", {"content": text})[0] == 201
+    headers = {"Idempotency-Key": "keyed"}
+    one = {"path": "tests/keyed_one"}
+    first = cluster.ask("POST", "/api/execute", one, headers=headers)
+    newer = TWO_STEPS.replace("two_steps", "keyed_one").replace("n * 21", "n * 22")
+    assert cluster.ask("POST", "/api/catalog/register", {"content": newer})[1]["version"] == 2
+    for same in (one, {**one, "version": 1}, {**one, "version": "1"}, {**one, "payload": {}}):
+        assert cluster.ask("POST", "/api/execute", same, headers=headers) == first, same
+    for other in (
+        {"path": "tests/keyed_two"},
+        {"path": "tests/nowhere"},
+        {**one, "version": 2},
+        {**one, "entry_step": "end"},
+        {**one, "payload": {"n": 3}},
+        {"content": newer},
+    ):
+        status, document = cluster.ask("POST", "/api/execute", other, headers=headers)
+        assert (status, "the key 'keyed' was used" in document["detail"]) == (409, True), (other, document)
+    again = f"/api/executions/{first[1]['execution_id']}/rerun"
+    headers = {"Idempotency-Key": "keyed again"}
+    rerun = cluster.ask("POST", again, {"from": "end"}, headers=headers)
+    assert cluster.ask("POST", again, {"from": "end"}, headers=headers) == rerun
+    assert cluster.ask("POST", again, {}, headers=headers)[0] == 409
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "NaN", "-Infinity", "1e999"])
+def test_what_python_reads_and_json_does_not_have_is_refused(cluster: Cluster, value: str):
+    body = json.dumps({"content": TWO_STEPS, "payload": {"n": "here"}}).replace('"here"', value)
+    request = urllib.request.Request(
+        f"{cluster.url}/api/execute",
+        data=body.encode(),
+        headers={"Authorization": f"Bearer {cluster.token}", "Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    with refused.value as answer:
+        assert (answer.code, json.load(answer)["status"]) == (422, 422)
 
 
 def test_events_are_paged_and_streamed(cluster: Cluster):

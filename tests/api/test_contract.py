@@ -233,7 +233,8 @@ def test_every_error_is_a_problem_document(cluster: Cluster):
     for method, path, body, expected in (
         ("GET", "/api/nowhere", None, 404),
         ("DELETE", "/api/executions", None, 405),
-        ("GET", "/api/executions/abc", None, 422),
+        ("GET", "/api/executions/abc", None, 404),
+        ("POST", "/api/executions/abc/cancel", {"bogus": 1}, 404),
         ("GET", "/api/executions?limit=0", None, 422),
         ("POST", "/api/execute", {}, 400),
         ("POST", "/api/work/claim", {"nothing": 1}, 422),

@@ -14,6 +14,12 @@ def test_each_format_goes_to_stdout(noetl, playbook):
     assert [arc["target"] for arc in noetl("graph", file, "--format", "json").json["arcs"]] == ["last"]
 
 
+def test_last_is_the_newest_execution(noetl, playbook):
+    assert noetl("graph", "last").code == 2
+    noetl("run", playbook(GOOD))
+    assert [arc["target"] for arc in noetl("graph", "last", "--format", "json").json["arcs"]] == ["last"]
+
+
 def test_a_playbook_with_errors_is_not_drawn(noetl, playbook):
     for verb in ("graph", "plan"):
         answer = noetl(verb, playbook(BAD))

@@ -149,6 +149,18 @@ def test_a_taken_port_missing_workers_and_a_wrong_token_are_said_in_a_line(noetl
     del noetl.environ["NOETL_TOKEN"]
 
 
+def test_a_server_whose_port_another_one_has_does_not_pass_for_it(noetl: Shell, tmp_path: Path):
+    assert noetl("server", "start", "--background").returncode == 0
+    other = Shell(tmp_path / "other")
+    other.environ["NOETL_SERVER_PORT"] = str(noetl.port)
+    for words in (("server", "start", "--background"), ("dev",)):
+        refused = other(*words)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"port {noetl.port} of 127.0.0.1 is taken" in refused.stderr
+    assert json.loads(other("server", "status", "--json").stdout)["running"] is False
+    assert noetl("server", "status").returncode == 0
+
+
 def test_a_killed_server_leaves_nothing_that_stands_in_the_way(noetl: Shell):
     noetl("server", "start", "--background")
     killed = json.loads(noetl("server", "status", "--json").stdout)["pid"]

@@ -57,17 +57,17 @@ class MemoryEventStore:
         """Events as they come, until the execution's last one; NotFound when there is no such execution."""
         if execution_id not in self._logs:
             raise NotFound(f"there is no execution {execution_id}")
-        if after and any(
-            isinstance(last.body, PlaybookProcessed) for last in await self.read(execution_id, after - 1, 1)
-        ):
+        seen = min(after, len(self._logs[execution_id]))
+        if seen and isinstance(self._logs[execution_id][seen - 1].body, PlaybookProcessed):
             return  # who has seen the last event waits for nothing
         bell = asyncio.Event()
         self._bells.setdefault(execution_id, {})[bell] = None
         try:
             while True:
-                for recorded in await self.read(execution_id, after):
-                    yield recorded
-                    after = recorded.seq
+                for recorded in await self.read(execution_id, seen):
+                    if recorded.seq > after:
+                        yield recorded
+                    seen = recorded.seq
                     if isinstance(recorded.body, PlaybookProcessed):
                         return
                 await bell.wait()
