@@ -280,6 +280,8 @@ def explain(failure: Exception) -> ErrorInfo:
         kind = "connection"
     elif is_a("PermissionException"):
         kind = "auth"
+    elif "Malformed JSON" in text:
+        kind = "parse"
     elif is_a("ConversionException", "OutOfRangeException", "TypeMismatchException", "SequenceException"):
         kind = "schema"
     elif is_a("IOException", "ConnectionException"):

@@ -12,8 +12,8 @@ from typing import Any
 import duckdb
 from msgspec import ValidationError, convert
 
+from noetl.drivers import duck_files, objects
 from noetl.drivers import duckdb as driver
-from noetl.drivers import objects
 from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.duckdb import attach_statement, batches, explain
 from noetl.drivers.specs import DUCKDB_NULLS
@@ -222,17 +222,14 @@ class _Task:
                 path = await _saved(objects.download(store, place.key), Path(f"{place_for_it}.{format}"))
         else:
             raise BadInput(f"tables.{name} is a list of rows, a reference, or an address; not {type(source).__name__}")
-        reader = {
-            "parquet": "read_parquet",
-            "csv": "read_csv_auto",
-            "json": "read_json_auto",
-            "jsonl": "read_json_auto",
-        }
         if format == "arrow":
             path, format = await asyncio.to_thread(_as_parquet, path), "parquet"
-        if format not in reader:
+        if format not in ("parquet", "csv", "json", "jsonl"):
             raise BadInput(f"tables.{name} is {format}: use Parquet, Arrow, CSV, JSON or JSON lines")
-        return f"CREATE OR REPLACE TEMP VIEW {quote_column(name)} AS SELECT * FROM {reader[format]}('{_escaped(path)}')"
+        reader = f"{'read_parquet' if format == 'parquet' else 'read_json_auto'}({duck_files.literal(path)})"
+        if format == "csv":
+            reader = await asyncio.to_thread(duck_files.csv_call, path)
+        return f"CREATE OR REPLACE TEMP VIEW {quote_column(name)} AS SELECT * FROM {reader}"
 
 
 class _Batch:

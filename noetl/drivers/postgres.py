@@ -7,6 +7,7 @@ import re
 import select
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noetl.drivers.lifetime import shared
@@ -115,7 +116,9 @@ async def open_connection(info: str, *, timeout: float | None = None) -> psycopg
     import psycopg
 
     seconds = max(2, round(timeout or CONNECT_TIMEOUT))  # libpq rounds less than two up to two
-    return await psycopg.AsyncConnection.connect(info, autocommit=True, connect_timeout=seconds)
+    connection = await psycopg.AsyncConnection.connect(info, autocommit=True, connect_timeout=seconds)
+    connection.adapters.register_loader("interval", _interval_loader())
+    return connection
 
 
 async def run_statement(
@@ -199,6 +202,41 @@ def adapted(value: Any, *, json: bool = False) -> Any:
             return Jsonb(list(value))
         return list(value)
     return value
+
+
+@cache
+def _interval_loader() -> Any:
+    """Reads intervals as ISO 8601 durations: a month has no fixed number of days, so Python's own type would not do."""
+    from psycopg.adapt import Loader
+
+    class IsoInterval(Loader):
+        def load(self, data: Any) -> str:
+            return iso_interval(bytes(data).decode())
+
+    return IsoInterval
+
+
+_CALENDAR = re.compile(r"([+-]?\d+) (year|mon|day)s?")
+_CLOCK = re.compile(r"([+-]?)(\d+):(\d\d):(\d\d(?:\.\d+)?)$")
+
+
+def iso_interval(text: str) -> str:
+    """An interval as Postgres writes it, as an ISO 8601 duration; each part has its own sign."""
+    parts = {unit: int(count) for count, unit in _CALENDAR.findall(text)}
+    date = "".join(
+        f"{parts[unit]}{letter}" for unit, letter in (("year", "Y"), ("mon", "M"), ("day", "D")) if parts.get(unit)
+    )
+    clock = _CLOCK.search(text)
+    if not parts and clock is None:
+        return text  # written in another style, or infinite
+    time = ""
+    if clock is not None:
+        sign = "-" if clock[1] == "-" else ""
+        whole, _, fraction = clock[4].partition(".")
+        seconds = str(int(whole)) + (f".{fraction.rstrip('0')}" if fraction.strip("0") else "")
+        times = ((str(int(clock[2])), "H"), (str(int(clock[3])), "M"), (seconds, "S"))
+        time = "".join(f"{sign}{count}{letter}" for count, letter in times if count != "0")
+    return f"P{date}{'T' + time if time else ''}" if date or time else "PT0S"
 
 
 def _columns(result: Any) -> tuple[Column, ...]:
@@ -309,6 +347,11 @@ def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     diag = getattr(failure, "diag", None)
     message = (diag.message_primary if diag is not None else None) or _first_line(str(failure))
     message = re.sub(r"^[A-Z_]+: \[libpq\] |^(?:Failed to [^:]*|[^:]*COPY[^:]*): ", "", message)  # ADBC's own wrapping
+    message = re.sub(r"^Execution error \[\w+\]: (?:ERROR:)?\s*", "", message)
+    message = re.sub(r"\.?\s*(?:\. )?SQLSTATE: \w{5}\s*$", "", message)
+    message = re.sub(
+        r'^malformed array literal: "(the column .* has arrays of several dimensions; .*?)" DETAIL.*$', r"\1", message
+    )
     pg = dict(PG_NULLS)
     if diag is not None and sqlstate:
         pg |= {
@@ -392,6 +435,14 @@ def arrow_schema(columns: Sequence[Column]) -> Any:
     return schema_of(names(columns), [arrow_type(column) for column in columns])
 
 
+def _is_array(oid: int) -> bool:
+    """Whether the driver reads values of a type as lists."""
+    from psycopg import adapters
+
+    info = adapters.types.get(oid)
+    return info is not None and info.array_oid == oid
+
+
 def arrow_type(column: Column) -> Any:
     """The Arrow type of a column; what Arrow cannot say is text that remembers its meaning."""
     import pyarrow as pa
@@ -401,7 +452,7 @@ def arrow_type(column: Column) -> Any:
     simple = {
         16: pa.bool_(), 17: pa.binary(), 20: pa.int64(), 21: pa.int16(), 23: pa.int32(), 26: pa.int64(),
         700: pa.float32(), 701: pa.float64(), 1082: pa.date32(), 1083: pa.time64("us"), 1114: pa.timestamp("us"),
-        1184: pa.timestamp("us", "UTC"), 1186: pa.duration("us"),
+        1184: pa.timestamp("us", "UTC"),
         1000: pa.list_(pa.bool_()), 1005: pa.list_(pa.int16()), 1007: pa.list_(pa.int32()), 1016: pa.list_(pa.int64()),
         1021: pa.list_(pa.float32()), 1022: pa.list_(pa.float64()), 1009: pa.list_(pa.string()),
         1015: pa.list_(pa.string()),
@@ -413,6 +464,6 @@ def arrow_type(column: Column) -> Any:
         if column.modifier >= 4 and 0 < precision <= 38 and scale <= precision:
             return ColumnType(pa.decimal128(precision, scale))
         return ColumnType(pa.string(), "number")
-    if column.oid in (114, 3802):
+    if column.oid in (114, 3802) or _is_array(column.oid):
         return ColumnType(pa.string(), "json")
     return ColumnType(pa.string())

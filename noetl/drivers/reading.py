@@ -223,9 +223,9 @@ async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGen
         if pending.strip("\r\n"):
             cells = next(csv.reader(io.StringIO(pending, newline=""), delimiter=delimiter))
             if names is None:
-                names = cells
+                names = tables.csv_names(cells)
             else:
-                yield dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=False)), len(pending)
+                yield tables.csv_row(names, cells), len(pending)
         pending = ""
     if pending:
         raise msgspec.DecodeError("CSV is malformed: a quoted field does not end")

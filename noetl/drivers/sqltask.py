@@ -191,11 +191,21 @@ async def _stored(host: Host, held: list[Chunk], chunks: AsyncIterator[Chunk], f
 def _encoder(format: str, chunk: Chunk) -> Any:
     if format in ("jsonl", "csv"):
         return tables.row_encoder(format, chunk.columns)
-    return tables.encoder(format, chunk.batch().schema)
+    return tables.encoder(format, _batch(chunk).schema)
+
+
+def _batch(chunk: Chunk) -> Any:
+    from pyarrow import ArrowInvalid
+
+    try:
+        return chunk.batch()
+    except ArrowInvalid as wrong:
+        way_out = "cast the column in the query, or use spec.result_format: jsonl"
+        raise BadInput(f"the result cannot be stored as a table: {wrong}; {way_out}") from None
 
 
 def _encoded(encoder: Any, chunk: Chunk) -> bytes:
-    data: bytes = encoder.write_rows(chunk.rows()) if hasattr(encoder, "write_rows") else encoder.write(chunk.batch())
+    data: bytes = encoder.write_rows(chunk.rows()) if hasattr(encoder, "write_rows") else encoder.write(_batch(chunk))
     return data
 
 

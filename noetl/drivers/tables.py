@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from noetl.drivers import far_dates
 from noetl.drivers.values import duration, jsonable
 
 JSON = "application/json"
@@ -86,22 +87,27 @@ def format_of(
 
 
 class ColumnType(NamedTuple):
-    """An Arrow type, and what its text means when it stands for something else (`json`, `number`)."""
+    """An Arrow type, and what its text means when it stands for something else (`json`, `number`).
+
+    A `mixed` column is one of plain data in which texts stand beside other values; it is no column of documents, so
+    where it is not kept as JSON its texts are just texts."""
 
     type: Any
     meaning: str | None = None
+    mixed: bool = False
 
 
 def schema_of(names: Sequence[str], types: Sequence[ColumnType]) -> Any:
     """An Arrow schema whose fields remember what their text means."""
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            pa.field(name, column.type, metadata={"noetl": column.meaning} if column.meaning else None)
-            for name, column in zip(names, types, strict=True)
-        ]
-    )
+    fields = []
+    for name, column in zip(names, types, strict=True):
+        metadata = {"noetl": column.meaning} if column.meaning else {}
+        if column.mixed:
+            metadata["noetl_mixed"] = "true"
+        fields.append(pa.field(name, column.type, metadata=metadata or None))
+    return pa.schema(fields)
 
 
 def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any, *, plain: bool = False) -> Any:
@@ -115,14 +121,19 @@ def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any, *, plain: bo
             said = values if plain else [jsonable(value) for value in values]
             values = [None if value is None else _encode(value).decode() for value in said]
         elif meaning == "number" or (pa.types.is_string(field.type) and not plain):
-            values = [value if value is None or isinstance(value, str) else _text(value) for value in values]
+            values = [value if value is None or isinstance(value, str) else text_of(value) for value in values]
         elif pa.types.is_string(field.type):
             try:
                 arrays.append(pa.array(values, type=field.type))
                 continue
             except pa.ArrowTypeError:
-                values = [value if value is None or isinstance(value, str) else _text(value) for value in values]
-        arrays.append(pa.array(values, type=field.type))
+                values = [value if value is None or isinstance(value, str) else text_of(value) for value in values]
+        elif far_dates.is_calendar(field.type):
+            values = far_dates.numbered(values, field.type)
+        try:
+            arrays.append(pa.array(values, type=field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
+            raise pa.ArrowInvalid(f"the column {field.name!r} is {field.type}: {wrong}") from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -153,7 +164,7 @@ def inferred_schema(rows: Sequence[Mapping[str, Any]], known: Sequence[str] = ()
         elif kinds <= {str}:
             types.append(ColumnType(pa.string()))
         elif any(issubclass(kind, Mapping | list | tuple) for kind in kinds) or len(kinds) > 1:
-            types.append(ColumnType(pa.string(), "json"))
+            types.append(ColumnType(pa.string(), "json", mixed=str in kinds))
         else:
             types.append(ColumnType(pa.infer_type([row.get(name) for row in rows])))
     return schema_of(names, types)
@@ -182,7 +193,15 @@ def plain_column(column: Any, field: Any) -> list[Any]:
     """The values of a column as plain JSON data."""
     import pyarrow as pa
 
-    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    kind = field.type
+    if pa.types.is_float32(kind):  # as short as it can be said: 0.1, not what the nearest double looks like
+        return [None if value is None else jsonable(float(value)) for value in column.cast(pa.string()).to_pylist()]
+    try:
+        values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError):
+        if not far_dates.is_calendar(kind):
+            raise
+        values = far_dates.spelled(column)
     meaning = meaning_of(field)
     if meaning == "json":
         return [None if value is None else msgspec.json.decode(value) for value in values]
@@ -190,7 +209,6 @@ def plain_column(column: Any, field: Any) -> list[Any]:
         from decimal import Decimal
 
         return [None if value is None else jsonable(Decimal(value)) for value in values]
-    kind = field.type
     if (
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
@@ -213,7 +231,8 @@ def _calendar(months: int, days: int, nanoseconds: int) -> str:
     return f"P{months}M" + ("" if rest == "PT0S" else rest.removeprefix("P"))
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value as text: texts as they are, everything else as JSON."""
     plain = jsonable(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 
@@ -419,9 +438,22 @@ def encode_value(value: Any, format: str, **options: Any) -> bytes:
 # ── bytes to rows ───────────────────────────────────────────────────────────────────────
 
 
-def csv_rows(lines: Iterable[str], *, delimiter: str = ",") -> Iterable[dict[str, Any]]:
-    """The rows of CSV text; the first line has the names, every value is text, and nothing is null."""
-    return csv.DictReader(lines, delimiter=delimiter, restkey="_rest", restval=None)
+def csv_names(cells: Sequence[str]) -> list[str]:
+    """The names in the first line of CSV; one that comes twice gets a number."""
+    seen: dict[str, int] = {}
+    names = []
+    for name in cells:
+        count = seen[name] = seen.get(name, 0) + 1
+        names.append(f"{name}_{count}" if count > 1 else name)
+    return names
+
+
+def csv_row(names: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
+    """A row of CSV: every value is text; what is missing is null, what is too much is `_rest`."""
+    row: dict[str, Any] = dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=False))
+    if len(cells) > len(names):
+        row["_rest"] = list(cells[len(names) :])
+    return row
 
 
 def decode(data: bytes, format: str, *, path: str | None = None) -> Any:
@@ -446,9 +478,9 @@ def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[
         return rows, list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     if format == "csv":
         delimiter = "\t" if path and path.lower().endswith(".tsv") else ","
-        reader = csv_rows(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter)
-        rows = list(reader)
-        return rows, list(getattr(reader, "fieldnames", None) or [])
+        lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter)
+        names = csv_names(next(lines, []))
+        return [csv_row(names, cells) for cells in lines if cells], names
     import pyarrow as pa
 
     if format == "parquet":

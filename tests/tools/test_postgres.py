@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pyarrow.parquet as pq
 import pytest
@@ -505,3 +506,30 @@ def test_a_large_result_is_streamed_to_the_store_as_a_table(database: str) -> No
         row.pop("at")
     assert stored == inline
     assert host.counts[-1] == {"rows": 20_000}
+
+
+def test_a_streamed_result_says_what_a_small_one_says(database: str) -> None:
+    text = (
+        "select * from (values (1, 'infinity'::date, '1 year 2 mons -3 days 04:05:06.5'::interval, array[1.5, 2], "
+        "array['1 mon'::interval], '0044-03-15 01:00 BC'::timestamp), "
+        "(2, '20000-01-01', '-00:00:01', null, array[]::interval[], '-infinity')) as t (id, d, iv, n, ivs, ts)"
+    )
+    small = run_tool("postgres", {"auth": database, "command": text})
+    host = ToolHost()
+    large = run_tool("postgres", {"auth": database, "command": text}, spec={"inline_rows": 1}, host=host)
+    assert large.ref is not None, large.error
+    resolved = run_tool("resolve", {"ref": msgspec.to_builtins(large.ref)}, host=host)
+    assert small.data["rows"] == resolved.data["rows"]
+    assert [row["iv"] for row in small.data["rows"]] == ["P1Y2M-3DT4H5M6.5S", "PT-1S"]
+    assert small.data["rows"][0]["ivs"] == ["P1M"] and small.data["rows"][0]["d"] == "infinity"
+
+
+def test_what_no_table_can_hold_is_named(database: str) -> None:
+    text = "select 1 as id, array[[1,2],[3,4]] as grid union all select 2, null"
+    outcome = run_tool("postgres", {"auth": database, "command": text}, spec={"inline_rows": 1})
+    assert outcome.error is not None and outcome.error.kind == "schema"
+    assert "'grid'" in outcome.error.message and "result_format: jsonl" in outcome.error.message
+    outcome = run_tool(
+        "postgres", {"auth": database, "command": text}, spec={"inline_rows": 1, "result_format": "jsonl"}
+    )
+    assert outcome.error is None

@@ -13,8 +13,10 @@ import duckdb
 from noetl.drivers import duckdb as duck
 from noetl.drivers import sqlite as lite
 from noetl.drivers.moving.chunks import Chunk
+from noetl.drivers.moving.merging import merge_by_hand
 from noetl.drivers.moving.sources import file_of
 from noetl.drivers.moving.targets import Target
+from noetl.drivers.moving.words import in_words, is_mixed
 from noetl.drivers.sql import quote_column, quote_name, split_name
 from noetl.drivers.sqltask import BadInput
 from noetl.drivers.tables import meaning_of, plain_column
@@ -133,15 +135,16 @@ class DuckdbTarget(Target):
     async def _do(self, deed: Any) -> Any:
         return await in_thread(deed, interrupt=self._cursor.interrupt)
 
-    def _columns(self) -> list[str]:
+    def _columns(self) -> dict[str, str]:
+        """The columns of the table and their types; none when it does not exist."""
         # Asking for a table that is not there would end the transaction; the catalogue may be asked.
         schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
         found = self._cursor.execute(
-            "SELECT column_name FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND "
+            "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND "
             "database_name = current_database() ORDER BY column_index",
             [schema, name],
         )
-        return [row[0] for row in found.fetchall()]
+        return dict(found.fetchall())
 
     def _prepare(self, schema: Any) -> None:
         plan, cursor = self.plan, self._cursor
@@ -160,6 +163,7 @@ class DuckdbTarget(Target):
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
         elif plan.mode == "replace":
             cursor.execute(f"DELETE FROM {self._table}")
+        self._types = self._columns()
         name = split_name(str(plan.fields["table"]))[-1]
         keys = cursor.execute(KEYS, [name]).fetchall()
         self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
@@ -172,14 +176,20 @@ class DuckdbTarget(Target):
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
         chosen = _names(table.schema.names)
-        cursor.register(VIEW, _passing(table))
+        cursor.register(VIEW, _passing(in_words(table, self._is_structured)))
         try:
             if plan.mode == "upsert":
                 self._merge(chosen, table.schema.names)
             else:
                 cursor.execute(f"INSERT INTO {self._table} ({chosen}) SELECT {chosen} FROM {VIEW}")
-        finally:
-            cursor.unregister(VIEW)
+        except BaseException:
+            with suppress(duckdb.Error):  # after a failure there is only the way back; why is what counts
+                cursor.unregister(VIEW)
+            raise
+        cursor.unregister(VIEW)
+
+    def _is_structured(self, name: str) -> bool:
+        return self._types.get(name) == "JSON"
 
     def _merge(self, chosen: str, names: list[str]) -> None:
         cursor, keys = self._cursor, _names(self.plan.key)
@@ -195,9 +205,8 @@ class DuckdbTarget(Target):
             update = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
             cursor.execute(f"{insert} ON CONFLICT ({keys}) DO {f'UPDATE SET {update}' if others else 'NOTHING'}")
         else:
-            same = " AND ".join(f"t.{quote_column(key)} = i.{quote_column(key)}" for key in self.plan.key)
-            cursor.execute(f"DELETE FROM {self._table} AS t USING {INCOMING} AS i WHERE {same}")
-            cursor.execute(insert)
+            for statement in merge_by_hand(self._table, names, self.plan.key, INCOMING):
+                cursor.execute(statement)
         cursor.execute(f"DROP TABLE {INCOMING}")
 
 
@@ -320,8 +329,21 @@ class SqliteTarget(Target):
         assert self._writing is not None
         return await self._writing.do(deed)
 
-    def _columns(self) -> list[str]:
-        return [row[1] for row in self._connected.execute(f"PRAGMA table_info({self._table})").fetchall()]
+    def _columns(self) -> list[Any]:
+        return self._connected.execute(f"PRAGMA table_info({self._table})").fetchall()
+
+    def _is_unique(self) -> bool:
+        """Whether the key is the table's primary key, or has a unique index."""
+        key = sorted(self.plan.key)
+        if sorted(row[1] for row in self._columns() if row[5]) == key:
+            return True
+        ask = self._connected.execute
+        for index in ask(f"PRAGMA index_list({self._table})").fetchall():
+            if index[2] and not index[4]:
+                named = [row[2] for row in ask(f"PRAGMA index_info({quote_column(index[1])})").fetchall()]
+                if None not in named and sorted(named) == key:
+                    return True
+        return False
 
     def _prepare(self, schema: Any) -> None:
         plan, connection = self.plan, self._connected
@@ -334,10 +356,11 @@ class SqliteTarget(Target):
             connection.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
         elif plan.mode == "replace":
             connection.execute(f"DELETE FROM {self._table}")
+        self._unique = plan.mode == "upsert" and self._is_unique()
 
     def _insert(self, table: Any) -> None:
         plan, connection = self.plan, self._connected
-        names = table.schema.names
+        names: list[str] = table.schema.names
         marks = ", ".join("?" * len(names))
         rows = list(
             zip(*(_lite_column(table.column(number), field) for number, field in enumerate(table.schema)), strict=True)
@@ -346,14 +369,10 @@ class SqliteTarget(Target):
         connection.execute("SAVEPOINT noetl_chunk")
         try:
             if plan.mode == "upsert":
-                same = " AND ".join(f"{quote_column(key)} = ?" for key in plan.key)
                 places = [names.index(key) for key in plan.key]
                 # The last row of a key counts, also among rows of one chunk.
                 latest = list({tuple(row[place] for place in places): row for row in rows}.values())
-                connection.executemany(
-                    f"DELETE FROM {self._table} WHERE {same}", [tuple(row[place] for place in places) for row in latest]
-                )
-                connection.executemany(insert, latest)
+                self._merge(insert, names, latest)
             else:
                 connection.executemany(insert, rows)
         except BaseException:
@@ -362,11 +381,26 @@ class SqliteTarget(Target):
         finally:
             connection.execute("RELEASE noetl_chunk")
 
+    def _merge(self, insert: str, names: list[str], rows: list[tuple[Any, ...]]) -> None:
+        connection, key = self._connected, self.plan.key
+        others = [name for name in names if name not in key]
+        if self._unique:
+            update = ", ".join(f"{quote_column(name)} = excluded.{quote_column(name)}" for name in others)
+            action = f"UPDATE SET {update}" if others else "NOTHING"
+            connection.executemany(f"{insert} ON CONFLICT ({_names(key)}) DO {action}", rows)
+            return
+        columns = ", ".join(f"? AS {quote_column(name)}" for name in names)
+        for row in rows:
+            for statement in merge_by_hand(self._table, names, key, f"(SELECT {columns})"):
+                connection.execute(statement, row)
+
 
 def _lite_type(field: Any) -> str:
     import pyarrow as pa
 
     kind = field.type
+    if is_mixed(field):
+        return ""  # every value as it is
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return "INTEGER"
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or meaning_of(field) == "number":
@@ -377,7 +411,7 @@ def _lite_type(field: Any) -> str:
 def _lite_column(column: Any, field: Any) -> list[Any]:
     import pyarrow as pa
 
-    if meaning_of(field) == "json" or pa.types.is_binary(field.type):
+    if (meaning_of(field) == "json" and not is_mixed(field)) or pa.types.is_binary(field.type):
         values: list[Any] = column.to_pylist()
         return values
     return [lite.adapted(value) for value in plain_column(column, field)]

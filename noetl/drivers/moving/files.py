@@ -13,9 +13,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from noetl.drivers import duckdb, objects, reading, tables
+from duckdb import BinderException, InvalidInputException
+
+from noetl.drivers import duck_files, duckdb, objects, reading, tables
 from noetl.drivers.auth import fields_of
 from noetl.drivers.content import file_blocks, save
+from noetl.drivers.moving.rows import JSONS, NUMERICS, word_type
 from noetl.drivers.sql import bind
 from noetl.drivers.sqltask import BadInput
 from noetl.drivers.threads import in_thread
@@ -64,7 +67,7 @@ class ObjectSource:
         format = format or tables.format_of(given=self._fields.get("format"), path=path.rstrip("*"))
         if not any(mark in path for mark in "*?[") and not await asyncio.to_thread(Path(path).exists):
             raise FileNotFoundError(2, "there is no such file", path)
-        stream = file_batches(path, format, self._path)
+        stream = file_batches(path, format, self._path, self._fields.get("types"))
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
@@ -85,12 +88,12 @@ def place_of(call: ToolCall, fields: Mapping[str, Any], address: str, known: Map
     return objects.place_of(address, scheme=scheme, bucket=bucket)
 
 
-async def file_batches(path: str, format: str, rows_path: str | None) -> AsyncGenerator[Any, None]:
+async def file_batches(path: str, format: str, rows_path: str | None, types: Any = None) -> AsyncGenerator[Any, None]:
     """The rows of local files: DuckDB reads them, and finds out their types."""
     if format == "arrow":
         stream = ranged_batches(LocalPayload(path), "arrow")
     elif format in ("parquet", "csv", "json", "jsonl"):
-        stream = _duckdb_batches(_file_query(path, format, rows_path))
+        stream = _duckdb_batches(path, format, rows_path, types)
     else:
         raise BadInput(f"{path} is {format}: rows come from Parquet, Arrow, CSV, JSON or JSON lines; say its `format`")
     async with aclosing(stream):
@@ -98,29 +101,65 @@ async def file_batches(path: str, format: str, rows_path: str | None) -> AsyncGe
             yield batch
 
 
-def _file_query(path: str, format: str, rows_path: str | None) -> str:
-    place = "'" + path.replace("'", "''") + "'"
-    if format == "parquet":
-        return f"SELECT * FROM read_parquet({place})"
-    if format == "csv":
-        return f"SELECT * FROM read_csv_auto({place})"
-    shape = "newline_delimited" if format == "jsonl" else "auto"
-    source = f"read_json_auto({place}, format='{shape}', maximum_object_size=1073741824)"
-    if not rows_path:
-        return f"SELECT * FROM {source}"
-    steps = ".".join('"' + step.replace('"', '""') + '"' for step in rows_path.split("."))
-    return f"SELECT unnest(list_item) FROM (SELECT unnest({steps}) AS list_item FROM {source})"
+_TYPES = {
+    "string": "VARCHAR", "int64": "BIGINT", "float64": "DOUBLE", "bool_": "BOOLEAN", "date32": "DATE",
+}  # fmt: skip
 
 
-async def _duckdb_batches(query: str) -> AsyncGenerator[Any, None]:
+def _wanted(types: Any) -> dict[str, str]:
+    """What the source's `types` say, in DuckDB's words; numbers of any size are text that remembers what it is."""
+    if types is not None and not isinstance(types, Mapping):
+        raise BadInput("`types` of the source is a map: column -> type")
+    return {
+        str(name): "JSON" if word in JSONS else _TYPES.get(word_type(str(name), word), "VARCHAR")
+        for name, word in ((name, str(kind).lower()) for name, kind in (types or {}).items())
+    }
+
+
+async def _duckdb_batches(path: str, format: str, rows_path: str | None, types: Any) -> AsyncGenerator[Any, None]:
+    wanted = _wanted(types)
+    numbers = {str(name) for name, kind in (types or {}).items() if str(kind).lower() in NUMERICS}
     database = duckdb.database(duckdb.MEMORY)
     async with database.cursor(writes=False) as cursor:
-        bound = bind(query, None, "duckdb")
-        _, parts, _ = await in_thread(lambda: duckdb.run_statement(cursor, bound), interrupt=cursor.interrupt)
-        stream = duckdb.batches(cursor, parts)
-        async with aclosing(stream):
-            async for batch in stream:
-                yield writable(batch)
+
+        def run() -> Any:
+            if format == "parquet":
+                query = f"SELECT * FROM read_parquet({duck_files.literal(path)})"
+            elif format == "csv":
+                query = f"SELECT * FROM {duck_files.csv_call(path, wanted)}"
+            else:
+                query = duck_files.json_query(cursor, path, format, rows_path.split(".") if rows_path else [], wanted)
+            return duckdb.run_statement(cursor, bind(query, None, "duckdb"))
+
+        try:
+            _, parts, _ = await in_thread(run, interrupt=cursor.interrupt)
+            stream = duckdb.batches(cursor, parts)
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield _marked(writable(batch), numbers, mixed=format in ("json", "jsonl"))
+        except BinderException as failure:
+            if not rows_path:
+                raise
+            raise BadInput(f"{path} has no list of rows at {rows_path!r} (chunk.path): {failure}") from None
+        except InvalidInputException:
+            wrong = await asyncio.to_thread(duck_files.misfit, path) if format == "csv" else None
+            if wrong is None:
+                raise
+            raise BadInput(wrong) from None
+
+
+def _marked(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
+    """The batch, in whose schema columns remember more of what they are."""
+    import pyarrow as pa
+
+    fields = []
+    for field in batch.schema:
+        if field.name in numbers:
+            field = field.with_metadata({"noetl": "number"})
+        elif mixed and tables.meaning_of(field) == "json":
+            field = field.with_metadata({"noetl": "json", "noetl_mixed": "true"})
+        fields.append(field)
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
 async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerator[Any, None]:
@@ -183,10 +222,7 @@ class ReferenceSource:
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
             await save(self._call.host.open_result(self._reference), local)
-            path = self._path
-            if format == "json" and path is None and await asyncio.to_thread(_has_rows, local):
-                path = "rows"
-            stream = file_batches(local, format, path)
+            stream = file_batches(local, format, self._path)
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch
@@ -198,12 +234,6 @@ class ReferenceSource:
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-def _has_rows(path: str) -> bool:
-    """Whether a JSON file is a result of a SQL tool, with its rows under `rows`."""
-    with Path(path).open("rb") as file:
-        return file.read(16).lstrip().startswith(b'{"rows":')
 
 
 def writable(batch: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from noetl.drivers import postgres, tables
+from noetl.drivers import far_dates, postgres, tables
 from noetl.drivers.postgres import Column
 from noetl.drivers.sql import Bound, bind, first_word, quote_column, quote_name, split, tokens
 from noetl.drivers.sqltask import BadInput
@@ -21,7 +21,10 @@ BATCH_BYTES = 4 << 20
 # bool, bytea, int8, int2, int4, text, json, float4, float8, bpchar, varchar, date, time, timestamp(tz), jsonb,
 # and arrays of the plain ones: the driver gives these as they are.
 _NATIVE = frozenset({16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1082, 1083, 1114, 1184, 3802})
-_NATIVE_ARRAYS = frozenset({1000, 1005, 1007, 1009, 1015, 1016, 1021, 1022})
+_NATIVE_ARRAYS = {
+    1000: "bool", 1005: "int2", 1007: "int4", 1016: "int8",
+    1009: "text", 1015: "varchar", 1021: "float4", 1022: "float8",
+}  # fmt: skip
 _DECIMAL = 1700
 # What other types are called, so that a table that is made for them elsewhere in Postgres has them again.
 _NAMES = {
@@ -94,25 +97,28 @@ def _with_literals(text: str, params: Any) -> str:
 def projected(query: Query) -> str:
     """The query with the casts that its types need."""
     assert query.columns is not None
-    casts = [_cast(column) for column in query.columns]
     names = postgres.names(query.columns)
+    casts = [_cast(column, f"c{number}", names[number]) for number, column in enumerate(query.columns)]
     if not any(casts) and names == [column.name for column in query.columns]:
         return query.text
     inner = [f"c{number}" for number in range(len(names))]
     chosen = ", ".join(
-        f"{column}{cast} AS {quote_column(name)}" for column, cast, name in zip(inner, casts, names, strict=True)
+        f"{cast or column} AS {quote_column(name)}" for column, cast, name in zip(inner, casts, names, strict=True)
     )
     return f"SELECT {chosen} FROM ({query.text}\n) AS noetl_source({', '.join(inner)})"
 
 
-def _cast(column: Column) -> str:
-    if column.oid in _NATIVE or column.oid in _NATIVE_ARRAYS:
+def _cast(column: Column, inner: str, name: str) -> str:
+    if column.oid in _NATIVE:
         return ""
+    if column.oid in _NATIVE_ARRAYS:
+        # The driver would give all elements in one row; a cast of this sentence is the server's way to say it.
+        why = f"the column {name} has arrays of several dimensions; select to_jsonb(...) of it ("
+        text = "'" + why.replace("'", "''") + f"' || array_dims({inner}) || ')'"
+        return f"CASE WHEN array_ndims({inner}) > 1 THEN ({text})::{_NATIVE_ARRAYS[column.oid]}[] ELSE {inner} END"
     if column.oid == _DECIMAL:
-        return "::text" if _precision(column) else "::double precision"
-    if column.oid == 26:
-        return "::bigint"
-    return "::text"
+        return f"{inner}::text" if _precision(column) else f"{inner}::double precision"
+    return f"{inner}::bigint" if column.oid == 26 else f"{inner}::text"
 
 
 def _precision(column: Column) -> tuple[int, int] | None:
@@ -205,7 +211,12 @@ def _as(batch: Any, schema: Any) -> Any:
     for array, field in zip(batch.columns, schema, strict=True):
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
-        arrays.append(array if array.type.equals(field.type) else array.cast(field.type))
+        if not array.type.equals(field.type):
+            try:
+                array = array.cast(field.type)
+            except pa.ArrowInvalid as wrong:
+                raise BadInput(f"the column {field.name!r} is {field.type}, and a value is not: {wrong}") from None
+        arrays.append(far_dates.mended(array))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

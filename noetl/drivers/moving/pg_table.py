@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from noetl.drivers.moving.merging import merge_by_hand
 from noetl.drivers.sql import quote_column, quote_name, split_name
 from noetl.drivers.tables import meaning_of
 
@@ -21,13 +22,17 @@ ORDER BY a.attnum
 """
 UNIQUE = """
 SELECT array_agg(a.attname::text ORDER BY a.attname)
-FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = to_regclass({name}) AND i.indisunique AND i.indpred IS NULL GROUP BY i.indexrelid
+FROM pg_index i JOIN pg_attribute a
+  ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = to_regclass({name}) AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
 """
 INCOMING = "noetl_incoming"
 ORDER = "noetl_order"
 TRIES = 5  # to make a table that others make at the same time
-LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait for a lock that its own source holds
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait for ever
+# Emptying a table at once needs it for oneself; where others read it (the transfer's own source), rows are deleted.
+EMPTY_AT_ONCE = "SET LOCAL lock_timeout = '500ms'"
 
 
 class PgColumn(NamedTuple):
@@ -84,12 +89,13 @@ def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique:
         action = f"UPDATE SET {update}" if update else "NOTHING"
         merging = [f"INSERT INTO {quote_name(table)} ({chosen}) {latest} ON CONFLICT ({keys}) DO {action}"]
     else:
-        same = " AND ".join(f"t.{quote_column(name)} = i.{quote_column(name)}" for name in key)
-        merging = [
-            f"DELETE FROM {quote_name(table)} AS t USING {INCOMING} AS i WHERE {same}",
-            f"INSERT INTO {quote_name(table)} ({chosen}) {latest}",
-        ]
+        merging = merge_by_hand(quote_name(table), columns, key, f"({latest})")
     return [*merging, f"TRUNCATE {INCOMING}"]
+
+
+def without_key(key: Sequence[str]) -> str:
+    """Whether a row came without a value for its key."""
+    return f"SELECT 1 FROM {INCOMING} WHERE {' OR '.join(f'{quote_column(name)} IS NULL' for name in key)} LIMIT 1"
 
 
 def copy_in(table: str, columns: Sequence[str], format: str) -> str:

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 import psycopg
 
-from noetl.drivers import postgres
+from noetl.drivers import far_dates, postgres
 from noetl.drivers.moving import pg_table
 from noetl.drivers.moving.chunks import Chunk
 from noetl.drivers.moving.sources import postgres_info
 from noetl.drivers.moving.targets import Target
+from noetl.drivers.moving.words import in_words
 from noetl.drivers.sql import quote_name
 from noetl.drivers.sqltask import BadInput
 from noetl.drivers.tables import meaning_of, plain_column
@@ -47,6 +48,9 @@ class PostgresTarget(Target):
         elif plan.mode == "replace":
             await empty(connection, table)
         self._kinds = kinds_of(schema, known)
+        self._structured = {
+            column.name for column in known if column.type in ("json", "jsonb") or column.category == "A"
+        }
         self._names = names
         self._into = quote_name(table)
         self._unique = False
@@ -80,7 +84,7 @@ class PostgresTarget(Target):
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Feed a chunk to the COPY (or to one of its own)."""
-        data = await asyncio.to_thread(as_csv, table, self._kinds)
+        data = await asyncio.to_thread(as_csv, in_words(table, self._is_structured), self._kinds)
         if self._copy is not None:
             for start in range(0, len(data), 1 << 18):
                 await self._copy.write(data[start : start + (1 << 18)])
@@ -138,6 +142,9 @@ class PostgresTarget(Target):
         for statement in pg_table.merge(table, self._names, self.plan.key, has_unique=self._unique):
             await connection.execute(statement)
 
+    def _is_structured(self, name: str) -> bool:
+        return name in self._structured
+
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         if self._connection is None:
             info = await postgres_info(self.call, self.plan.fields)
@@ -156,8 +163,14 @@ async def empty(connection: psycopg.AsyncConnection[Any], table: str) -> None:
     """Empty a table: quickly if it may be, else row by row."""
     try:
         async with connection.transaction():
+            await connection.execute(pg_table.EMPTY_AT_ONCE)
             await connection.execute(f"TRUNCATE {quote_name(table)}")
-    except (psycopg.errors.FeatureNotSupported, psycopg.errors.InsufficientPrivilege):
+            await connection.execute(pg_table.LOCK_TIMEOUT)
+    except (
+        psycopg.errors.FeatureNotSupported,
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.LockNotAvailable,
+    ):
         await connection.execute(f"DELETE FROM {quote_name(table)}")
 
 
@@ -196,7 +209,7 @@ def as_csv(table: Any, kinds: list[str]) -> bytes:
     for number, kind in enumerate(kinds):
         column = table.column(number)
         if kind == "plain":
-            arrays.append(column)
+            arrays.append(_said(column) if far_dates.is_calendar(column.type) else column)
             continue
         write = {"bytes": _hex, "json": _json, "array": _array, "array-of-json": _array_of_json, "text": _text}[kind]
         values = (
@@ -210,6 +223,20 @@ def as_csv(table: Any, kinds: list[str]) -> bytes:
     csv.write_csv(plain, sink, csv.WriteOptions(include_header=False, batch_size=10_000))
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _said(column: Any) -> Any:
+    """Dates as Arrow writes them, or one by one where it has no words for some of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ends = pc.min_max(column).values()
+    try:
+        for end in ends:
+            end.as_py()
+    except (OverflowError, ValueError):
+        return pa.array([None if value is None else str(value) for value in far_dates.spelled(column)], pa.string())
+    return column
 
 
 def _hex(value: bytes) -> str:

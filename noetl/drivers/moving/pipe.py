@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import Any
 
@@ -109,8 +110,18 @@ class _Pipe:
                 f"{self.plan.label}: mapping: the source has no column {missing[0]!r}, it has {', '.join(names)}; "
                 f"for a fixed value write {{value: {missing[0]}}}"
             )
+        self.plan.check_key(list(wanted))
         chosen = {name: query.columns[names.index(source)] for name, source in wanted.items()}
         text = _selected(query, names, wanted)
+        async with AsyncExitStack() as held:
+            if self.plan.mode == "replace":
+                # Whoever reads the very table that is replaced reads it first: then it is not emptied under the query.
+                await held.enter_async_context(self.reader.transaction())
+                await self.reader.execute(f"SELECT * FROM ({query.text}\n) AS noetl_source LIMIT 0")
+            return await self._moved(text, chosen)
+
+    async def _moved(self, text: str, chosen: dict[str, postgres.Column]) -> int:
+        wanted = list(chosen)
         await self.writer.execute(pg_table.LOCK_TIMEOUT)
         known = await self._ready(chosen)
         same = all(
@@ -119,14 +130,16 @@ class _Pipe:
         )
         into, unique = self.table, False
         if self.plan.mode == "upsert":
-            for statement in pg_table.incoming(self.table, list(wanted)):
+            for statement in pg_table.incoming(self.table, wanted):
                 await self.writer.execute(statement)
             found = await self.writer.fetch(pg_table.unique(self.table))
             unique = any(sorted(self.plan.key) == list(row[0]) for row in found)
             into = pg_table.INCOMING
-        moved = await self._copy(text, into, list(wanted), "binary" if same else "text")
+        moved = await self._copy(text, into, wanted, "binary" if same else "text")
         if self.plan.mode == "upsert":
-            for statement in pg_table.merge(self.table, list(wanted), self.plan.key, has_unique=unique):
+            if await self.writer.fetchval(pg_table.without_key(self.plan.key)):
+                raise self.plan.no_key()
+            for statement in pg_table.merge(self.table, wanted, self.plan.key, has_unique=unique):
                 await self.writer.execute(statement)
         return moved
 
@@ -144,8 +157,14 @@ class _Pipe:
         elif self.plan.mode == "replace":
             try:
                 async with self.writer.transaction():
+                    await self.writer.execute(pg_table.EMPTY_AT_ONCE)
                     await self.writer.execute(f"TRUNCATE {quote_name(self.table)}")
-            except (asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError):
+                    await self.writer.execute(pg_table.LOCK_TIMEOUT)
+            except (
+                asyncpg.FeatureNotSupportedError,
+                asyncpg.InsufficientPrivilegeError,
+                asyncpg.LockNotAvailableError,
+            ):
                 await self.writer.execute(f"DELETE FROM {quote_name(self.table)}")
         return {row[0]: row[3] for row in rows}
 

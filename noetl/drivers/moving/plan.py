@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.drivers.sqltask import BadInput, flag
@@ -63,6 +63,20 @@ class TargetPlan(NamedTuple):
     def label(self) -> str:
         """What messages call it."""
         return f"target {self.number} ({self.kind} {self.place})"
+
+    def check_key(self, columns: Sequence[str]) -> None:
+        """BadInput when rows to merge have no column for the key."""
+        missing = [name for name in self.key if self.mode == "upsert" and name not in columns]
+        if missing:
+            raise BadInput(
+                f"{self.label}: the key {missing[0]!r} is no column of the rows; they have {', '.join(columns)}"
+            )
+
+    def no_key(self) -> BadInput:
+        """What is said of a row whose key is null: nothing is the same as null, so it could not be found again."""
+        return BadInput(
+            f"{self.label}: a row has no value for its key ({', '.join(self.key)}); upsert needs one in every row"
+        )
 
 
 class Plan(NamedTuple):
@@ -131,6 +145,13 @@ def _target(number: int, target: Any) -> TargetPlan:
     key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
     if mode == "upsert" and kind not in DATABASES:
         raise BadInput(f"{what}: only databases have the mode upsert")
+    if mode in ("append", "insert") and kind == "object":
+        raise BadInput(
+            f"{what}: a file is written whole, its only mode is replace; "
+            "for a file of each chunk put {{ chunk.index }} into the path"
+        )
+    if mode == "replace" and kind == "http":
+        raise BadInput(f"{what}: what was sent cannot be replaced; the mode of http is append")
     if mode == "upsert" and not key:
         raise BadInput(f"{what}: mode upsert needs `key`, the column (or columns) that tell rows apart")
     mapping = fields.pop("mapping", None)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from noetl.drivers import tables
+from noetl.drivers.duck_files import ROWS_KEYS
 from noetl.drivers.moving.mapping import conforming
 from noetl.drivers.sqltask import BadInput
 
@@ -46,9 +47,7 @@ def rows_at(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
         else:
             raise BadInput(f"{what} has nothing at {path!r} (no {step!r})")
     if path is None and isinstance(value, Mapping):
-        found = next(
-            (value[name] for name in ("rows", "data", "items", "results") if isinstance(value.get(name), list)), None
-        )
+        found = next((value[name] for name in ROWS_KEYS if isinstance(value.get(name), list)), None)
         value = [value] if found is None else found
     if not isinstance(value, list):
         raise BadInput(f"{what} is no list of rows: say where it is with `chunk: {{path: ...}}`")
@@ -60,6 +59,19 @@ _TYPES = {
     "number": "float64", "double": "float64", "float": "float64", "real": "float64",
     "boolean": "bool_", "bool": "bool_", "date": "date32",
 }  # fmt: skip
+
+
+JSONS, NUMERICS = ("json", "jsonb"), ("numeric", "decimal")
+
+
+def word_type(column: str, word: str) -> str:
+    """The type that a word of `types` names; of one that does not fit Arrow, text."""
+    if word in NUMERICS:
+        return "string"
+    if word not in _TYPES:
+        known = ", ".join(sorted({*_TYPES, "json", "numeric"}))
+        raise BadInput(f"types.{column}: {word!r} is not one of {known}")
+    return _TYPES[word]
 
 
 class Shaper:
@@ -100,15 +112,11 @@ class Shaper:
         fields = []
         for field in schema:
             wanted = str(self._types.get(field.name, "")).lower()
-            if wanted in ("json", "jsonb"):
+            if wanted in JSONS:
                 field = pa.field(field.name, pa.string(), metadata={"noetl": "json"})
-            elif wanted in ("numeric", "decimal"):
+            elif wanted in NUMERICS:
                 field = pa.field(field.name, pa.string(), metadata={"noetl": "number"})
-            elif wanted in _TYPES:
-                field = pa.field(field.name, getattr(pa, _TYPES[wanted])())
             elif wanted:
-                raise BadInput(
-                    f"types.{field.name}: {wanted!r} is not one of {', '.join(sorted({*_TYPES, 'json', 'numeric'}))}"
-                )
+                field = pa.field(field.name, getattr(pa, word_type(field.name, wanted))())
             fields.append(field)
         return pa.schema(fields)

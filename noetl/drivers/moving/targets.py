@@ -37,6 +37,10 @@ class Target:
     async def take(self, chunk: Chunk) -> None:
         """Write a chunk (none of whose rows are there when this fails)."""
         table = self.columns.of(chunk)
+        if self.plan.mode == "upsert":
+            self.plan.check_key(table.schema.names)
+            if any(table.column(name).null_count for name in self.plan.key):
+                raise self.plan.no_key()
         if not self._begun:
             await self.begin(table.schema)
             self._begun = True

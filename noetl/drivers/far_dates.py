@@ -1,0 +1,119 @@
+"""Dates that Python cannot say: `infinity`, years before 1 and after 9999.
+
+Databases use them (a `valid_to` that never comes is `infinity`), and Arrow carries them as numbers. Infinity is
+the largest number, as DuckDB has it; as text everything is what Postgres writes and reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+DAY = 86_400_000_000  # microseconds
+_FOREVER_DAYS, _FOREVER = 2**31 - 1, 2**63 - 1
+_WRITTEN = re.compile(
+    r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
+    r"(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d+))?(?P<zone>[+-]\d\d(?::\d\d)*)?)?"
+    r"(?P<bc> BC)?"
+)
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def is_calendar(kind: Any) -> bool:
+    """Whether an Arrow type is a date or a timestamp."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def spelled(column: Any) -> list[Any]:
+    """The values of a column of dates or timestamps: as Python has them, or as text where it has none."""
+    return [_spelled(scalar) for chunk in getattr(column, "chunks", [column]) for scalar in chunk]
+
+
+def _spelled(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return _text(scalar.type, scalar.value)
+
+
+def _text(kind: Any, value: int) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_date32(kind):
+        if abs(value) >= _FOREVER_DAYS:
+            return "infinity" if value > 0 else "-infinity"
+        return _dated(value, "")
+    if abs(value) >= _FOREVER:
+        return "infinity" if value > 0 else "-infinity"
+    scale = 1000 if pa.types.is_date64(kind) else _PER_SECOND[kind.unit]
+    days, micros = divmod(value * 1_000_000 // scale, DAY)
+    seconds, micros = divmod(micros, 1_000_000)
+    clock = f" {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    clock += f".{micros:06}".rstrip("0") if micros else ""
+    return _dated(days, "" if pa.types.is_date64(kind) else clock + ("+00" if kind.tz else ""))
+
+
+def _dated(days: int, clock: str) -> str:
+    """A day of the Gregorian calendar, counted from 1970, however far away."""
+    from datetime import date, timedelta
+
+    eras, rest = divmod(days + 719_162, 146_097)  # 400 years have the same days as any other 400
+    near = date(1, 1, 1) + timedelta(days=rest)
+    year = near.year + 400 * eras
+    said = f"{year:04}" if year > 0 else f"{1 - year:04}"
+    return f"{said}-{near.month:02}-{near.day:02}{clock}{'' if year > 0 else ' BC'}"
+
+
+def mended(array: Any) -> Any:
+    """A column as the bulk driver of Postgres gives it, with infinity as infinity: its own arithmetic turns it over."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if not len(array) or not (pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")):
+        return array
+    whole, shift, bits, last = (
+        (pa.int32(), 10_957, 32, _FOREVER_DAYS)
+        if pa.types.is_date32(kind)
+        else (pa.int64(), 10_957 * DAY, 64, _FOREVER)
+    )
+    late, early = 2 ** (bits - 1) - 1 + shift - 2**bits, -(2 ** (bits - 1)) + shift
+    numbers = array.cast(whole)
+    lowest = pc.min(numbers).as_py()
+    if lowest is None or lowest > early:
+        return array
+    numbers = pc.if_else(pc.equal(numbers, pa.scalar(late, whole)), pa.scalar(last, whole), numbers)
+    numbers = pc.if_else(pc.equal(numbers, pa.scalar(early, whole)), pa.scalar(-last, whole), numbers)
+    return numbers.cast(kind)
+
+
+def numbered(values: Sequence[Any], kind: Any) -> Sequence[Any]:
+    """Dates of which some are text, since Python has no form for them, as Arrow takes them (in microseconds)."""
+    import pyarrow as pa
+
+    days = pa.types.is_date32(kind)
+    return [_number(value, days=days) if isinstance(value, str) else value for value in values]
+
+
+def _number(text: str, *, days: bool) -> int | str:
+    from datetime import date
+
+    if text.removeprefix("-") == "infinity":
+        last = _FOREVER_DAYS if days else _FOREVER
+        return -last if text.startswith("-") else last
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        return text
+    year = 1 - int(found["year"]) if found["bc"] else int(found["year"])
+    eras, near = divmod(year - 1, 400)
+    day = date(near + 1, int(found["month"]), int(found["day"])).toordinal() - 719_163 + eras * 146_097
+    if days:
+        return day
+    zone = found["zone"] or "+00"
+    east = sum(int(part) * unit for part, unit in zip(zone[1:].split(":"), (3600, 60, 1), strict=False))
+    seconds = int(found["hour"]) * 3600 + int(found["minute"]) * 60 + int(found["second"])
+    micros = int((found["fraction"] or "").ljust(6, "0")[:6])
+    return day * DAY + (seconds + (east if zone[0] == "-" else -east)) * 1_000_000 + micros
