@@ -24,10 +24,13 @@ FINAL = ("success", "failed", "cancelled")
 def poisons() -> dict[str, str]:
     """Sixty of them, by name."""
     found: dict[str, str] = {}
-    for runs in (50, 500, 5_000):
-        found[f"a task that jumps to itself, {runs}"] = _steps(
-            {"step": "a", "spec": {"max_task_runs": runs}, "tool": [_task("again", "noop", _else("jump", to="again"))]}
+    for limits in ({}, {"max_task_runs": 50}):
+        found[f"a task that jumps to itself{_limited(limits)}"] = _steps(
+            {"step": "a", "spec": limits, "tool": [_task("again", "noop", _else("jump", to="again"))]}
         )
+    found["tasks that jump to each other"] = _steps(
+        {"step": "a", "tool": [_task(name, "noop", _else("jump", to=to)) for name, to in ("pq", "qr", "rp")]}
+    )
     for delay in (0, 0.001, 0.01):
         found[f"a retry that never helps, {delay}"] = _python(
             "raise RuntimeError('no')", _else("retry", attempts=20, delay=delay)
@@ -52,12 +55,15 @@ def poisons() -> dict[str, str]:
         found[f"a loop over {value}"] = _steps(
             {"step": "a", "loop": {"in": value, "iterator": "n"}, "tool": {"kind": "noop"}}
         )
-    for runs in (10, 100, 1_000):
-        found[f"steps that follow each other for ever, limited to {runs}"] = _steps(
-            {"step": "a", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "b"}]}},
-            {"step": "b", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "a"}]}},
-            max_step_runs=runs,
-        )
+    for limits in ({}, {"max_step_runs": 100}):
+        found[f"steps that follow each other for ever{_limited(limits)}"] = _circle({"kind": "noop"}, **limits)
+    found["steps of python that follow each other for ever"] = _circle({"kind": "python", "code": "result = 1"})
+    found["a step that follows itself for ever"] = _steps(
+        {"step": "a", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "a"}]}}
+    )
+    found["steps without tasks that follow each other for ever"] = _steps(
+        {"step": "a", "next": {"arcs": [{"step": "b"}]}}, {"step": "b", "next": {"arcs": [{"step": "a"}]}}
+    )
     for wide in (5, 15):
         found[f"a file of {wide} MB"] = HEAD + "workload: {a: " + "x" * wide * 1_000_000 + "}\n"
     for depth in (100, 1_000, 10_000):
@@ -104,6 +110,18 @@ COMMANDS = {
     "ignores signals": "trap '' TERM INT; sleep 3600",
     "leaves children": "sleep 3600 & sleep 3600 & wait",
 }
+
+
+def _limited(limits: dict[str, int]) -> str:
+    return "".join(f", {name} {value}" for name, value in limits.items())
+
+
+def _circle(tool: dict[str, Any], **limits: int) -> str:
+    return _steps(
+        {"step": "a", "tool": tool, "next": {"arcs": [{"step": "b"}]}},
+        {"step": "b", "tool": tool, "next": {"arcs": [{"step": "a"}]}},
+        **limits,
+    )
 
 
 def _task(name: str, kind: str, rule: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -168,7 +168,13 @@ _shape(
         "max_hydrate_bytes": Key("count", "Largest stored payload a template may resolve.", least=1, templated=False),
         "max_iterations": Key("count", "Most iterations of one loop.", least=1, templated=False),
         "max_in_flight": Key("count", "Most iterations at the same time.", least=1, templated=False),
-        "max_step_runs": Key("count", "Most step runs of one execution.", least=1, templated=False),
+        "max_step_runs": Key(
+            "count",
+            "Most step runs of one execution. Unless it is set: a million, and of those that repeat one another more than "
+            "a thousand only where they are not faster than 50 a second.",
+            least=1,
+            templated=False,
+        ),
         "max_call_depth": Key("count", "Deepest nesting of playbook and workbook calls.", least=1, templated=False),
     },
     noun="limits block",

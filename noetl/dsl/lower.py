@@ -36,6 +36,7 @@ from noetl.model.merge import deep_merge
 from noetl.model.playbook import (
     DEFAULT_ATTEMPTS,
     DEFAULT_MAX_DELAY,
+    DEFAULT_MAX_IDLE_TASK_RUNS,
     DEFAULT_MAX_TASK_RUNS,
     Admission,
     AdmitRule,
@@ -162,19 +163,20 @@ class Lowering:
         """One step; what other steps read of it is added once all are known."""
         layers = self.body_layers(step, outer)
         synthesis = step.synthesis
+        tasks = self.tasks(step, layers)
         return Step(
             name=step.name,
             description=step.description,
             admission=self.admission(step.admit),
             input=self.mapping(step.input, f"{step.path}/input"),
             loop=self.loop(step.loop),
-            tasks=self.tasks(step, layers),
+            tasks=tasks,
             assignments=self.assignments(step.sets),
             router=self.router(step.router),
             failure=cast(Any, step.failure),
             timeout_s=self.value(step.timeout_s, f"{step.path}/spec/policy/lifecycle/timeout_s"),
             deadline_s=self.value(step.deadline_s, f"{step.path}/spec/policy/lifecycle/deadline_s"),
-            max_task_runs=self.max_task_runs(step, layers),
+            max_task_runs=self.max_task_runs(step, layers, tasks),
             synthesize=None
             if synthesis is None
             else Synthesis(
@@ -192,14 +194,15 @@ class Lowering:
     def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
         """One block of the workbook."""
         layers = self.body_layers(block, outer)
+        tasks = self.tasks(block, layers)
         return Block(
             name=block.name,
             input=self.mapping(block.input, f"{block.path}/input"),
             loop=self.loop(block.loop),
-            tasks=self.tasks(block, layers),
+            tasks=tasks,
             assignments=self.assignments(block.sets),
             failure=cast(Any, block.failure),
-            max_task_runs=self.max_task_runs(block, layers),
+            max_task_runs=self.max_task_runs(block, layers, tasks),
             path=self.at(block.path, block.node),
         )
 
@@ -212,7 +215,7 @@ class Lowering:
         layers += [self.layer(level.spec, "loop", level.spec_path) for level in levels if level.spec is not None]
         return tuple(layers)
 
-    def max_task_runs(self, body: BodySyntax, layers: tuple[_Layer, ...]) -> int:
+    def max_task_runs(self, body: BodySyntax, layers: tuple[_Layer, ...], tasks: tuple[Task, ...]) -> int:
         """The bound of one pipeline run: the body's own, else the nearest default around it."""
         if body.max_task_runs is not None:
             return body.max_task_runs
@@ -223,7 +226,7 @@ class Lowering:
         for layer in reversed(layers):
             if isinstance(layer.data.get("max_task_runs"), int):
                 return int(layer.data["max_task_runs"])
-        return DEFAULT_MAX_TASK_RUNS
+        return DEFAULT_MAX_IDLE_TASK_RUNS if _only_jumps(tasks) else DEFAULT_MAX_TASK_RUNS
 
     def admission(self, admit: AdmitSyntax | None) -> Admission:
         """The gate before a step."""
@@ -457,6 +460,12 @@ def _laid_over(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
         outer = {**outer, "timeout": {"total": timeout}}
     return deep_merge(outer, inner)
+
+
+def _only_jumps(tasks: Iterable[Task]) -> bool:
+    """Whether a pipeline can go round without doing anything: every task is a noop, some jump, none waits."""
+    deeds = {rule.then.do for task in tasks for rule in task.rules or ()}
+    return "jump" in deeds and "retry" not in deeds and all(task.kind == "noop" for task in tasks)
 
 
 def _may_fail(node: Node) -> bool:

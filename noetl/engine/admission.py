@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from noetl.engine.circles import going_round
 from noetl.engine.env import Env, Failure, Needs
 from noetl.engine.names import ServerNames, at_gate, at_input
 from noetl.engine.net import CompiledStep
@@ -55,7 +56,7 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
     alone = len(state.waiting) == 1
     for name, group in state.waiting.items():
         step = state.net.compiled(name)
-        if alone and step.straight and len(group) == 1 and not state.runs and state.step_runs < _limit(state):
+        if alone and step.straight and len(group) == 1 and not state.runs and not going_round(state, env.at, 0):
             # One token, nothing else anywhere, nothing to ask: the common case of a chain.
             return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
         events += _examine_group(state, env, step, group)
@@ -151,13 +152,9 @@ def _admitted(state: State, env: Env, step: CompiledStep, names: ServerNames) ->
 def _scheduled(
     state: State, env: Env, step: CompiledStep, group: list[Token], args: dict[str, Any], before: int
 ) -> Iterator[Event]:
-    limit = _limit(state)
-    if state.step_runs + before >= limit:
-        error = error_info(
-            "limit",
-            f"the execution has started {limit:,} step runs; if that is meant, raise "
-            "executor.spec.policy.limits.max_step_runs",
-        )
+    problem = going_round(state, env.at, before)
+    if problem:
+        error = error_info("limit", problem)
         yield from _failed_before_it_began(state, step, group, args, before, error, fatal=True)
         return
     names = at_input(state, env, args)
@@ -231,10 +228,6 @@ def _failed_before_it_began(
     yield StepFailed(
         step=step.step.name, step_run_id=run_id, output=Outcome("error", error=error), fatal=fatal, by_server=True
     )
-
-
-def _limit(state: State) -> int:
-    return state.playbook.executor.limits.max_step_runs
 
 
 def _next_run_id(state: State, step: str, before: int) -> str:

@@ -23,7 +23,7 @@ from noetl.model.playbook import Playbook, Step
 from noetl.model.position import Position
 from noetl.model.reference import Reference
 
-VERSION = 1
+VERSION = 2
 
 
 class _Token(Struct, array_like=True):
@@ -160,6 +160,8 @@ class _State(Struct, array_like=True):
     tokens: int
     fresh: int
     step_runs: int
+    heat: float
+    heated_at: float
     waiting: list[list[_Token]]
     runs: list[_StepRun]
     live: dict[str, int]
@@ -208,6 +210,8 @@ def encode_state(state: State) -> bytes:
             tokens=state.tokens,
             fresh=state.fresh,
             step_runs=state.step_runs,
+            heat=state.heat,
+            heated_at=state.heated_at,
             waiting=[[_from(token, _Token) for token in group] for group in state.waiting.values()],
             runs=[_step_run(each) for each in state.runs.values()],
             live=state.live,

@@ -246,7 +246,7 @@ class State:
 
     __slots__ = (
         "_mask", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
-        "fresh", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook", "processed", "queued",
+        "fresh", "heat", "heated_at", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook", "processed", "queued",
         "refused", "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps",
         "synthesized", "tokens", "waiting", "workload",
     )  # fmt: skip
@@ -272,6 +272,8 @@ class State:
         self.result_step: str | None = None
         self.tokens = 0  # tokens made so far
         self.step_runs = 0  # step runs made so far
+        self.heat = 0.0  # of step runs that repeat one another: see `engine.circles`
+        self.heated_at = 0.0
         self.waiting: dict[str, list[Token]] = {}
         self.fresh = 0  # of these: not looked at yet
         self.runs: dict[str, StepRun] = {}

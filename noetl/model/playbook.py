@@ -29,6 +29,8 @@ Reducer = Literal["sum", "min", "max", "count", "append", "extend", "merge", "an
 DEFAULT_ATTEMPTS = 3
 DEFAULT_MAX_DELAY = 300.0
 DEFAULT_MAX_TASK_RUNS = 100_000
+DEFAULT_MAX_IDLE_TASK_RUNS = 5_000  # of a pipeline that only says what follows: every task is a noop, and none waits
+DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 
 ALL = "*"
@@ -212,13 +214,16 @@ class KeychainEntry(Struct, frozen=True, omit_defaults=True):
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
-    """`executor.spec.policy.limits`, all of it bounded by the installation's own."""
+    """`executor.spec.policy.limits`, all of it bounded by the installation's own.
+
+    Without `max_step_runs` there are two bounds: a high one for all step runs, and a low one for those that follow
+    each other so fast that nothing can have happened between them (`engine.circles`)."""
 
     max_payload_bytes: int = 64 * 1024
     max_hydrate_bytes: int = 64 * 1024 * 1024
     max_iterations: int = 10_000_000
     max_in_flight: int = 10_000
-    max_step_runs: int = 100_000
+    max_step_runs: int | None = None
     max_call_depth: int = MAX_CALL_DEPTH
 
 

@@ -7,6 +7,7 @@ from engine_play import Play, boom, finished, playbook, wrote
 from noetl.engine.advance import BUDGET, advance, begin, fold, outstanding
 from noetl.engine.commands import GoOn
 from noetl.engine.facts import RequestMade
+from noetl.engine.snapshot import encode_state
 from noetl.model.events import (
     CtxPatched,
     ExecutionRequested,
@@ -282,8 +283,45 @@ workflow:
     assert play.state.step_runs == 3001
 
 
+CIRCLE = """
+workflow:
+  - {step: poll, tool: {kind: noop}, next: {arcs: [{step: wait}]}}
+  - {step: wait, tool: {kind: noop}, next: {arcs: [{step: poll}]}}
+"""
+
+
+def test_a_circle_that_runs_as_fast_as_it_can_is_stopped_with_the_limit_to_raise():
+    play = Play(CIRCLE, watch=False).start()
+    while play.status is None:
+        play.at -= 2.0 - 0.004  # a turn takes two seconds here: make it four milliseconds
+        play.do(play.take())
+    error = play.state.error
+    assert (play.status, error.kind) == ("failed", "limit")
+    assert "executor.spec.policy.limits.max_step_runs" in error.message
+    assert 1000 < play.state.step_runs < 1300
+    assert encode_state(fold(play.playbook, play.log)) == encode_state(play.state)
+
+
+def test_a_circle_with_a_wait_in_it_goes_on_for_days():
+    play = Play(CIRCLE, watch=False).start()
+    for _ in range(1200):  # more often than a circle without one may
+        play.at += 30.0
+        play.do(play.take())
+    assert play.status is None
+    assert play.state.heat < 3
+
+
+def test_a_circle_that_is_allowed_goes_on_to_its_limit_at_any_speed():
+    play = Play("executor: {spec: {policy: {limits: {max_step_runs: 1500}}}}\n" + CIRCLE, watch=False).start()
+    while play.status is None:
+        play.at -= 2.0
+        play.do(play.take())
+    assert play.state.step_runs == 1501
+
+
 def test_a_long_decision_is_cut_into_appends_and_a_restart_goes_on_with_it():
     text = """
+executor: {spec: {policy: {limits: {max_step_runs: 5000}}}}
 workflow:
   - step: start
     next:

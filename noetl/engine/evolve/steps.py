@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noetl.engine.circles import cooled
 from noetl.engine.evolve.table import applies
 from noetl.engine.state import Ending, Run, State, StepRecord, StepRun, Token
 from noetl.model.events import NextEvaluated, StepDone, StepFailed, StepScheduled, StepSkipped, StepStarted, TokenParked
@@ -75,6 +76,9 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     if record is None:
         record = state.steps[name] = StepRecord(name)
     record.number += 1
+    if record.number > 1:
+        state.heat = cooled(state, at) + 1
+        state.heated_at = at
     record.open += 1
     state.step_runs += 1
     run_id = event.step_run_id
