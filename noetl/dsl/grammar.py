@@ -170,8 +170,8 @@ _shape(
         "max_in_flight": Key("count", "Most iterations at the same time.", least=1, templated=False),
         "max_step_runs": Key(
             "count",
-            "Most step runs of one execution. Unless it is set: a million, and of those that repeat one another more than "
-            "a thousand only where they are not faster than 50 a second.",
+            "Most step runs of one execution. Unless it is set: a million, and of those that repeat one another more "
+            "than a thousand only where they are not faster than 50 a second.",
             least=1,
             templated=False,
         ),

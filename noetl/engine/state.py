@@ -246,7 +246,8 @@ class State:
 
     __slots__ = (
         "_mask", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
-        "fresh", "heat", "heated_at", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook", "processed", "queued",
+        "fresh", "heat", "heated_at", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook",
+        "processed", "queued",
         "refused", "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps",
         "synthesized", "tokens", "waiting", "workload",
     )  # fmt: skip
