@@ -12,11 +12,13 @@ admin token to `NOETL_HOME/admin.token` (mode 0600), which the command line on t
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -75,9 +77,12 @@ class Tokens:
     def prepare(cls, folder: Path) -> Tokens:
         """Open them; the first time, make the admin's."""
         tokens = cls(folder)
-        if not any(token.role == "admin" for token in tokens.all()):
-            text = tokens.add("admin", "admin")
-            _write_private(folder / ADMIN_FILE, text + "\n")
+        if any(token.role == "admin" for token in tokens.all()):
+            return tokens
+        with tokens._alone():
+            if not any(token.role == "admin" for token in tokens.all()):
+                text = tokens._add("admin", "admin")
+                _write_private(folder / ADMIN_FILE, text + "\n")
         return tokens
 
     def all(self) -> list[Token]:
@@ -89,6 +94,10 @@ class Tokens:
         """Make a token; its text is returned once and never again."""
         if role not in ROLES:
             raise RequestRefused(f"there is no role {role!r}; roles are {', '.join(ROLES)}")
+        with self._alone():
+            return self._add(name, role)
+
+    def _add(self, name: str, role: Role) -> str:
         if any(token.name == name for token in self.all()):
             raise RequestRefused(f"there is a token named {name!r} already; remove it first")
         text = "noetl_" + secrets.token_urlsafe(32)
@@ -98,10 +107,11 @@ class Tokens:
 
     def remove(self, name: str) -> bool:
         """Forget a token; False when there was none."""
-        kept = [token for token in self.all() if token.name != name]
-        if len(kept) == len(self._known):
-            return False
-        self._keep(kept)
+        with self._alone():
+            kept = [token for token in self.all() if token.name != name]
+            if len(kept) == len(self._known):
+                return False
+            self._keep(kept)
         text = admin_token(self._folder)
         if text is not None and key_of(text) not in {token.sha256 for token in kept}:
             (self._folder / ADMIN_FILE).unlink(missing_ok=True)  # it opens nothing any more
@@ -123,6 +133,18 @@ class Tokens:
             self._keys = {name_of(token.sha256): token for token in self._known.values()}
             self._keys_of = self._known
         return self._keys
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Reading and writing is one deed: whoever else changes the tokens waits, in whatever process."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / f".{TOKENS_FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._stamp = None  # two changes may fall into one tick of the file's time
+            yield
+        finally:
+            os.close(descriptor)
 
     def _keep(self, tokens: Iterable[Token]) -> None:
         rows = [{"name": token.name, "role": token.role, "sha256": token.sha256} for token in tokens]

@@ -46,7 +46,7 @@ def cluster_start(servers: int, workers: int, port: str | None, background: bool
         words = ["cluster", "start", "--servers", str(servers), "--workers", str(workers)]
         words += ["--port", str(settings.server_port)]
         holder = fleet.start(local_cluster.HOLDER, words, {"NOETL_DETACHED": "1"})
-        _wait(fleet, holder, servers + workers + 2)
+        _wait(settings, holder, servers + workers + 2)
         _show(fleet, settings)
         return 0
     held = local_cluster.LocalCluster(
@@ -86,10 +86,15 @@ def cluster_status(as_json: bool) -> int:
     """Say what runs, where, and whether it makes progress."""
     from noetl.commands import local_cluster
 
-    fleet = Fleet(_settings().home)
+    home = _settings().home
+    fleet = Fleet(home)
+    members = local_cluster.members(fleet)
+    absent = local_cluster.absent(home, members)
     rows = []
-    for member in local_cluster.members(fleet):
+    for member in members:
         ready, problems = readiness(member.url) if member.url.startswith("http") else (True, [])
+        if member in absent:
+            ready, problems = False, ["has not asked for work"]
         rows.append((member, ready, problems))
     healthy = bool(rows) and fleet.find(local_cluster.HOLDER) is not None and all(ready for _, ready, _ in rows)
     if as_json:
@@ -154,7 +159,9 @@ def _show(fleet: Fleet, settings: Settings) -> None:
     members = local_cluster.members(fleet)
     urls = [member.url for member in members if member.url.startswith("http")]
     workers = sum("-worker-" in member.name for member in members)
-    terminal.note(f"the cluster is ready: {len(urls)} servers, {workers} workers")
+    there = workers - len(local_cluster.absent(settings.home, members))
+    come = f"{workers} workers" if there == workers else f"{there} of {workers} workers"
+    terminal.note(f"the cluster is ready: {len(urls)} servers, {come}")
     for member in members:
         if member.url:
             terminal.note(f"  {member.name.removeprefix(local_cluster.PREFIX):10} {member.url} (process {member.pid})")
@@ -162,14 +169,19 @@ def _show(fleet: Fleet, settings: Settings) -> None:
     terminal.note("  noetl register FILE, noetl execute PATH, noetl executions ... mean this cluster while it runs")
 
 
-def _wait(fleet: Fleet, holder: Member, count: int) -> None:
-    """Until every part runs and every server is ready."""
+def _wait(settings: Settings, holder: Member, count: int) -> None:
+    """Until every part runs, every server is ready and every worker has asked for work."""
     from noetl.commands import local_cluster
 
+    fleet = Fleet(settings.home)
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and fleet.is_alive(holder):
         parts = local_cluster.members(fleet)
-        if len(parts) == count and all(readiness(each.url)[0] for each in parts if each.url.startswith("http")):
+        if (
+            len(parts) == count
+            and all(readiness(each.url)[0] for each in parts if each.url.startswith("http"))
+            and not local_cluster.absent(settings.home, parts)
+        ):
             return
         time.sleep(0.1)
     words = fleet.last_words(holder, 15)

@@ -11,23 +11,26 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from noetl.commands.fleet import Fleet, Member, wait_ready
 from noetl.drivers.services import Nats, Postgres, Server, answers
-from noetl.errors import Conflict, RequestRefused
+from noetl.errors import Conflict, NoetlError, RequestRefused
 
 PREFIX = "cluster-"
 HOLDER = "cluster"  # the process that holds the others
 LOOK_SECONDS = 0.1
 LONGEST_PAUSE = 2.0  # between two starts of something that does not stay up
 STOP_SECONDS = 60.0
+WORKERS_SECONDS = 60.0  # that workers have to ask for work after the servers are ready
 
 Say = Callable[[str], None]
 
@@ -82,7 +85,7 @@ class LocalCluster:
     def __init__(self, home: Path, *, host: str, port: int, servers: int, workers: int, say: Say) -> None:
         self._home = home
         self._fleet = Fleet(home)
-        self._say = lambda words: say(f"{time.strftime('%H:%M:%S')} {words}")
+        self._say: Say = lambda words: say(f"{time.strftime('%H:%M:%S')} {words}")
         folder = home / "cluster"
         known = _secrets(folder)
         self.postgres = Postgres(folder / "postgres", durable=True, password=known["postgres"], keep=True)
@@ -119,6 +122,17 @@ class LocalCluster:
                 process = part.process
                 assert process is not None
                 wait_ready(part.address, lambda process=process: process.poll() is None)  # type: ignore[misc]
+        self._wait_for_workers()
+
+    def _wait_for_workers(self) -> None:
+        """Until every worker has asked a server for work; who does not come in time is told of and not waited for."""
+        deadline = time.monotonic() + WORKERS_SECONDS
+        while missing := absent(self._home, members(self._fleet)):
+            if time.monotonic() > deadline:
+                names = ", ".join(each.name.removeprefix(PREFIX) for each in missing)
+                self._say(f"{names} did not ask for work within {WORKERS_SECONDS:.0f} s; {missing[0].log} may say why")
+                return
+            time.sleep(0.05)
 
     def keep(self, stopped: Callable[[], bool]) -> None:
         """Start again what dies, until told to stop; each part by itself, since some take their time to start."""
@@ -183,6 +197,20 @@ def members(fleet: Fleet) -> list[Member]:
     """The living processes of a cluster, in the order in which they are started."""
     order = ("postgres", "nats", "server", "worker")
     return sorted(fleet.members(PREFIX), key=lambda member: order.index(member.name.split("-")[1]))
+
+
+def absent(home: Path, parts: Sequence[Member]) -> list[Member]:
+    """The workers among these parts that no server of theirs has been asked for work by."""
+    from noetl.api.access import admin_token
+    from noetl.client import Client
+
+    workers = [each for each in parts if each.name.startswith(f"{PREFIX}worker-")]
+    asked: list[str] = []
+    for url in [each.url for each in parts if each.url.startswith("http")] if workers else ():
+        with suppress(NoetlError), Client(url, admin_token(home), timeout=5) as client:
+            asked += [each["worker"] for each in client.workers()]
+    host = socket.gethostname()
+    return [each for each in workers if not any(name.startswith(f"{host}-{each.pid}-") for name in asked)]
 
 
 def stop_left_over(fleet: Fleet) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from noetl.api.access import Tokens
 
 
@@ -39,3 +41,14 @@ def test_the_last_admin_stays_and_a_revoked_ones_file_goes(noetl, tmp_path):
     assert not (home / "admin.token").exists()
     assert [each["name"] for each in noetl("token", "list", "--json").json] == ["boss"]
     assert noetl("token", "revoke", "nobody").code == 2
+
+
+def test_tokens_that_are_made_at_the_same_time_are_all_kept(tmp_path):
+    names = [f"t{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as others:
+        texts = list(others.map(lambda name: Tokens(tmp_path).add(name, "viewer"), names))
+    assert sorted(token.name for token in Tokens(tmp_path).all()) == sorted(names)
+    assert {Tokens(tmp_path).caller(text).name for text in texts} == set(names)
+    with ThreadPoolExecutor(4) as others:
+        list(others.map(Tokens.prepare, [tmp_path / "new"] * 4))
+    assert [token.role for token in Tokens(tmp_path / "new").all()] == ["admin"]

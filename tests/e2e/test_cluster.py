@@ -45,10 +45,12 @@ def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
         shown = json.loads(status.stdout)
         assert (shown["running"], shown["ready"]) == (True, True)
         assert [part["name"] for part in shown["parts"]] == ["postgres", "nats", "server-1", "worker-1"]
+        assert "1 servers, 1 workers" in started.stderr
         again = noetl("start", "--port", str(cluster.port))
         assert again.returncode == 2
         assert "a cluster runs already" in again.stderr
         with closing(cluster.client()) as client:
+            assert len(client.workers()) == 1  # it is not ready before
             execution = client.submit(
                 content="apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x}\n"
                 "workflow: [{step: a, tool: {kind: noop}}]"
