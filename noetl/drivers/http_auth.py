@@ -31,6 +31,8 @@ _KINDS = {
     "oauth2": "oauth2", "oauth": "oauth2", "oauth2_client_credentials": "oauth2", "client_credentials": "oauth2",
     "headers": "headers",
 }  # fmt: skip
+# Words that somebody writes for ways to sign in which this tool does not know: guessing would send the wrong thing.
+_UNKNOWN = frozenset({"digest", "ntlm", "kerberos", "negotiate", "spnego", "hawk", "oauth1", "aws", "aws4", "sigv4"})
 _POINTERS = ("credential", "name", "entry", "key")
 
 
@@ -89,6 +91,9 @@ async def _looked_up(name: str, lookup: Lookup) -> Mapping[str, Any]:
 
 async def _by_fields(fields: Mapping[str, Any], allows: Allows | None) -> Auth:
     declared = str(fields.get("type") or fields.get("auth_type") or fields.get("scheme") or "").lower()
+    if declared in _UNKNOWN:
+        known = "basic, bearer, api_key, oauth2, headers"
+        raise HttpFailure("auth", f"`auth` of type {declared} is not known here: it is one of {known}")
     kind = _KINDS.get(declared) or _guessed(fields)
     if kind == "basic":
         user = _first(fields, "username", "user", "login", "client_id") or ""

@@ -96,7 +96,7 @@ def multipart_body(value: Any, resolve_path: Callable[[str], str]) -> Make:
             _part(str(name), each, resolve_path)  # complain before anything is sent
 
     def make() -> Any:
-        form = aiohttp.FormData(default_to_multipart=True)
+        form = aiohttp.FormData(default_to_multipart=True, quote_fields=False)  # names in UTF-8, as browsers send them
         for name, part in value.items():
             for each in part if isinstance(part, list) else [part]:
                 content, options = _part(str(name), each, resolve_path)

@@ -386,7 +386,9 @@ def _failure_of(failure: Exception, request: Request, gate: _Gate) -> HttpFailur
     if isinstance(failure, aiohttp.ClientConnectorDNSError):
         return HttpFailure("connection", f"the host of {place} is not known: {failure.os_error.strerror or failure}")
     if isinstance(failure, aiohttp.ClientConnectorError):
-        return HttpFailure("connection", f"cannot connect to {place}: {failure.os_error.strerror or failure.os_error}")
+        through = f" through the proxy {shown_url(request.proxy)}" if request.proxy else ""
+        why = failure.os_error.strerror or failure.os_error
+        return HttpFailure("connection", f"cannot connect to {place}{through}: {why}")
     if isinstance(failure, aiohttp.ServerDisconnectedError):
         return HttpFailure("connection", f"{place} closed the connection without an answer")
     if isinstance(failure, aiohttp.ClientPayloadError):

@@ -29,7 +29,7 @@ REQUEST_IDS = frozenset(
 )
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 BODIES = frozenset({"json", "form", "multipart", "body", "data", "payload", "body_base64", "body_file", "body_ref"})
-TLS = frozenset({"verify", "ca", "cert"})
+TLS = frozenset({"verify", "ca", "cert", "key"})
 NO_AUTH = Auth()
 
 
@@ -89,14 +89,24 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
         body=body,
         timeout=call.timeout,
         redirects=MOST_REDIRECTS if redirects in (None, True) else _number(redirects or 0, "redirects"),
-        proxy=given.get("proxy") or None,
+        proxy=_proxy(given["proxy"]) if given.get("proxy") else None,
         tls=True if TLS.isdisjoint(given) else _tls(call, given),
         private=frozenset(name.lower() for name in auth.headers),
     )
     return request, auth
 
 
+def _proxy(url: Any) -> str:
+    if not str(url).lower().startswith(("http://", "https://")):
+        raise HttpFailure(
+            "client_error", f"`proxy` is the URL of an HTTP proxy (http://host:port), not {shown_url(url)!r}"
+        )
+    return str(url)
+
+
 def _tls(call: ToolCall, given: Mapping[str, Any]) -> Any:
+    if given.get("key") and not given.get("cert"):
+        raise HttpFailure("client_error", "`key` is the key of a client certificate, and there is no `cert`")
     files = {name: _file(call, given.get(name)) for name in ("ca", "cert", "key")}
     verify = str(given.get("verify", True)).lower() != "false"
     return client().tls(verify=verify, password=given.get("key_password"), **files)

@@ -872,3 +872,22 @@ def test_calls_share_connections(loop, shop):
         return sum(len(kept) for kept in client().session.connector._conns.values())
 
     assert loop.run(several()) >= 1
+
+
+def test_names_of_files_are_sent_as_they_are(http):
+    parts = good(http(multipart={"f": {"filename": "Größe 5.txt", "content": "x"}}))
+    assert 'filename="Größe 5.txt"' in parts["body"]
+
+
+def test_a_way_to_sign_in_that_is_not_known_is_not_guessed(http):
+    outcome = http(auth={"type": "digest", "username": "u", "password": "p"})
+    assert (
+        outcome.error.kind == "auth" and "digest" in outcome.error.message and "basic, bearer" in outcome.error.message
+    )
+
+
+def test_options_that_could_not_be_followed_are_refused(http):
+    assert "an HTTP proxy" in http(proxy="socks5://127.0.0.1:1").error.message
+    assert "there is no `cert`" in http(key="client.key").error.message
+    down = http("http://shop.internal/", proxy="http://me:pw@127.0.0.1:1").error
+    assert down.kind == "connection" and "through the proxy http://127.0.0.1:1" in down.message
