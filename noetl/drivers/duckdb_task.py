@@ -17,7 +17,7 @@ from noetl.drivers import duckdb as driver
 from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.duckdb import attach_statement, batches, explain
 from noetl.drivers.specs import DUCKDB_NULLS
-from noetl.drivers.sql import ParameterError, bind, quote_column, steers_transaction
+from noetl.drivers.sql import ParameterError, bind, bind_sets, quote_column, steers_transaction
 from noetl.drivers.sqltask import (
     BadInput,
     Limits,
@@ -123,11 +123,11 @@ class _Task:
         used = 0
         for statement in statements:
             statement = statement._replace(text=driver.with_paths(statement.text, self._written))
-            if is_many(statement.params):
-                sets = [bind(statement.text, params, "duckdb") for params in statement.params]
-                await self._do(
-                    cursor, lambda sets=sets: cursor.executemany(sets[0].text, [_bound(one.values) for one in sets])
-                )
+            if is_many(statement, "duckdb"):
+                text, sets = bind_sets(statement.text, statement.params, "duckdb")
+                values = [_bound(one.values) for one in sets]
+                if sets:
+                    await self._do(cursor, lambda text=text, values=values: cursor.executemany(text, values))
                 results.append(Result(row_count=len(sets)))
                 continue
             bound = bind(statement.text, statement.params, "duckdb", used=used)

@@ -7,6 +7,7 @@ import re
 import select
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -195,10 +196,10 @@ def adapted(value: Any, *, json: bool = False) -> Any:
     if isinstance(value, Mapping):
         return Jsonb(dict(value))
     if isinstance(value, list | tuple):
-        if (
-            any(isinstance(item, Mapping) for item in value)
-            or len({type(item) for item in value if item is not None}) > 1
-        ):
+        kinds = {type(item) for item in value if item is not None}
+        if kinds == {int, float}:  # numbers all the same
+            return [None if item is None else Decimal(repr(item)) for item in value]
+        if any(issubclass(kind, Mapping) for kind in kinds) or len(kinds) > 1:
             return Jsonb(list(value))
         return list(value)
     return value

@@ -28,7 +28,7 @@ from noetl.drivers.postgres import (
     run_statement,
 )
 from noetl.drivers.specs import EXACTLY_ONCE, PG_NULLS
-from noetl.drivers.sql import ParameterError, bind, first_word, leaves_traces, steers_transaction, tokens
+from noetl.drivers.sql import ParameterError, bind, bind_sets, first_word, leaves_traces, steers_transaction, tokens
 from noetl.drivers.sqltask import (
     BadInput,
     Limits,
@@ -153,7 +153,7 @@ class _Task:
         results = []
         used = 0
         for statement in statements:
-            if is_many(statement.params):
+            if is_many(statement, "postgres"):
                 results.append(await self._many(connection, statement))
                 continue
             result, taken = await self._one(connection, statement, limits, used)
@@ -178,12 +178,14 @@ class _Task:
     async def _many(self, connection: psycopg.AsyncConnection[Any], statement: Statement) -> Result:
         """One statement for each of many parameter sets, sent without waiting in between."""
 
-        sets = [bind(statement.text, params) for params in statement.params]
+        text, sets = bind_sets(statement.text, statement.params)
+        if not sets:
+            return Result()
         values = [
             [adapted(value, json=number in bound.json) for number, value in enumerate(bound.values)] for bound in sets
         ]
         cursor = psycopg.AsyncRawCursor(connection)
-        await cursor.executemany(sets[0].text, values)
+        await cursor.executemany(text, values)
         self.call.host.progress(rows=cursor.rowcount)
         return Result(row_count=max(cursor.rowcount, 0))
 

@@ -153,6 +153,20 @@ def bind(statement: str, params: Any, dialect: Dialect = "postgres", *, used: in
     return Bound("".join(pieces), values, frozenset(json))
 
 
+def bind_sets(statement: str, sets: Sequence[Any], dialect: Dialect = "postgres") -> tuple[str, list[Bound]]:
+    """The statement and its values for each of many parameter sets, which all have the same parameters."""
+    bound = [bind(statement, params, dialect) for params in sets]
+    for number, one in enumerate(bound):
+        if one.text != bound[0].text:
+            raise ParameterError(f"parameter set {number} of `params` has other names than the first one")
+    return bound[0].text if bound else statement, bound
+
+
+def takes_sets(statement: str, dialect: Dialect = "postgres") -> bool:
+    """Whether a statement has parameters, so that an empty list of parameter sets runs it not at all."""
+    return any(token.kind in ("named", "positional") for token in tokens(statement, dialect))
+
+
 def _parameter(token: Token, params: Any, position: int) -> str | int | None:
     """The key in `params` that this piece of text stands for; None if it is just text."""
     if token.kind in ("colon", "dollared"):

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from noetl.drivers.specs import SQLITE_BUSY, SQLITE_NULLS
-from noetl.drivers.sql import ParameterError, bind, first_word, quote_column, steers_transaction
+from noetl.drivers.sql import ParameterError, bind, bind_sets, first_word, quote_column, steers_transaction
 from noetl.drivers.sqlite import Rows, adapted, columns_of, connect, explain
 from noetl.drivers.sqltask import (
     BadInput,
@@ -98,10 +98,12 @@ class _Task:
         results: list[Result] = []
         used = 0
         for statement in statements:
-            if is_many(statement.params):
-                sets = [bind(statement.text, params, "sqlite") for params in statement.params]
+            if is_many(statement, "sqlite"):
+                text, sets = bind_sets(statement.text, statement.params, "sqlite")
                 values = [[adapted(value) for value in one.values] for one in sets]
-                text = sets[0].text
+                if not sets:
+                    results.append(Result())
+                    continue
                 cursor = await self._do(
                     connection, lambda text=text, values=values: connection.executemany(text, values)
                 )

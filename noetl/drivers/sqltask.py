@@ -17,7 +17,7 @@ from msgspec import Struct, json, structs, to_builtins
 
 from noetl.drivers import tables
 from noetl.drivers.specs import COMMAND, INLINE_BYTES, INLINE_ROWS
-from noetl.drivers.sql import Dialect, split
+from noetl.drivers.sql import Dialect, split, takes_sets
 from noetl.expr.views import KEYS
 from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference
@@ -74,11 +74,14 @@ async def _script(call: ToolCall, script: Mapping[str, Any]) -> str:
         raise BadInput(f"the script {uri} cannot be read: {failure.strerror or failure}") from None
 
 
-def is_many(params: Any) -> bool:
-    """Whether `params` is a list of parameter sets rather than one."""
-    return (
-        isinstance(params, list | tuple) and bool(params) and all(isinstance(item, Mapping | list) for item in params)
-    )
+def is_many(statement: Statement, dialect: Dialect) -> bool:
+    """Whether `params` is a list of parameter sets (maybe of none) rather than one."""
+    params = statement.params
+    if not isinstance(params, list | tuple):
+        return False
+    if not params:
+        return takes_sets(statement.text, dialect)
+    return all(isinstance(item, Mapping | list) for item in params)
 
 
 def flag(value: Any, default: bool) -> bool:
