@@ -20,7 +20,7 @@ from noetl.api.documents import answer, page
 from noetl.api.guard import caller_of
 from noetl.api.parts import Parts, needs, parts_of
 from noetl.api.streams import KEEP_ALIVE, STREAM, After, LastEventId, streamed
-from noetl.control.documents import execution_document, summary_document
+from noetl.control.documents import execution_document, row_of, summary_document
 from noetl.control.requests import Submission
 from noetl.drivers.tracing import is_traceparent
 from noetl.errors import NotFound, RequestRefused
@@ -212,7 +212,7 @@ async def executions(
     )
     found = await parts_of(request).orchestrator.executions(where)
     following = found[limit - 1].execution_id if len(found) > limit else None
-    return answer(page([summary_document(each) for each in found[:limit]], following))
+    return answer(page([row_of(each) for each in found[:limit]], following))
 
 
 @router.get("/api/executions/{execution_id}", summary="One execution: steps, ctx, output")

@@ -19,8 +19,6 @@ from noetl.ports import CredentialStore
 
 T = TypeVar("T")
 
-DESKS = 2  # texts that are read beside the loop at the same time
-
 
 class Parts(Struct):
     """One per server; routes find it as `request.app.state.parts`."""
@@ -33,13 +31,11 @@ class Parts(Struct):
     schedules: Schedules | None = None
     webhooks: Webhooks | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    desk: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DESKS))
     told: asyncio.Task[Any] | None = None  # waits for `stopping`, once for everybody
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
-        async with self.desk:
-            return await asyncio.to_thread(work)
+        return await self.orchestrator.catalogue.aside(work)
 
     async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:
         """What is waited for; when the server stops meanwhile, nobody is kept waiting."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
+DESKS = 2  # texts that are read beside the loop at the same time
+SHORT = 4_000  # characters of a text that is compiled sooner than somebody else is asked to
+
 Files = Callable[[str, str], Awaitable[tuple[str, str] | None]]
 """(path as written, file of the caller) -> text and file; None when there is none."""
 
@@ -56,19 +59,22 @@ class Catalogue:
         self._compiled: OrderedDict[tuple[str, bool, bool], Playbook] = OrderedDict()  # digest, strict, legacy
         self._encoded: OrderedDict[str, bytes] = OrderedDict()
         self._kept: OrderedDict[str, None] = OrderedDict()
+        self._desk = asyncio.Semaphore(DESKS)
         self._lookups: dict[tuple[str, int | None], _Lookup] = {}
 
     # ── compiling ───────────────────────────────────────────────────────────────────────
 
     def compile(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
         """The compiled playbook; InvalidPlaybook has all diagnostics."""
-        digest = digest_of(source)
-        known = self._compiled.get((digest, strict, legacy))
+        known = self._compiled.get((digest_of(source), strict, legacy))
         if known is not None:
             return known
-        compilation = self.check(source, strict=strict, legacy=legacy)
+        return self._made(source, self.check(source, strict=strict, legacy=legacy), strict, legacy)
+
+    def _made(self, source: Source, compilation: Compilation, strict: bool, legacy: bool) -> Playbook:
         if compilation.playbook is None:
             raise InvalidPlaybook(compilation.diagnostics)
+        digest = digest_of(source)
         playbook = msgspec.structs.replace(compilation.playbook, digest=digest, file=source.file)
         self._remember(self._compiled, (digest, strict, legacy), playbook)
         return playbook
@@ -79,13 +85,25 @@ class Catalogue:
 
         return compile_playbook(source.text, file=source.file, specs=self._specs(), strict=strict, legacy=legacy)
 
+    async def compiled(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
+        """The same, while others go on: a long text is compiled beside the loop."""
+        if len(source.text) <= SHORT or (digest_of(source), strict, legacy) in self._compiled:
+            return self.compile(source, strict=strict, legacy=legacy)
+        compilation = await self.aside(lambda: self.check(source, strict=strict, legacy=legacy))
+        return self._made(source, compilation, strict, legacy)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
+        async with self._desk:
+            return await asyncio.to_thread(work)
+
     async def load(self, digest: str) -> Playbook:
         """The playbook an execution was started from."""
         for mode in _MODES:
             known = self._compiled.get((digest, *mode))
             if known is not None:
                 return known
-        return self.compile(await self.source(digest), legacy=True)
+        return await self.compiled(await self.source(digest), legacy=True)
 
     async def source(self, digest: str) -> Source:
         """The text an execution was started from."""
@@ -161,7 +179,7 @@ class Catalogue:
         self, source: Source, at: float, *, strict: bool = False, legacy: bool = False
     ) -> StoredPlaybook:
         """A new version under the playbook's own path; InvalidPlaybook when it has errors."""
-        playbook = self.compile(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
+        playbook = await self.compiled(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
         return await self._playbooks.register(playbook.path, playbook.digest, source.text, at)
 
     def _remember(self, cache: OrderedDict[K, T], key: K, value: T) -> None:

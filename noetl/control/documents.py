@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -17,24 +18,55 @@ def when(at: float | None) -> str | None:
     return instant(at) if at is not None else None
 
 
+class Row(msgspec.Struct, gc=False):
+    """One row of the list of executions. Pages of thousands are made of them, so nothing is rendered before it is
+    encoded."""
+
+    execution_id: str
+    path: str
+    version: str | None
+    status: str
+    started_at: datetime | str
+    ended_at: datetime | str | None
+    duration_ms: float | None
+    error: str | None
+    parent: str | None
+    playbook: str
+    steps_done: int
+    steps_running: int
+    seq: int
+
+
+def row_of(summary: ExecutionSummary) -> Row:
+    """An execution as a row."""
+    began, ended = summary.started_at, summary.ended_at
+    return Row(
+        summary.execution_id,
+        summary.path,
+        summary.version,
+        summary.status,
+        _moment(began),
+        _moment(ended) if ended is not None else None,
+        round(1000 * (ended - began), 3) if ended is not None else None,
+        summary.error,
+        summary.parent,
+        summary.playbook,
+        summary.steps_done,
+        summary.steps_running,
+        summary.seq,
+    )
+
+
+def _moment(at: float) -> datetime | str:
+    """What is encoded as `when(at)`: a whole second would lose its zeros."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment if moment.microsecond else instant(at)
+
+
 def summary_document(summary: ExecutionSummary) -> dict[str, Any]:
-    """One row of the list of executions."""
-    ended = summary.ended_at
-    return {
-        "execution_id": summary.execution_id,
-        "path": summary.path,
-        "version": summary.version,
-        "status": summary.status,
-        "started_at": when(summary.started_at),
-        "ended_at": when(ended),
-        "duration_ms": round(1000 * (ended - summary.started_at), 3) if ended is not None else None,
-        "error": summary.error,
-        "parent": summary.parent,
-        "playbook": summary.playbook,
-        "steps_done": summary.steps_done,
-        "steps_running": summary.steps_running,
-        "seq": summary.seq,
-    }
+    """A row as data."""
+    document: dict[str, Any] = msgspec.to_builtins(row_of(summary))
+    return document
 
 
 def execution_document(summary: ExecutionSummary, progress: Progress) -> dict[str, Any]:

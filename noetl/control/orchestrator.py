@@ -140,7 +140,7 @@ class Orchestrator:
             if known is not None:
                 return await self._same_request(known, submission)
         source = await source_of(submission, self.catalogue)
-        playbook = self.catalogue.compile(source, strict=submission.strict, legacy=submission.legacy)
+        playbook = await self.catalogue.compiled(source, strict=submission.strict, legacy=submission.legacy)
         fact = await first_fact(submission, source, playbook, self._keychain)
         if self.catalogue.has_kept(playbook):
             return await self._begin(playbook, fact, submission)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from noetl.control.catalogue import Catalogue
+from noetl.control.catalogue import SHORT, Catalogue, Source
+from noetl.control.requests import Submission
+from noetl.dsl.compile import Compilation
 from noetl.ports import StoredPlaybook
+from tests.control.conftest import make_orchestrator
 
 
 class Slow:
@@ -69,3 +73,33 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_only():
         assert await second is None
 
     asyncio.run(asyncio.wait_for(story(), 10))
+
+
+@pytest.mark.parametrize("asked", ["submit", "register"])
+def test_while_a_long_text_is_compiled_others_are_answered(asked, monkeypatch):
+    head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x, path: x}\n"
+    short = head + "workflow: [{step: a, tool: {kind: noop}}]\n"
+    long = short + "# " + "x" * SHORT
+    answered = threading.Event()
+    check = Catalogue.check
+
+    def held_up(self: Catalogue, source: Source, **how: bool) -> Compilation:
+        if len(source.text) > SHORT:
+            assert answered.wait(10), "nobody was answered meanwhile"
+        return check(self, source, **how)
+
+    async def story() -> None:
+        monkeypatch.setattr(Catalogue, "check", held_up)
+        orchestrator = make_orchestrator()
+        if asked == "submit":
+            slow = asyncio.ensure_future(orchestrator.submit(Submission(text=long)))
+        else:
+            slow = asyncio.ensure_future(orchestrator.catalogue.register(Source(long), 0.0))
+        await asyncio.sleep(0)
+        assert await orchestrator.submit(Submission(text=short))
+        assert not slow.done()
+        answered.set()
+        assert await slow
+        await orchestrator.close()
+
+    asyncio.run(asyncio.wait_for(story(), 30))

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from noetl import open_local
-from noetl.control.documents import execution_document, result_of, summary_document, summary_of
+from noetl.control.documents import execution_document, result_of, row_of, summary_document, summary_of, when
 from noetl.model.events import envelope, recorded_of
+from noetl.ports import ExecutionSummary
 
 TEXT = """\
 apiVersion: noetl.io/v2
@@ -63,3 +64,11 @@ async def _read_back():
             == summary_document(summary)["error"]
             == document["error"]["message"]
         )
+
+
+@pytest.mark.parametrize(
+    "at", [0.0, 1.0, 1_763_272_800.0, 1_763_272_800.000001, 1_763_272_800.9999999, 1_763_272_801.25]
+)
+def test_a_row_tells_its_instants_as_every_document_does(at):
+    row = msgspec.json.decode(msgspec.json.encode(row_of(ExecutionSummary("7", "p", "success", at, ended_at=at))))
+    assert (row["started_at"], row["ended_at"], row["duration_ms"]) == (when(at), when(at), 0.0)
