@@ -463,9 +463,11 @@ def _laid_over(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
 
 
 def _only_jumps(tasks: Iterable[Task]) -> bool:
-    """Whether a pipeline can go round without doing anything: every task is a noop, some jump, none waits."""
-    deeds = {rule.then.do for task in tasks for rule in task.rules or ()}
-    return "jump" in deeds and "retry" not in deeds and all(task.kind == "noop" for task in tasks)
+    """Whether a pipeline jumps without ever asking and does nothing besides: what goes round here never stops."""
+    rules = [rule for task in tasks for rule in task.rules or ()]
+    deeds = {rule.then.do for rule in rules}
+    asks = any(rule.when is not None for rule in rules)
+    return "jump" in deeds and "retry" not in deeds and not asks and all(task.kind == "noop" for task in tasks)
 
 
 def _may_fail(node: Node) -> bool:

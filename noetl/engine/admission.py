@@ -56,7 +56,7 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
     alone = len(state.waiting) == 1
     for name, group in state.waiting.items():
         step = state.net.compiled(name)
-        if alone and step.straight and len(group) == 1 and not state.runs and not going_round(state, env.at, 0):
+        if alone and step.straight and len(group) == 1 and not state.runs and not going_round(state, name, env.at, 0):
             # One token, nothing else anywhere, nothing to ask: the common case of a chain.
             return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
         events += _examine_group(state, env, step, group)
@@ -152,7 +152,7 @@ def _admitted(state: State, env: Env, step: CompiledStep, names: ServerNames) ->
 def _scheduled(
     state: State, env: Env, step: CompiledStep, group: list[Token], args: dict[str, Any], before: int
 ) -> Iterator[Event]:
-    problem = going_round(state, env.at, before)
+    problem = going_round(state, step.step.name, env.at, before)
     if problem:
         error = error_info("limit", problem)
         yield from _failed_before_it_began(state, step, group, args, before, error, fatal=True)

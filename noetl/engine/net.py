@@ -107,7 +107,7 @@ def _levels(loop: Loop | None) -> Iterable[Loop]:
 class Net:
     """Steps by name, and who can reach whom."""
 
-    __slots__ = ("_compiled", "_origins", "bits", "playbook", "steps")
+    __slots__ = ("_compiled", "_endless", "_origins", "bits", "playbook", "steps")
 
     def __init__(self, playbook: Playbook, extra: Mapping[str, Step] | None = None) -> None:
         self.playbook = playbook
@@ -115,6 +115,7 @@ class Net:
         self._compiled: dict[str, CompiledStep] = {}
         self.bits: dict[str, int] = {}  # each step's bit, once somebody asked
         self._origins: dict[str, int] | None = None
+        self._endless: frozenset[str] | None = None
 
     def extended(self, extra: Mapping[str, Step]) -> Net:
         """This net with synthesized steps in it."""
@@ -128,6 +129,27 @@ class Net:
         if known is None:
             known = self._compiled[name] = CompiledStep(self.steps[name])
         return known
+
+    def endless(self, name: str) -> bool:
+        """Whether a token at this step goes on for ever, whatever the data: no gate, no guard and no end is ahead."""
+        if self._endless is None:
+            self._endless = frozenset(self._without_end())
+        return name in self._endless
+
+    def _without_end(self) -> set[str]:
+        onward = {
+            name: [arc.target for arc in step.router.arcs]
+            for name, step in self.steps.items()
+            if any(arc.when is None for arc in step.router.arcs)
+            and not step.admission.rules
+            and not step.admission.once
+        }
+        while True:
+            ended = [name for name, targets in onward.items() if not all(target in onward for target in targets)]
+            if not ended:
+                return set(onward)
+            for name in ended:
+                del onward[name]
 
     def origins(self, target: str) -> int:
         """The bits of all other steps from which some arcs lead to `target`."""

@@ -29,7 +29,7 @@ Reducer = Literal["sum", "min", "max", "count", "append", "extend", "merge", "an
 DEFAULT_ATTEMPTS = 3
 DEFAULT_MAX_DELAY = 300.0
 DEFAULT_MAX_TASK_RUNS = 100_000
-DEFAULT_MAX_IDLE_TASK_RUNS = 5_000  # of a pipeline that only says what follows: every task is a noop, and none waits
+DEFAULT_MAX_IDLE_TASK_RUNS = 5_000  # of a pipeline of noop tasks that jump without asking: it never ends by itself
 DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 

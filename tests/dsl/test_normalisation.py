@@ -163,15 +163,17 @@ def test_the_nearest_max_task_runs_bounds_a_pipeline():
 def test_a_pipeline_that_does_nothing_but_jump_is_bounded_sooner():
     jump = "spec: { policy: { rules: [{ else: { then: { do: jump, to: again } } }] } }"
     wait = "spec: { policy: { rules: [{ when: '{{ now() }}', then: { do: retry, delay: 5 } }] } }"
+    asked = "spec: { policy: { rules: [{ when: '{{ iter.n < 9000 }}', then: { do: jump, to: again } }] } }"
     text = "workflow:\n"
     for step, (tasks, following) in {
         "idle": (f"{{ name: again, kind: noop, {jump} }}", "works"),
         "works": (f"{{ name: again, kind: python, code: 'result = 1' }}, {{ name: b, kind: noop, {jump} }}", "waits"),
-        "waits": (f"{{ name: again, kind: noop, {wait} }}, {{ name: b, kind: noop, {jump} }}", "plain"),
+        "waits": (f"{{ name: again, kind: noop, {wait} }}, {{ name: b, kind: noop, {jump} }}", "asks"),
+        "asks": (f"{{ name: again, kind: noop, {asked} }}", "plain"),
     }.items():
         text += f"  - {{ step: {step}, tool: [{tasks}], next: {{ arcs: [{{ step: {following} }}] }} }}\n"
     playbook, _ = lowered(text + "  - { step: plain, tool: { kind: noop } }\n")
-    assert [step.max_task_runs for step in playbook.steps] == [5_000, 100_000, 100_000, 100_000]
+    assert [step.max_task_runs for step in playbook.steps] == [5_000, *[100_000] * 4]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_play import Play, boom, finished, playbook, wrote
 
 from noetl.engine.advance import BUDGET, advance, begin, fold, outstanding
 from noetl.engine.commands import GoOn
 from noetl.engine.facts import RequestMade
+from noetl.engine.net import Net
 from noetl.engine.snapshot import encode_state
 from noetl.model.events import (
     CtxPatched,
@@ -300,6 +302,53 @@ def test_a_circle_that_runs_as_fast_as_it_can_is_stopped_with_the_limit_to_raise
     assert "executor.spec.policy.limits.max_step_runs" in error.message
     assert 1000 < play.state.step_runs < 1300
     assert encode_state(fold(play.playbook, play.log)) == encode_state(play.state)
+
+
+def test_a_circle_that_can_be_left_may_turn_as_fast_as_it_can():
+    text = """
+workflow:
+  - step: turn
+    tool: {kind: noop}
+    next:
+      arcs:
+      - {step: turn, when: "{{ ctx.n | default(0) < 1400 }}", set: {ctx.n: "{{ ctx.n | default(0) + 1 }}"}}
+"""
+    play = Play(text, watch=False).start()
+    while play.status is None:
+        play.at -= 2.0 - 0.001
+        play.do(play.take())
+    assert (play.status, play.state.step_runs) == ("success", 1401)
+
+
+@pytest.mark.parametrize(
+    ("steps", "endless"),
+    [
+        ({"a": "[{step: b}]", "b": "[{step: a}]"}, "a b"),
+        ({"first": "[{step: a}]", "a": "[{step: a}]"}, "first a"),
+        ({"a": "[{step: b}]", "b": "[]"}, ""),
+        ({"a": "[{step: b, when: '{{ true }}'}]", "b": "[{step: a}]"}, ""),
+        ({"a": "[{step: a}, {step: b, when: '{{ ctx.x }}'}]", "b": "[]"}, ""),
+        ({"a": "[{step: b, when: '{{ ctx.x }}'}, {step: a}]", "b": "[{step: a}]"}, "a b"),
+    ],
+)
+def test_the_net_knows_from_where_no_end_is_ahead(steps, endless):
+    lines = [f"  - {{step: {name}, tool: {{kind: noop}}, next: {{arcs: {arcs}}}}}" for name, arcs in steps.items()]
+    net = Net(playbook("workflow:\n" + "\n".join(lines)))
+    assert [name for name in steps if net.endless(name)] == endless.split()
+
+
+def test_a_gate_is_a_way_out_of_a_circle():
+    net = Net(
+        playbook("""
+workflow:
+  - {step: a, tool: {kind: noop}, next: {arcs: [{step: b}]}}
+  - step: b
+    spec: {policy: {admit: {rules: [{when: "{{ ctx.n < 5 }}", then: {allow: true}}]}}}
+    tool: {kind: noop}
+    next: {arcs: [{step: a}]}
+""")
+    )
+    assert not net.endless("a")
 
 
 def test_a_circle_with_a_wait_in_it_goes_on_for_days():
