@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from noetl.api import (
     credentials,
@@ -53,7 +54,6 @@ def create_app(
         version=version,
         summary="Run playbooks, and see exactly what happened.",
         lifespan=lifespan,
-        root_path=root_path,
         openapi_url=None,  # ours needs a token, like every other route
     )
     for module in (
@@ -72,4 +72,19 @@ def create_app(
     app.add_middleware(Direct, routes=[*(each for each in worked if "POST" in (each.methods or ())), executions.DIRECT])
     app.add_middleware(Guard, tokens=tokens, hosts=hosts)
     app.add_middleware(Telling)
+    if root_path:
+        app.add_middleware(_Below, prefix=root_path)
     return app
+
+
+class _Below:
+    """ASGI middleware: the path below which a proxy shows us, whether or not the proxy takes it away."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Say where we are."""
+        scope["root_path"] = self._prefix
+        await self._app(scope, receive, send)
