@@ -8,6 +8,7 @@
     │   ├── SecretUnavailable  keychain entries that cannot be had, each with its reason
     │   └── Conflict           it exists already, or is in a state that forbids the request
     ├── VersionConflict        somebody appended first; reload and decide again
+    ├── LimitReached           somebody took the last slot first; decide again with what is left
     ├── LeaseLost              a run was given to another worker; stop working on it
     ├── TemplateError          a template could not be evaluated (kind: template)
     ├── PayloadUnavailable        a stored payload is missing, corrupt or too large to hydrate
@@ -70,6 +71,14 @@ class VersionConflict(NoetlError):
         self.execution_id = execution_id
         self.expected = expected
         self.actual = actual
+
+
+class LimitReached(NoetlError):
+    """An append would take more of a limited key than there is."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the limit of {key} is reached")
+        self.key = key
 
 
 class LeaseLost(NoetlError):

@@ -165,7 +165,7 @@ async def open_local(
     `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions,
     or with the one that is named (and what ran beside it); Conflict when its process is alive.
     `watcher` hears what tools print. `load`, `keychain` and `clock` stand in for the installation's own, in tests."""
-    from noetl.backends import open_owners, open_stores
+    from noetl.backends import open_owners, open_stores, open_triggers
     from noetl.backends.keychain import InstalledCredentials, open_keychain
     from noetl.backends.queue.memory import MemoryRunQueue
     from noetl.backends.results import open_results
@@ -198,10 +198,12 @@ async def open_local(
             files=find_file,
             lease_seconds=None,
             process=owners.claim() if owners is not None and work else None,
+            limits=open_triggers(events),
             acts=work,
         )
         closing.append(orchestrator.close)
         if work:
+            await orchestrator.heed_limits()
             closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher, load, clock))
             if owners is not None:
                 closing.append(await _listen(orchestrator))

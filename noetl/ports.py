@@ -49,6 +49,15 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     error: str | None = None
     steps_done: int = 0
     steps_running: int = 0
+    held: dict[str, int] | None = None  # slots of what can be limited (`pool gpu`) that its runs hold now
+
+
+class Take(Struct, frozen=True, gc=False):
+    """Slots of a limited key that an append adds to what is held, and how many may be held in all."""
+
+    key: str
+    count: int
+    most: int
 
 
 class Append(Struct, frozen=True, gc=False):
@@ -59,6 +68,7 @@ class Append(Struct, frozen=True, gc=False):
     events: tuple[Recorded, ...]
     summary: ExecutionSummary
     was: str | None = None  # the status in the row that this one replaces; None: not known
+    takes: tuple[Take, ...] = ()  # limits that must hold in its own transaction, for what it takes
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
@@ -77,7 +87,7 @@ class EventStore(Protocol):
 
     async def append(self, append: Append) -> None:
         """Add events at `expected_seq`; VersionConflict when somebody was first,
-        Conflict when a new execution's `key` is taken."""
+        Conflict when a new execution's `key` is taken, LimitReached when it takes more than there is."""
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order."""
@@ -103,6 +113,12 @@ class EventStore(Protocol):
 
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
+
+    async def holders(self, key: str) -> list[ExecutionSummary]:
+        """The unfinished executions that hold slots of a key (`held` in their rows), oldest first."""
+
+    async def held(self, keys: Sequence[str]) -> dict[str, int]:
+        """How many slots of each key are held now, by all unfinished executions together."""
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Executions that ended before that instant and that nobody needs any more, oldest first; a child is needed
@@ -318,6 +334,16 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     pool: str = "default"
     affinity: str | None = None  # runs with the same word stay on one worker; the engine sees to it
     since: float = 0.0  # when it began to wait, in seconds since the epoch; 0: not known
+    limit: str | None = None  # it stands in the line of this key, whose limit is reached; or was let out of it
+    turn: int | None = None  # its place in that line; whoever puts it back there gives it back
+
+
+class LineDepth(Struct, frozen=True):
+    """How much waits because a limit is reached, and since when the first of it waits."""
+
+    key: str
+    runs: int
+    since: float | None = None
 
 
 class PoolDepth(Struct, frozen=True):
@@ -333,7 +359,16 @@ class RunQueue(Protocol):
     the log, what is here twice is leased once."""
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
-        """Let them wait (one that waits already waits once)."""
+        """Let them wait (one that waits already waits once); those with a `limit` stand in its line, where nobody
+        takes them before they are let out."""
+
+    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+        """Let the first `most` runs of a line wait for workers again, fair between executions; how many.
+
+        `whole`: so many executions, first come, first served, each with all its runs. `also`: all runs of these."""
+
+    async def lines(self) -> list[LineDepth]:
+        """Every limit in whose line somebody stands."""
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs of the claim's pool that wait now, fair between executions."""
@@ -345,7 +380,7 @@ class RunQueue(Protocol):
         """Forget these runs of an execution, or all of them."""
 
     async def depths(self) -> list[PoolDepth]:
-        """Every pool in which something waits."""
+        """Every pool in which something waits for workers."""
 
     async def close(self) -> None:
         """Let go; who watches is woken, and nothing is there."""

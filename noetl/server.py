@@ -166,6 +166,8 @@ class Server:
                 lease_seconds=settings.server_lease_seconds,
                 process=number,
                 signs=cluster,
+                limits=triggers,
+                bell=getattr(events, "database", None),
             )
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             clock = RealClock()
@@ -180,6 +182,7 @@ class Server:
                 WorkOverNats(bus, self.parts, app.state.roster).start()
                 bus.start()
                 closing.push_async_callback(bus.stop_answering)
+            await orchestrator.heed_limits()
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
             metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()

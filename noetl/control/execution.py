@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from msgspec import Struct
 
 from noetl.control.answers import Answer
 from noetl.control.catalogue import Catalogue
+from noetl.control.lines import Lines
 from noetl.control.recorder import Recorder
 from noetl.control.views import project
-from noetl.drivers import metrics
+from noetl.drivers import metrics, tracing
 from noetl.engine.advance import advance, fold
 from noetl.engine.commands import GoOn
 from noetl.engine.decision import Decision
-from noetl.engine.facts import ClaimAny, Fact, Reply
+from noetl.engine.facts import ClaimAny, Fact, Reply, RequestMade
+from noetl.engine.room import held
 from noetl.engine.state import State, begin
-from noetl.errors import CorruptLog, NoetlError, NotFound, StoreUnavailable, VersionConflict
+from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUnavailable, VersionConflict
 from noetl.model.playbook import Playbook
 from noetl.ports import Append, Clock, EventStore, ExecutionSummary
 
@@ -45,6 +47,7 @@ class Parts(Struct, frozen=True):
     recorder: Recorder
     clock: Clock
     draws: Any
+    lines: Lines
     shared: bool = False  # other processes append to the same executions
 
 
@@ -102,16 +105,37 @@ class Execution:
             self.forget()
         return await self.load()
 
-    async def begin(self, playbook: Playbook, fact: Fact, key: str | None) -> Decision:
+    async def begin(self, playbook: Playbook, fact: RequestMade, key: str | None) -> Decision:
         """The first decision of a new execution; VersionConflict when the id is taken."""
-        self.state = begin(playbook, self.id)
-        self.summary = ExecutionSummary(execution_id=self.id, path="", status="pending", started_at=0.0, key=key)
-        return await self._decide([fact])
+        shut: set[str] = set()
+        caller = fact.request.parent.execution_id if fact.request.parent is not None else None
+        row = ExecutionSummary(self.id, playbook.path, "pending", started_at=0.0, key=key, parent=caller)
+        while True:
+            self.state = begin(playbook, self.id)
+            self.summary = row
+            try:
+                return await self._decide([fact], shut)
+            except LimitReached as full:
+                shut.add(full.key)
 
     def forget(self) -> None:
         """Drop the cached state."""
         self.state = None
         self.summary = None
+
+    def trace(self, active: tracing.Tracing) -> None:
+        """Tell of an execution that has ended, as a whole."""
+        summary, state = self.summary, self.state
+        if summary is None or state is None or state.request is None or summary.ended_at is None:
+            return
+        active.execution(
+            self.id,
+            state.request.trace,
+            path=summary.path,
+            status=summary.status,
+            started_at=summary.started_at,
+            ended_at=summary.ended_at,
+        )
 
     # ── the pump ────────────────────────────────────────────────────────────────────────
 
@@ -142,24 +166,29 @@ class Execution:
             answer.give(reply)
 
     async def _decide_until_written(self, facts: list[Fact]) -> Decision:
+        shut: set[str] = set()
         for _ in range(MAX_CONFLICTS):
             await self.load()
             try:
-                return await self._decide(facts)
+                return await self._decide(facts, shut)
             except VersionConflict:
                 metrics.CONFLICTS.add()
                 self.forget()  # somebody else was first: read what they wrote, decide again
+            except LimitReached as full:
+                shut.add(full.key)  # somebody else took the last slot: decide again without it
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} other writers were first in a row")
 
-    async def _decide(self, facts: list[Fact]) -> Decision:
+    async def _decide(self, facts: list[Fact], shut: Set[str] = frozenset()) -> Decision:
         state, summary = self.state, self.summary
         assert state is not None
+        lines = self._parts.lines
+        room = await lines.room(state, summary, shut) if lines.most else None
         offers = self._offers()
         try:
             asked = [*facts, *(offer.fact for offer in offers)] if offers else facts
             before = state.seq
             began = time.perf_counter()
-            decision = advance(state, asked, at=self._parts.clock.now(), draws=self._parts.draws)
+            decision = advance(state, asked, at=self._parts.clock.now(), draws=self._parts.draws, room=room)
             metrics.DECISION.observe(time.perf_counter() - began)
             while decision.needs:
                 answers = await self._parts.recorder.answers(decision.needs, self.id, state.playbook)
@@ -168,9 +197,13 @@ class Execution:
                 # "No" is an answer about the log, and this was not it: somebody else has written.
                 raise VersionConflict(self.id, before)
             if decision.events:
-                was = None if summary is None else summary.status
-                summary = project(summary, decision.events)
-                await self._parts.store.append(Append(self.id, before, decision.events, summary, was))
+                was, had = (None, None) if summary is None else (summary.status, summary.held)
+                holds = held(state)
+                summary = project(summary, decision.events, holds)
+                takes = () if room is None else lines.takes(room, had, holds)
+                await self._parts.store.append(Append(self.id, before, decision.events, summary, was, takes))
+                if room is not None:
+                    lines.written(had, holds)
                 metrics.EVENTS.add(len(decision.events))
                 metrics.PROGRESS.value = self._parts.clock.now()
                 self.summary = summary

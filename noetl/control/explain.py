@@ -6,7 +6,7 @@ its guard said, which rule a task's outcome met, what is waited for now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -28,13 +28,17 @@ class Explanation(Struct, frozen=True):
     way: tuple[str, ...] = ()
 
 
-def explain(state: State, log: Sequence[ev.Recorded], at: float) -> Explanation:
-    """Explain an execution from its folded state and its log, as it is at this instant."""
+def explain(
+    state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str] | None = None
+) -> Explanation:
+    """Explain an execution from its folded state and its log, as it is at this instant.
+
+    `reached` are the limits that are reached now, in words."""
     return Explanation(
         execution_id=state.execution_id,
         status=state.status,
         summary=_summary(state, log, at),
-        because=tuple(_because(state, log, at)),
+        because=tuple(_because(state, log, at, reached or {})),
         way=tuple(_way(state.playbook, log)),
     )
 
@@ -51,7 +55,7 @@ def _summary(state: State, log: Sequence[ev.Recorded], at: float) -> str:
 # ── reasons ─────────────────────────────────────────────────────────────────────────────
 
 
-def _because(state: State, log: Sequence[ev.Recorded], at: float) -> Iterator[str]:
+def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str]) -> Iterator[str]:
     if state.status == "success":
         if state.result_step:
             yield f"nothing was left to do; its output is that of step {state.result_step}"
@@ -62,7 +66,7 @@ def _because(state: State, log: Sequence[ev.Recorded], at: float) -> Iterator[st
         yield f"somebody cancelled it: {reasons[-1]}" if reasons and reasons[-1] else "somebody cancelled it"
         yield from _interrupted(log)
     else:
-        yield from (finding.text for finding in why(state, at))
+        yield from (finding.text for finding in why(state, at, reached))
 
 
 def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:

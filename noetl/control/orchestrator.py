@@ -22,7 +22,10 @@ from noetl.control.deeds import Deeds
 from noetl.control.draws import RealDraws
 from noetl.control.execution import Execution, Parts, load_state, load_states
 from noetl.control.ids import ExecutionIds
+from noetl.control.limits import Bell, Limits
+from noetl.control.lines import Lines
 from noetl.control.progress import StepTables
+from noetl.control.queueing import Queueing
 from noetl.control.recorder import Recorder
 from noetl.control.registry import Executions
 from noetl.control.requests import Submission, first_fact, is_same_request, source_of
@@ -46,7 +49,7 @@ from noetl.engine.facts import (
 )
 from noetl.engine.outstanding import outstanding
 from noetl.engine.state import State
-from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
+from noetl.errors import Conflict, NotFound, VersionConflict
 from noetl.model.events import ExecutionRequested, PlaybookProcessed, Recorded
 from noetl.model.playbook import Playbook
 from noetl.model.tool import ToolSpec
@@ -56,6 +59,7 @@ from noetl.ports import (
     ExecutionFilter,
     ExecutionSummary,
     Keychain,
+    LineDepth,
     PlaybookStore,
     PoolDepth,
     QueuedRun,
@@ -63,6 +67,7 @@ from noetl.ports import (
     RunQueue,
     SharedLogs,
     SignsOfLife,
+    TriggerStore,
 )
 
 if TYPE_CHECKING:
@@ -94,9 +99,13 @@ class Orchestrator:
         cache: int = CACHE,
         process: int | None = None,
         signs: SignsOfLife | None = None,
+        limits: TriggerStore | None = None,
+        bell: Bell | None = None,
         acts: bool = True,
     ) -> None:
-        """`acts=False` only looks and writes: the commands of a decision are left to whoever runs the execution."""
+        """`acts=False` only looks and writes: the commands of a decision are left to whoever runs the execution.
+
+        `limits` is where the installation's limits are kept, `bell` how other servers hear of a change."""
         clock = clock or RealClock()
         self.store = store
         self.results = results
@@ -105,8 +114,11 @@ class Orchestrator:
         self._keychain = keychain
         self._queue = queue
         self._deeds = Deeds(clock)
+        self.lines = Lines(store, queue, self._deeds)
+        self.limits = Limits(limits, self.lines, store, queue, clock, bell) if limits is not None else None
+        self._watching_limits: asyncio.Task[None] | None = None
         self._parts = Parts(
-            store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws(), signs is not None
+            store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws(), self.lines, signs is not None
         )
         self._ids = ExecutionIds(clock, process)
         self._timers = Timers(clock, self._timer_due)
@@ -117,15 +129,14 @@ class Orchestrator:
             clock=clock,
             deeds=self._deeds,
             lease_seconds=lease_seconds,
+            lines=self.lines,
             signs=signs,
         )
         self._executions = Executions(self._parts, self._written, self.work.offers, cache)
         self.work.executions = self._executions
         self._children = Children(self._parts, self._executions, self.submit, self._deeds)
         self._tables = StepTables(store)
-        self._queued: set[str] = set()  # executions that have had runs in the queue
-        self._to_queue: list[QueuedRun] = []  # runs on their way there
-        self._queueing = False
+        self._queueing = Queueing(queue, self.lines, self._deeds)
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
         self._news = False  # another process wrote, and what it wrote has not been looked at
 
@@ -267,14 +278,18 @@ class Orchestrator:
     async def why(self, execution_id: str, at: int | None = None) -> list[Finding]:
         """What everything waits for (or waited for, after event `at`), in words; what ended it, if it has ended."""
         state = await self.state(execution_id, at)
-        return why(state, self._parts.clock.now() if at is None else state.at)
+        if at is not None:
+            return why(state, state.at)
+        return why(state, self._parts.clock.now(), await self.limits.reached(state) if self.limits else None)
 
     async def explain(self, execution_id: str) -> Explanation:
         """The same for people: in a sentence, its reasons, and the way its tokens came."""
         from noetl.control.explain import explain
 
         state = await self.state(execution_id)
-        return explain(state, await self.events(execution_id), self._parts.clock.now())
+        log = await self.events(execution_id)
+        reached = await self.limits.reached(state) if self.limits else None
+        return explain(state, log, self._parts.clock.now(), reached)
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""
@@ -284,6 +299,10 @@ class Orchestrator:
     async def depths(self) -> list[PoolDepth]:
         """What waits for a worker, by pool."""
         return await self._queue.depths()
+
+    async def line_depths(self) -> list[LineDepth]:
+        """What waits because a limit is reached, by limit."""
+        return await self._queue.lines()
 
     @property
     def watching(self) -> bool:
@@ -303,14 +322,19 @@ class Orchestrator:
     # ── life ────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Watch over leases."""
+        """Watch over leases, and over limits."""
         self.work.start()
+        if self.limits is not None and self._watching_limits is None:
+            self._watching_limits = asyncio.get_running_loop().create_task(self.limits.watch())
 
     async def close(self, grace: float = 0.0) -> None:
         """Stop working; the log has everything. The back ends stay open.
 
         `grace`: seconds for what is under way, so that others need not find it in the log (runs on their way back)."""
         await self.work.close()
+        if self._watching_limits is not None:
+            self._watching_limits.cancel()
+            await asyncio.gather(self._watching_limits, return_exceptions=True)
         await self._deeds.close(grace)
         await self._timers.close()
         await self._queue.close()
@@ -328,6 +352,13 @@ class Orchestrator:
         if any(isinstance(command, GoOn) for command in commands):
             self._executions.of(state.execution_id).nudge()
 
+    async def heed_limits(self) -> None:
+        """Read the installation's limits; once there are some, they are watched over."""
+        if self.limits is not None:
+            await self.limits.look()
+            if self.lines.most:
+                self.start()
+
     async def look_for_news(self) -> None:
         """Go on with what other processes of this machine wrote into our executions: a signal, a cancellation."""
         if not isinstance(self.store, SharedLogs):
@@ -335,7 +366,10 @@ class Orchestrator:
         known = self._executions.lengths()
         if not known:
             return
-        self._news = await self.store.touched() or self._news
+        touched = await self.store.touched()
+        if touched:
+            await self.heed_limits()
+        self._news = touched or self._news
         if not self._news:
             return
         found = await self.store.lengths(list(known))
@@ -401,7 +435,7 @@ class Orchestrator:
             what = (execution.id, summary.path if summary else "", last.outcome, (summary and summary.error) or "")
             log.log(level, "execution %s of %s ended: %s %s", *what, extra={"execution_id": execution.id})
             if tracing.ACTIVE is not None:
-                _trace(tracing.ACTIVE, execution)
+                execution.trace(tracing.ACTIVE)
             self._has_ended(execution.id)
             execution.state = None  # nothing more is decided; whoever asks later folds the log
 
@@ -412,7 +446,8 @@ class Orchestrator:
         for command in commands:
             if isinstance(command, EnqueueRun):
                 pool = command.pool or "default"
-                queued.append(QueuedRun(execution_id, command.run_id, pool, command.together, self._parts.clock.now()))
+                now = self._parts.clock.now()
+                queued.append(QueuedRun(execution_id, command.run_id, pool, command.together, now, command.limit))
             elif isinstance(command, SetTimer):
                 self._timers.set(execution_id, command.at)
             elif isinstance(command, CancelRun):
@@ -420,24 +455,7 @@ class Orchestrator:
             else:
                 self._children.carry_out(execution_id, command)
         if queued:
-            self._queued.add(execution_id)
-            self._to_queue += queued
-            if not self._queueing:
-                self._queueing = True
-                self._deeds.insist("queueing runs", self._put_waiting)
-
-    async def _put_waiting(self) -> None:
-        """Put what became due since the last put, of all executions together."""
-        try:
-            while runs := list(self._to_queue):
-                await self._queue.put(runs)
-                del self._to_queue[: len(runs)]
-        except StoreUnavailable:
-            raise  # this deed is tried again, and puts what comes meanwhile as well
-        except BaseException:
-            self._queueing = False
-            raise
-        self._queueing = False
+            self._queueing.put(execution_id, queued)
 
     async def _catch_up(self, execution_id: str) -> None:
         """Another process decided something here and left the deeds to us."""
@@ -449,29 +467,12 @@ class Orchestrator:
 
     def _has_ended(self, execution_id: str) -> None:
         self._timers.set(execution_id, None)
-        if execution_id in self._queued:
-            self._queued.discard(execution_id)
-            self._deeds.insist(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
+        self._queueing.has_ended(execution_id)
         for future in self._ended.pop(execution_id, ()):
             _ring(future)
 
     def _timer_due(self, execution_id: str) -> None:
         self._deeds.insist(f"timer of {execution_id}", lambda: self._executions.tell(execution_id, TimerDue()))
-
-
-def _trace(active: tracing.Tracing, execution: Execution) -> None:
-    """Tell of an execution that has ended, as a whole."""
-    summary, state = execution.summary, execution.state
-    if summary is None or state is None or state.request is None or summary.ended_at is None:
-        return
-    active.execution(
-        execution.id,
-        state.request.trace,
-        path=summary.path,
-        status=summary.status,
-        started_at=summary.started_at,
-        ended_at=summary.ended_at,
-    )
 
 
 def _ring(bell: asyncio.Future[None]) -> None:

@@ -41,14 +41,17 @@ from noetl.ports import ExecutionSummary
 # ── the list of executions ──────────────────────────────────────────────────────────────
 
 
-def project(summary: ExecutionSummary | None, events: Iterable[Recorded]) -> ExecutionSummary:
-    """The row of an execution after these events."""
+def project(
+    summary: ExecutionSummary | None, events: Iterable[Recorded], held: dict[str, int] | None = None
+) -> ExecutionSummary:
+    """The row of an execution after these events; what it holds then (`engine.room.held`) is told by its state."""
     row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
     for recorded in events:
         apply = _PROJECTORS.get(type(recorded.body))
         if apply is not None:
             apply(row, recorded.body, recorded)
         row["seq"] = recorded.seq
+    row["held"] = held or None
     return ExecutionSummary(**row)
 
 

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from noetl.control.answers import Answer, all_of
 from noetl.control.catalogue import Catalogue
 from noetl.control.claims import Claims, pool_name
 from noetl.control.deeds import Deeds
 from noetl.control.execution import Offer
 from noetl.control.leases import Lease, Leases
+from noetl.control.lines import Lines
 from noetl.control.registry import Executions
 from noetl.drivers import metrics
 from noetl.engine.facts import ClaimAny, ClaimMade, LeaseExpired, ReportMade, RunReturned
@@ -62,6 +65,7 @@ class Workers:
         clock: Clock,
         deeds: Deeds,
         lease_seconds: float | None,
+        lines: Lines,
         signs: SignsOfLife | None = None,
     ) -> None:
         self.executions: Executions  # set by the orchestrator, which both belong to
@@ -71,6 +75,7 @@ class Workers:
         self._keychain = keychain
         self._clock = clock
         self._deeds = deeds
+        self._lines = lines
         self._lease_seconds = lease_seconds
         self._signs = signs  # where other servers work on the same store
         self._claims = Claims(queue, self._lease, self._return)
@@ -254,7 +259,12 @@ class Workers:
             if problem is None:
                 reply = answer.reply
                 orders.extend(reply.orders)  # none: somebody else was first, or it has ended
-                if reply.kept:
+                if not reply.orders:
+                    self._lines.passed_on(run)
+                if reply.limit is not None:
+                    deed = partial(self._lines.stand_in_line, run, reply.limit)
+                    self._deeds.insist(f"letting {run.run_id} stand in line", deed)
+                elif reply.kept:
                     self._deeds.insist(f"keeping {run.run_id}", partial(self._put_later, run))
             elif isinstance(problem, NotFound | CorruptLog):
                 ids = {"execution_id": run.execution_id, "run_id": run.run_id}
@@ -268,7 +278,7 @@ class Workers:
     async def _put_later(self, run: QueuedRun) -> None:
         """It was kept for the worker that has its loop, or the store was away: soon it waits like any other."""
         await self._clock.sleep(KEPT_SECONDS)
-        await self._queue.put([run])
+        await self._queue.put([structs.replace(run, limit=None)])
 
     def _return(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
         """The worker went away between its claim and the answer."""

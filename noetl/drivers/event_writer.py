@@ -14,9 +14,10 @@ from typing import Any
 import asyncpg
 
 from noetl.drivers import metrics
+from noetl.drivers.event_holds import check, locked_in_postgres
 from noetl.drivers.event_rows import Encoded
 from noetl.drivers.postgres_database import AWAY, PostgresDatabase, unavailable
-from noetl.errors import Conflict, StoreUnavailable, VersionConflict
+from noetl.errors import Conflict, LimitReached, StoreUnavailable, VersionConflict
 from noetl.ports import Append
 
 MOST_APPENDS = 1_000
@@ -39,7 +40,7 @@ class Waiting:
 class Group:
     """What one transaction does: who wins, who loses and why, and the rows that follow."""
 
-    def __init__(self, batch: Sequence[Waiting], lengths: dict[int, int]) -> None:
+    def __init__(self, batch: Sequence[Waiting], lengths: dict[int, int], held: dict[str, int]) -> None:
         self.refused: dict[Waiting, Exception] = {}
         self.begun: dict[int, list[Waiting]] = {}
         self.grown: dict[int, list[Waiting]] = {}
@@ -50,9 +51,22 @@ class Group:
             if (found or 0) != expected or (expected == 0 and found is not None):
                 self.refused[waiting] = VersionConflict(waiting.append.execution_id, expected, found)
                 continue
+            if waiting.append.takes and not self._fits(waiting, held):
+                continue
             seqs[row.number] = row.last
             into = self.grown if row.number in lengths else self.begun
             into.setdefault(row.number, []).append(waiting)
+
+    def _fits(self, waiting: Waiting, held: dict[str, int]) -> bool:
+        """Whether there is enough left of what it takes, after those before it."""
+        try:
+            check(waiting.append, held)
+        except LimitReached as full:
+            self.refused[waiting] = full
+            return False
+        for take in waiting.append.takes:
+            held[take.key] += take.count
+        return True
 
     def lose(self, number: int, actual: int | None) -> None:
         """Somebody else began this execution, or has its key."""
@@ -226,11 +240,12 @@ class _Attempt:
         transaction = connection.transaction()
         await transaction.start()
         try:
+            held = await locked_in_postgres(connection, [each.append for each in batch if each.append.takes])
             numbers = sorted({waiting.row.number for waiting in batch})
             rows = await connection.fetch(
                 "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[]) ORDER BY id FOR UPDATE", numbers
             )
-            group = Group(batch, {row["id"]: row["seq"] for row in rows})
+            group = Group(batch, {row["id"]: row["seq"] for row in rows}, held)
             if group.begun:
                 await self._begin(connection, group)
             if group.grown:

@@ -32,9 +32,10 @@ from noetl.engine.facts import (
     TimerDue,
 )
 from noetl.engine.identity import checksum, checksum_of, checksums_seen, key_of
-from noetl.engine.leases import claim, claim_refusal, end_run, kept_from, lose_lease
+from noetl.engine.leases import claim, claim_refusal, end_run, kept_from, lose_lease, step_of
 from noetl.engine.loops import fail_step
 from noetl.engine.requests import evaluate_request
+from noetl.engine.room import Gate
 from noetl.engine.sets import ctx_patch
 from noetl.engine.state import PENDING, Run, State
 from noetl.model.events import (
@@ -159,6 +160,10 @@ def _claim(state: State, fact: ClaimMade, env: Env, record: Record) -> Reply:
         return Reply(False, refusal)
     if kept_from(state, fact.run_id, fact.worker):
         return Reply(False, "the loop is local, and another worker has it", kept=True)
+    if env.room is not None:
+        full = Gate(state, env.room, in_line=True).lacks(step_of(state, fact.run_id))
+        if full is not None:
+            return Reply(False, f"the limit of {full} is reached", limit=full)
     record(*claim(state, fact.worker, fact.run_id))
     return _YES  # advance adds the order, made when everything has settled
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from noetl.engine.accept import accept
 from noetl.engine.commands import CancelRun, Command, GoOn, SetTimer
@@ -39,6 +39,7 @@ from noetl.engine.outstanding import (
     next_due,
     outstanding,
 )
+from noetl.engine.room import Gate, Room
 from noetl.engine.state import Run, State, begin
 from noetl.errors import CorruptLog
 from noetl.expr.template import Draws
@@ -102,11 +103,13 @@ def advance(
     at: float,
     draws: Draws | None = None,
     resolved: Mapping[str, Any] | None = None,
+    room: Room | None = None,
 ) -> Decision:
     """Judge the facts and decide everything that follows from them; `state` is moved in place.
 
-    `at` is the time of all events it makes. When the decision has `needs`, see `Decision`."""
-    env = Env(state.playbook, at, draws, dict(resolved) if resolved else {})
+    `at` is the time of all events it makes. When the decision has `needs`, see `Decision`. `room` is what is left of
+    what is limited, where something that this playbook uses is."""
+    env = Env(state.playbook, at, draws, dict(resolved) if resolved else {}, room)
     ending = state.ending is not None
     timer = next_due(state) if state.due else None
     stirred = not facts or ((state.fresh > 0 or ending) and not is_at_rest(state))
@@ -195,7 +198,8 @@ class _Advance(Struct, eq=False, gc=False):
         state = self.state
         taken: list[str] = []
         if not state.paused and state.ending is None and state.finished is None:
-            taken = list(islice(claimable(state, fact.pool, fact.worker), fact.slots))
+            gate = None if self.env.room is None else Gate(state, self.env.room, in_line=False)
+            taken = list(islice(claimable(state, fact.pool, fact.worker, gate), fact.slots))
             for run_id in taken:
                 events, cause = claim(state, fact.worker, run_id)
                 self._record(events, cause)
@@ -314,7 +318,7 @@ class _Advance(Struct, eq=False, gc=False):
         return commands
 
     def _enqueue(self, commands: list[Command]) -> None:
-        state = self.state
+        state, owed = self.state, len(commands)
         commands += [enqueue(state, state.open[run_id]) for run_id in self.queued if run_id in state.queued]
         for step_run_id, path in self.loops:
             step_run = state.runs.get(step_run_id)
@@ -324,6 +328,9 @@ class _Advance(Struct, eq=False, gc=False):
             first, loop._announced = loop._announced, max(loop._announced, loop.issued)
             fresh = range(max(first, loop.claimed), loop.issued)
             commands += [enqueue_iteration(state, loop, index) for index in fresh if index not in loop.ahead]
+        if self.env.room is not None:
+            gate = Gate(state, self.env.room, in_line=False)
+            commands[owed:] = [structs.replace(each, limit=gate.lacks(each.step)) for each in commands[owed:]]  # type: ignore[attr-defined]
 
 
 _OWES: dict[type[Event], Any] = {

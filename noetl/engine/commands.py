@@ -32,6 +32,7 @@ class EnqueueRun(Command, frozen=True):
     path: IterationPath = ()
     pool: str | None = None
     together: str | None = None  # runs with the same word stay on one worker (exec: local)
+    limit: str | None = None  # it waits in line: the limit of this key is reached
 
 
 class CancelRun(Command, frozen=True):

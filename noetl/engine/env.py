@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from noetl.engine.commands import Hydrate, Keep, Need, Synthesized
+from noetl.engine.room import Room
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
 from noetl.expr.template import Compiled, Draws, holds
 from noetl.expr.views import NeedsPayload
@@ -49,6 +50,7 @@ class Env(Struct, eq=False, gc=False):
     at: float
     draws: Draws | None
     answers: dict[str, Any]
+    room: Room | None = None  # what is left of what is limited; None: nothing is
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:
         """The value of a template; a mistake in it is a Failure with its place."""

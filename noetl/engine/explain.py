@@ -5,7 +5,7 @@ And when it is finished: what ended it. This is `noetl why`; it reads a state an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -13,12 +13,13 @@ from msgspec import Struct
 from noetl.engine.env import Env, Failure, Needs
 from noetl.engine.leases import is_innermost
 from noetl.engine.names import at_gate
+from noetl.engine.needs import playbook_key
 from noetl.engine.net import CompiledStep
 from noetl.engine.state import Loop, Run, State, StepRun, Token
 from noetl.expr.template import Compiled, compile_value
 from noetl.model.merge import deep_merge
 
-Subject = Literal["execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end"]
+Subject = Literal["execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit"]
 _MOST = 50  # findings of one kind that are told one by one
 
 
@@ -33,8 +34,8 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     due: float | None = None
 
 
-def why(state: State, at: float) -> list[Finding]:
-    """What everything waits for at this instant, in words."""
+def why(state: State, at: float, reached: Mapping[str, str] | None = None) -> list[Finding]:
+    """What everything waits for at this instant, in words; `reached` says who holds what a reached limit is for."""
     if state.request is None:
         return [Finding("execution", "it has not been requested yet")]
     if state.finished is not None:
@@ -45,7 +46,7 @@ def why(state: State, at: float) -> list[Finding]:
     if state.paused:
         findings.append(Finding("pause", "the execution is paused: nothing new is started until it is resumed"))
     for step_run in state.runs.values():
-        findings += _about_run(state, step_run, at)
+        findings += _about_run(state, step_run, at, reached or {})
     findings += _orphans(state)
     for name, group in state.waiting.items():
         findings += _about_tokens(state, at, state.net.compiled(name), group)
@@ -76,14 +77,14 @@ def _ending(state: State) -> Finding:
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def _about_run(state: State, step_run: StepRun, at: float) -> Iterator[Finding]:
+def _about_run(state: State, step_run: StepRun, at: float, reached: Mapping[str, str]) -> Iterator[Finding]:
     if step_run.loops:
         for loop in step_run.loops.values():
             if is_innermost(state, loop) or not loop.path:
-                yield _about_loop(state, loop)
+                yield _about_loop(state, loop, reached)
     runs = state.runs_of(step_run)
     for run in runs[:_MOST]:
-        yield _about_lease(state, run, at)
+        yield _about_lease(state, run, at, reached)
     if len(runs) > _MOST:
         yield Finding("run", f'and {len(runs) - _MOST} more iterations of "{step_run.step.name}" in flight')
     due = state.due.get(step_run.id)
@@ -94,7 +95,7 @@ def _about_run(state: State, step_run: StepRun, at: float) -> Iterator[Finding]:
         yield Finding("timer", f'step "{name}" times out {when}', id=step_run.id, step=name, due=due)
 
 
-def _about_lease(state: State, run: Run, at: float) -> Finding:
+def _about_lease(state: State, run: Run, at: float, reached: Mapping[str, str]) -> Finding:
     step = run.step_run.step
     what = f'step "{step.name}"' if not run.path else f'iteration {".".join(map(str, run.path))} of "{step.name}"'
     task = run.current or (run.position.task if run.position else None) or (step.tasks[0].name if step.tasks else None)
@@ -110,13 +111,22 @@ def _about_lease(state: State, run: Run, at: float) -> Finding:
         return Finding(
             "child", f"{what} waits since {since} for the child playbook{whose}{named}", run.id, step.name, run.at
         )
+    elif limit := _limit_of(state, step.name, reached):
+        return Finding("limit", f"{what} waits since {since} for {limit}", run.id, step.name, run.at)
     else:
         pool = f' of pool "{step.pool}"' if step.pool else ""
         text = f"{what} waits since {since} for a worker{pool}{at_task}{lost}"
     return Finding("run", text, run.id, step.name, run.at)
 
 
-def _about_loop(state: State, loop: Loop) -> Finding:
+def _limit_of(state: State, step: str, reached: Mapping[str, str]) -> str | None:
+    """The reached limit that a run of a step waits for, in words."""
+    own = playbook_key(state.playbook.path)
+    keys = state.net.needs(step) if state.begun else (own, *state.net.needs(step))
+    return next((reached[key] for key in keys if key in reached), None)
+
+
+def _about_loop(state: State, loop: Loop, reached: Mapping[str, str]) -> Finding:
     step_run = loop.step_run
     name = step_run.step.name
     which = f" (inside iteration {'.'.join(map(str, loop.path))})" if loop.path else ""
@@ -124,7 +134,7 @@ def _about_loop(state: State, loop: Loop) -> Finding:
     failed = f", {loop.failed} failed" if loop.failed else ""
     stopped = ", no more are begun" if loop.stopped else ""
     unclaimed = sum(1 for _ in loop.unclaimed()) if is_innermost(state, loop) else 0
-    queued = f"; {unclaimed} of these wait for a worker" if unclaimed else ""
+    queued = f"; {unclaimed} of these wait for {_limit_of(state, name, reached) or 'a worker'}" if unclaimed else ""
     text = (
         f'loop "{name}"{which}: {loop.finished} of {loop.count} iterations have ended{failed}, {open_} are open '
         f"(at most {loop.window} at a time){stopped}{queued}"

@@ -121,3 +121,4 @@ class Reply(Struct, frozen=True, omit_defaults=True, gc=False):
     verdict: Verdict | None = None  # to a report
     orders: tuple[RunOrder, ...] = ()  # to a claim
     kept: bool = False  # to a claim: the run waits for another worker; ask again later
+    limit: str | None = None  # to a claim: the key whose limit is reached; the run waits in line

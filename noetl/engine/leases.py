@@ -12,6 +12,7 @@ from typing import Any
 
 from noetl.engine.env import Env
 from noetl.engine.loops import fail_step
+from noetl.engine.room import Gate
 from noetl.engine.state import PENDING, Loop, Run, State, StepRun
 from noetl.model.events import Event, IterationFailed, IterationStarted, StepStarted, WorkerLost
 from noetl.model.ids import iteration_id
@@ -72,6 +73,17 @@ def claim_refusal(state: State, run_id: str) -> str | None:
     return None
 
 
+def step_of(state: State, run_id: str) -> str:
+    """The step of a run that can be claimed."""
+    run = state.open.get(run_id)
+    if run is not None:
+        return run.step_run.step.name
+    found = state.loop_of(run_id)
+    if found is None:
+        raise LookupError(run_id)
+    return found[0].step_run.step.name
+
+
 def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     """The event by which a worker takes the lease of a run that can be claimed, and what caused it."""
     run = state.open.get(run_id)
@@ -89,15 +101,19 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
-def claimable(state: State, pool: str | None, worker: str = "") -> Iterator[str]:
-    """The runs of a pool that this worker can claim, oldest first."""
+def claimable(state: State, pool: str | None, worker: str = "", gate: Gate | None = None) -> Iterator[str]:
+    """The runs of a pool that this worker can claim, oldest first; with a gate, those that it lets through."""
     for run_id in state.queued:
         step_run = state.open[run_id].step_run
         if step_run.step.pool == pool and keeper(state, step_run) in (None, worker):
+            if gate is not None and gate.lacks(step_run.step.name):
+                continue
             yield run_id
     for loop in open_loops(state) if state.looping else ():
         if loop.step_run.step.pool == pool and keeper(state, loop.step_run) in (None, worker):
             for index in loop.unclaimed():
+                if gate is not None and gate.lacks(loop.step_run.step.name):
+                    break
                 yield loop.id_of(index)
 
 

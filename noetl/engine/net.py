@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from noetl.engine.needs import needs_of, playbook_key
 from noetl.expr.template import Compiled, compile_value
 from noetl.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step
 
@@ -107,7 +108,7 @@ def _levels(loop: Loop | None) -> Iterable[Loop]:
 class Net:
     """Steps by name, and who can reach whom."""
 
-    __slots__ = ("_compiled", "_endless", "_origins", "bits", "playbook", "steps")
+    __slots__ = ("_compiled", "_endless", "_every_need", "_needs", "_origins", "bits", "playbook", "steps")
 
     def __init__(self, playbook: Playbook, extra: Mapping[str, Step] | None = None) -> None:
         self.playbook = playbook
@@ -116,6 +117,8 @@ class Net:
         self.bits: dict[str, int] = {}  # each step's bit, once somebody asked
         self._origins: dict[str, int] | None = None
         self._endless: frozenset[str] | None = None
+        self._needs: dict[str, tuple[str, ...]] = {}
+        self._every_need: set[str] | None = None
 
     def extended(self, extra: Mapping[str, Step]) -> Net:
         """This net with synthesized steps in it."""
@@ -150,6 +153,20 @@ class Net:
                 return set(onward)
             for name in ended:
                 del onward[name]
+
+    def needs(self, name: str) -> tuple[str, ...]:
+        """What a run of a step takes a slot of while a worker holds it: its pool, and the credentials it names."""
+        known = self._needs.get(name)
+        if known is None:
+            known = self._needs[name] = needs_of(self.playbook, self.steps[name])
+        return known
+
+    def every_need(self) -> set[str]:
+        """All that executions of this playbook may take slots of, the playbook's own among them."""
+        if self._every_need is None:
+            of_steps = (key for name in self.steps for key in self.needs(name))
+            self._every_need = {playbook_key(self.playbook.path), *of_steps}
+        return self._every_need
 
     def origins(self, target: str) -> int:
         """The bits of all other steps from which some arcs lead to `target`."""

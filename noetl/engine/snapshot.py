@@ -174,6 +174,7 @@ class _State(Struct, array_like=True):
     leaves: str | None
     synthesized: list[Step]
     refused: dict[str, int]
+    begun: bool = True  # a log that is long enough for a snapshot has begun
 
 
 class _Version(Struct, array_like=True):
@@ -224,6 +225,7 @@ def encode_state(state: State) -> bytes:
             leaves=state.leaves,
             synthesized=list(state.synthesized.values()),
             refused=state.refused,
+            begun=state.begun,
         )
     )
 
@@ -290,7 +292,10 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for each in held.runs:
         state.runs[each.id] = _to_step_run(state, each)
     for run in held.open:
-        state.open[run.id] = _to_run(state, run)
+        made_run = state.open[run.id] = _to_run(state, run)
+        if made_run.status == "leased":
+            name = made_run.step_run.step.name
+            state.leased[name] = state.leased.get(name, 0) + 1
     state.queued = dict.fromkeys(held.queued)
     state.looping = dict.fromkeys(held.looping)
     for record in held.steps:

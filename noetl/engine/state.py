@@ -245,11 +245,10 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "_mask", "at", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
-        "fresh", "heat", "heated_at", "leaves", "live", "looping", "net", "open", "output", "paused", "playbook",
-        "processed", "queued",
-        "refused", "request", "result_step", "runs", "seq", "started", "started_at", "step_runs", "steps",
-        "synthesized", "tokens", "waiting", "workload",
+        "_mask", "at", "begun", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
+        "fresh", "heat", "heated_at", "leased", "leaves", "live", "looping", "net", "open", "output", "paused",
+        "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "started",
+        "started_at", "step_runs", "steps", "synthesized", "tokens", "waiting", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -283,6 +282,8 @@ class State:
         self.looping: dict[str, None] = {}  # step runs with a loop under way
         self.open: dict[str, Run] = {}
         self.queued: dict[str, None] = {}  # ids in `open` that wait for a lease
+        self.leased: dict[str, int] = {}  # step -> runs of it that workers hold
+        self.begun = False  # some worker has held some run of it
         self.steps: dict[str, StepRecord] = {}
         self.children: dict[str, Child] = {}
         self.due: dict[str, float] = {}  # step run -> when it times out

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.errors import Conflict, NoetlError, NotFound, VersionConflict
+from noetl.errors import Conflict, LimitReached, NoetlError, NotFound, VersionConflict
 from noetl.model.events import (
     CtxPatched,
     Event,
@@ -29,7 +29,7 @@ from noetl.model.events import (
     WorkflowStarted,
 )
 from noetl.model.outcome import error, ok
-from noetl.ports import Append, EventStore, ExecutionFilter, ExecutionSummary
+from noetl.ports import Append, EventStore, ExecutionFilter, ExecutionSummary, Take
 
 BODIES: tuple[Event, ...] = (
     ExecutionRequested(playbook="d1", path="shop/orders", payload={"n": 1, "text": "ä\u2028\x00", "none": None}),
@@ -77,6 +77,35 @@ class EventStoreSuite:
         asyncio.run(whole())
 
     # ── appending and reading ───────────────────────────────────────────────────────────
+
+    def test_slots_are_counted_from_the_rows_and_no_append_takes_more_than_is_left(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            def takes(execution_id: str, expected: int, count: int, *, most: int = 2, by: int = 1) -> Append:
+                body = BODIES[expected]
+                append = make_append(execution_id, expected, body, held={"pool gpu": count, "playbook p": 1})
+                return msgspec.structs.replace(append, takes=(Take("pool gpu", by, most),))
+
+            assert await store.held(["pool gpu", "credential x"]) == {"pool gpu": 0, "credential x": 0}
+            await store.append(takes("1", 0, 1))
+            many = [store.append(takes(str(number), 0, 1)) for number in range(2, 8)]
+            results = await asyncio.gather(*many, return_exceptions=True)
+            refused = [each for each in results if each is not None]
+            assert [type(each) for each in refused] == [LimitReached] * 5
+            assert await store.held(["pool gpu"]) == {"pool gpu": 2}
+            (other,) = [each for each in await store.holders("pool gpu") if each.execution_id != "1"]
+            assert await store.holders("pool gpus") == []
+            # A lower limit takes nothing away, and a higher one lets go on.
+            (refusal,) = await asyncio.gather(store.append(takes("1", 1, 2, most=1)), return_exceptions=True)
+            assert isinstance(refusal, LimitReached) and refusal.key == "pool gpu"
+            await store.append(takes("1", 1, 2, most=3))
+            assert await store.held(["pool gpu"]) == {"pool gpu": 3}
+            # What is given back, and what has ended, is held by nobody.
+            await store.append(make_append("1", 2, BODIES[2], held={"playbook p": 1}))
+            assert await store.held(["pool gpu", "playbook p"]) == {"pool gpu": 1, "playbook p": 2}
+            await store.append(make_append(other.execution_id, 1, PlaybookProcessed(outcome="failed"), status="failed"))
+            assert await store.held(["pool gpu", "playbook p"]) == {"pool gpu": 0, "playbook p": 1}
+
+        self._run(tmp_path, scenario)
 
     def test_events_come_back_as_they_were_written(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from noetl.control.views import project
 from noetl.engine.advance import fold
+from noetl.engine.room import held
 from noetl.model.events import (
     Event,
     IterationDone,
@@ -49,11 +50,14 @@ def judge_log(log: Sequence[Recorded]) -> Iterator[str]:
 def judge_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
     """Where the row of an execution, or its folded state, differs from what its log says."""
     again = project(None, list(log))
-    shown = msgspec.structs.replace(summary, key=None) if summary else None
+    shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
     if shown != again:
         return [f"the projection {shown} is not what the log says: {again}"]
     state = fold(playbook, list(log))
-    return [] if state.status == again.status else [f"folded status {state.status}, projected {again.status}"]
+    if state.status != again.status:
+        return [f"folded status {state.status}, projected {again.status}"]
+    holds, shown_holds = held(state), (summary.held if summary else None) or {}
+    return [] if holds == shown_holds else [f"its row holds {shown_holds}, its log says {holds}"]
 
 
 def run_of(body: Event) -> str:

@@ -17,6 +17,11 @@ def runs(execution: str, count: int, pool: str = "default") -> list[QueuedRun]:
     return [QueuedRun(execution, f"{execution}:s:1/{n}", pool) for n in range(count)]
 
 
+def in_line(runs: list[QueuedRun], limit: str) -> list[QueuedRun]:
+    """The same runs, held by a limit."""
+    return [msgspec.structs.replace(run, limit=limit) for run in runs]
+
+
 async def taken_within(queue: RunQueue, claim: Claim, seconds: float = 5.0) -> list[QueuedRun]:
     """The first runs that can be taken; none when it takes longer."""
     bell = asyncio.Event()
@@ -141,5 +146,66 @@ class RunQueueSuite:
                 assert len(await taken_within(queue, Claim("w", 5))) == 1
             else:
                 assert len(taken) == 1
+
+        asyncio.run(self.closing(scenario))
+
+    def test_runs_that_a_limit_holds_stand_out_of_the_way_until_they_are_let_out(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line(runs("1", 3), "credential pg") + runs("2", 1))
+            assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["2:s:1/0"]
+            assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 3)]
+            assert await queue.depths() == []
+            await queue.put(runs("1", 3))  # they wait already
+            assert await queue.let_out("credential pg", 2) == 2
+            assert await queue.let_out("credential other", 2) == 0
+            taken = await queue.take(Claim("w", 10))
+            assert [(run.run_id, run.limit) for run in taken] == [(f"1:s:1/{n}", "credential pg") for n in range(2)]
+            assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 1)]
+            await queue.remove("1")
+            assert await queue.lines() == []
+            assert await queue.let_out("credential pg", 2) == 0
+
+        asyncio.run(self.closing(scenario))
+
+    def test_a_line_is_fair_between_executions_and_who_was_first_is_first_again(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line(runs("1", 100), "pool default"))
+            await queue.put(in_line(runs("2", 1), "pool default"))
+            await queue.put(in_line(runs("3", 1), "pool default"))
+            assert await queue.let_out("pool default", 1) == 1
+            (first,) = await queue.take(Claim("w", 10))
+            assert first.execution_id == "1"
+            await queue.put([first])  # somebody else took the slot
+            order = []
+            for _ in range(4):
+                await queue.let_out("pool default", 1)
+                order += await queue.take(Claim("w", 10))
+            assert order[0].run_id == first.run_id
+            assert {run.execution_id for run in order} == {"1", "2", "3"}
+
+        asyncio.run(self.closing(scenario))
+
+    def test_whole_executions_are_let_out_in_the_order_they_began(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            for execution in ("1", "2", "3", "4"):
+                await queue.put(in_line(runs(execution, 2), "playbook etl"))
+            assert await queue.let_out("playbook etl", 1, whole=True, also=["3"]) == 4
+            assert {run.execution_id for run in await queue.take(Claim("w", 10))} == {"1", "3"}
+            assert await queue.let_out("playbook etl", 0, whole=True) == 0
+            assert await queue.let_out("playbook etl", 5, whole=True) == 4
+
+        asyncio.run(self.closing(scenario))
+
+    def test_who_watches_is_woken_by_a_run_that_is_let_out(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line(runs("1", 1, pool="gpu"), "pool gpu"))
+            waiting = asyncio.create_task(taken_within(queue, Claim("w", 1, pool="gpu")))
+            await asyncio.sleep(0)
+            await queue.let_out("pool gpu", 1)
+            assert [run.run_id for run in await waiting] == ["1:s:1/0"]
 
         asyncio.run(self.closing(scenario))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from noetl.drivers.event_holds import check
 from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
 from noetl.model.events import PlaybookProcessed, Recorded
 from noetl.ports import Append, ExecutionFilter, ExecutionSummary
@@ -30,6 +31,8 @@ class MemoryEventStore:
         """Add events at the expected seq."""
         self._check_open()
         execution_id, summary = append.execution_id, append.summary
+        if append.takes:
+            check(append, await self.held([take.key for take in append.takes]))
         log = self._logs.get(execution_id)
         found = len(log) if log is not None else None
         if append.expected_seq == 0:
@@ -104,6 +107,15 @@ class MemoryEventStore:
     async def counts(self) -> dict[str, int]:
         """How many executions there are, by status."""
         return dict(Counter(summary.status for summary in self._summaries.values()))
+
+    async def holders(self, key: str) -> list[ExecutionSummary]:
+        """The unfinished executions that hold slots of a key, oldest first."""
+        return [each for each in self._summaries.values() if each.status not in FINAL and key in (each.held or ())]
+
+    async def held(self, keys: Sequence[str]) -> dict[str, int]:
+        """How many slots of each key are held now."""
+        rows = [each.held for each in self._summaries.values() if each.held and each.status not in FINAL]
+        return {key: sum(held.get(key, 0) for held in rows) for key in keys}
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Executions that ended before that instant and that nobody needs any more, oldest first."""

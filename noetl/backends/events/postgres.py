@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from noetl.drivers.event_holds import held_in_postgres, needle
 from noetl.drivers.event_partitions import tidy
 from noetl.drivers.event_rows import (
     check_complete,
@@ -208,6 +209,18 @@ class PostgresEventStore:
         """How many executions there are, by status."""
         rows = await self.database.fetch("SELECT status, count(*) FROM noetl_executions GROUP BY status")
         return {row[0]: row[1] for row in rows}
+
+    async def holders(self, key: str) -> list[ExecutionSummary]:
+        """The unfinished executions that hold slots of a key, oldest first."""
+        rows = await self.database.fetch(
+            f"{_SELECT} WHERE NOT ended AND position($1::bytea IN data) > 0 ORDER BY id", needle(key)
+        )
+        found = [listed_summary(tuple(row)) for row in rows]
+        return [summary for summary in found if key in (summary.held or ())]
+
+    async def held(self, keys: Sequence[str]) -> dict[str, int]:
+        """How many slots of each key are held now."""
+        return await held_in_postgres(self.database, keys)
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Executions that ended before that instant and that nobody needs any more, oldest first."""

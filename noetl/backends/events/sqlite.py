@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from noetl.drivers.event_holds import check, counted, needle
 from noetl.drivers.event_rows import (
     Encoded,
     check_complete,
@@ -135,6 +136,16 @@ class SqliteEventStore:
             lambda db: dict(db.execute("SELECT status, count(*) FROM executions GROUP BY status").fetchall())
         )
 
+    async def holders(self, key: str) -> list[ExecutionSummary]:
+        """The unfinished executions that hold slots of a key, oldest first."""
+        query = f"{_SELECT} WHERE ended = 0 AND instr(data, ?) > 0 ORDER BY id"
+        found = await self._file.read(lambda db: [listed_summary(row) for row in db.execute(query, (needle(key),))])
+        return [summary for summary in found if key in (summary.held or ())]
+
+    async def held(self, keys: Sequence[str]) -> dict[str, int]:
+        """How many slots of each key are held now."""
+        return await self._file.read(lambda db: _held(db, keys))
+
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Executions that ended before that instant and that nobody needs any more, oldest first."""
         return await self._file.read(lambda db: _expired(db, before, most))
@@ -244,6 +255,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
             raise VersionConflict(append.execution_id, append.expected_seq, found[0] if found else None)
 
     def job(db: sqlite3.Connection) -> None:
+        if append.takes:
+            check(append, _held(db, [take.key for take in append.takes]))
         if append.expected_seq == 0:
             begin(db)
         else:
@@ -300,6 +313,12 @@ def _logs(
         except CorruptLog:
             continue  # whoever asks for this one alone is told
     return found
+
+
+def _held(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, int]:
+    found = " OR ".join(["instr(data, ?) > 0"] * len(keys))
+    rows = db.execute(f"SELECT data FROM executions WHERE ended = 0 AND ({found})", [needle(key) for key in keys])
+    return counted(rows, keys)
 
 
 def _expired(db: sqlite3.Connection, before: float, most: int) -> list[str]:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.model.work import Claim
-from noetl.ports import PoolDepth, QueuedRun
+from noetl.ports import LineDepth, PoolDepth, QueuedRun
 
 SCHEMA = (
     """
@@ -29,6 +31,13 @@ SCHEMA = (
     """,
     # When it began to wait; what waits already is counted from now on.
     "ALTER TABLE noetl_queue ADD COLUMN since timestamptz NOT NULL DEFAULT now()",
+    # Runs that a limit holds: in which line they stand, or stood until they were let out.
+    """
+    ALTER TABLE noetl_queue ADD COLUMN line text, ADD COLUMN parked bool NOT NULL DEFAULT false;
+    DROP INDEX noetl_queue_turn;
+    CREATE INDEX noetl_queue_turn ON noetl_queue(pool, turn, run_id) WHERE NOT parked;
+    CREATE INDEX noetl_queue_line ON noetl_queue(line, turn, run_id) WHERE parked
+    """,
 )
 
 CHANNEL = "noetl_queue"
@@ -39,7 +48,7 @@ _PUT = """
     SELECT w.run_id, w.execution, w.pool, w.affinity,
       greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution), 0),
-        coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool), 0)
+        coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND NOT q.parked), 0)
       ) + row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place)
     FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[]) WITH ORDINALITY
       AS w(run_id, execution, pool, affinity, place)
@@ -48,8 +57,34 @@ _PUT = """
 """
 _TAKE = """
     DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
-      SELECT run_id FROM noetl_queue WHERE pool = $1 ORDER BY turn, run_id LIMIT $2 FOR UPDATE SKIP LOCKED
-    )) RETURNING turn, execution, run_id, pool, affinity
+      SELECT run_id FROM noetl_queue WHERE pool = $1 AND NOT parked
+      ORDER BY turn, run_id LIMIT $2 FOR UPDATE SKIP LOCKED
+    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8
+"""
+# A line has turns of its own, so that who comes later stands behind its head; who was at the head returns to it.
+_STAND_IN_LINE = """
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn, since, line, parked)
+    SELECT w.run_id, w.execution, w.pool, w.affinity,
+      coalesce(w.turn, greatest(
+        coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND q.line = w.line), 0),
+        coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.line = w.line AND q.parked), 0)
+      ) + row_number() OVER (PARTITION BY w.execution, w.line ORDER BY w.place)),
+      coalesce(to_timestamp(nullif(w.since, 0)), now()), w.line, true
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[]) WITH ORDINALITY
+      AS w(run_id, execution, pool, affinity, turn, since, line, place)
+    ORDER BY w.run_id
+    ON CONFLICT (run_id) DO NOTHING
+"""
+_LET_OUT = """
+    UPDATE noetl_queue SET parked = false WHERE parked AND run_id = ANY(ARRAY(
+      SELECT run_id FROM noetl_queue WHERE parked AND line = $1 ORDER BY turn, run_id LIMIT $2 FOR UPDATE SKIP LOCKED
+    )) RETURNING pool
+"""
+_LET_OUT_WHOLE = """
+    UPDATE noetl_queue SET parked = false WHERE parked AND line = $1 AND (execution = ANY($3::int8[]) OR execution IN (
+      SELECT DISTINCT execution FROM noetl_queue
+      WHERE parked AND line = $1 AND execution <> ALL($3::int8[]) ORDER BY execution LIMIT $2
+    )) RETURNING pool
 """
 
 
@@ -68,16 +103,36 @@ class PostgresRunQueue:
         """Let them wait (one that waits already waits once)."""
         if not runs:
             return
-        await self._database.execute(
-            _PUT,
-            [run.run_id for run in runs],
-            [int(run.execution_id) for run in runs],
-            [run.pool for run in runs],
-            [run.affinity for run in runs],
+        in_line = [run for run in runs if run.limit is not None]
+        if in_line:
+            await self._database.execute(
+                _STAND_IN_LINE,
+                *_columns(in_line),
+                [run.turn for run in in_line],
+                [run.since for run in in_line],
+                [run.limit for run in in_line],
+            )
+            runs = [run for run in runs if run.limit is None]
+        if runs:
+            await self._database.execute(_PUT, *_columns(runs))
+            self._tell({run.pool for run in runs})
+
+    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+        """Let the first of a line wait for workers again."""
+        if whole:
+            rows = await self._database.fetch(_LET_OUT_WHOLE, limit, max(0, most), [int(each) for each in also])
+        else:
+            rows = await self._database.fetch(_LET_OUT, limit, max(0, most))
+        self._tell({row[0] for row in rows})
+        return len(rows)
+
+    async def lines(self) -> list[LineDepth]:
+        """Every limit in whose line somebody stands."""
+        rows = await self._database.fetch(
+            "SELECT line, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue WHERE parked "
+            "GROUP BY line ORDER BY line"
         )
-        for pool in {run.pool for run in runs}:
-            self._ring(pool)
-            self._database.tell(CHANNEL, pool)
+        return [LineDepth(*row) for row in rows]
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs that wait now, fair between executions.
@@ -95,7 +150,7 @@ class PostgresRunQueue:
             # Rows may be taken already: they must not go with us.
             for taken in await asyncio.gather(asked, return_exceptions=True):
                 if isinstance(taken, list):
-                    await self.put([_queued(row) for row in taken])
+                    await self.put([msgspec.structs.replace(_queued(row), limit=None) for row in taken])
             raise
         if rows:
             self._looked.pop(claim.pool, None)
@@ -131,7 +186,8 @@ class PostgresRunQueue:
     async def depths(self) -> list[PoolDepth]:
         """Every pool in which something waits."""
         rows = await self._database.fetch(
-            "SELECT pool, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue GROUP BY pool ORDER BY pool"
+            "SELECT pool, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue WHERE NOT parked "
+            "GROUP BY pool ORDER BY pool"
         )
         return [PoolDepth(*row) for row in rows]
 
@@ -145,6 +201,11 @@ class PostgresRunQueue:
             self._listening = True
             self._database.listen(CHANNEL, self._ring)
 
+    def _tell(self, pools: set[str]) -> None:
+        for pool in pools:
+            self._ring(pool)
+            self._database.tell(CHANNEL, pool)
+
     def _ring(self, pool: str) -> None:
         for name in [pool] if pool else list(self._watchers):
             self._looked.pop(name, None)
@@ -153,5 +214,14 @@ class PostgresRunQueue:
 
 
 def _queued(row: Sequence[object]) -> QueuedRun:
-    _, execution, run_id, pool, affinity = row
-    return QueuedRun(str(execution), str(run_id), str(pool), affinity)  # type: ignore[arg-type]
+    turn, execution, run_id, pool, affinity, line, since = row
+    return QueuedRun(str(execution), str(run_id), str(pool), affinity, since, line, turn if line else None)  # type: ignore[arg-type]
+
+
+def _columns(runs: Sequence[QueuedRun]) -> tuple[list[str], list[int], list[str], list[str | None]]:
+    return (
+        [run.run_id for run in runs],
+        [int(run.execution_id) for run in runs],
+        [run.pool for run in runs],
+        [run.affinity for run in runs],
+    )

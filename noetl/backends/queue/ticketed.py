@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from noetl.drivers.nats_bus import NatsBus
 from noetl.model.work import Claim
-from noetl.ports import PoolDepth, QueuedRun, RunQueue
+from noetl.ports import LineDepth, PoolDepth, QueuedRun, RunQueue
 
 
 class TicketedRunQueue:
@@ -23,8 +23,19 @@ class TicketedRunQueue:
     async def put(self, runs: Sequence[QueuedRun]) -> None:
         """Let them wait, and tell it."""
         await self._queue.put(runs)
-        for pool, count in Counter(run.pool for run in runs).items():
+        for pool, count in Counter(run.pool for run in runs if run.limit is None).items():
             self._bus.issue(pool, count)
+
+    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+        """Let the first of a line wait for workers again, and tell it: a ticket too many is an empty look."""
+        count = await self._queue.let_out(limit, most, whole=whole, also=also)
+        for depth in await self._queue.depths() if count else ():
+            self._bus.issue(depth.pool, min(count, depth.runs))
+        return count
+
+    async def lines(self) -> list[LineDepth]:
+        """Every limit in whose line somebody stands."""
+        return await self._queue.lines()
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs of the claim's pool."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from noetl.engine import reduce
-from noetl.engine.evolve.steps import begin_run, lease
+from noetl.engine.evolve.steps import begin_run, lease, unlease
 from noetl.engine.evolve.table import applies
 from noetl.engine.identity import checksum
 from noetl.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
@@ -64,6 +64,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
     run = state.open.pop(run_id, None)
     contributions: dict[str, Any] | None = None
     if run is not None:
+        unlease(state, run)
         state.queued.pop(run_id, None)
         del step_run.open[run_id]
         contributions = run.contributions

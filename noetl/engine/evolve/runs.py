@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noetl.engine.evolve.steps import unlease
 from noetl.engine.evolve.table import applies
 from noetl.engine.identity import checksums_seen
 from noetl.engine.state import Child, Run, State
@@ -81,6 +82,7 @@ def _wrote(state: State, run: Run, patch: dict[str, Any]) -> None:
 
 
 def _requeue(state: State, run: Run) -> None:
+    unlease(state, run)
     run.status = "queued"
     run.at = state.at
     run.worker = ""
@@ -107,6 +109,7 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     key = task_run_id(run.id, event.task, event.visit, event.attempt)
     if event.position is not None:
         run.position = event.position
+    unlease(state, run)
     run.status = "suspended"
     run.at = at
     run.worker = ""

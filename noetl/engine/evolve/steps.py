@@ -108,6 +108,10 @@ def begin_run(state: State, step_run: StepRun, at: float) -> None:
 
 def lease(state: State, run: Run, epoch: int, worker: str) -> None:
     """A worker takes a run under a new epoch."""
+    if run.status != "leased":
+        name = run.step_run.step.name
+        state.leased[name] = state.leased.get(name, 0) + 1
+        state.begun = True
     run.status = "leased"
     run.epoch = epoch
     run.worker = worker
@@ -118,6 +122,17 @@ def lease(state: State, run: Run, epoch: int, worker: str) -> None:
     if run.seen:
         run.seen = {}
     state.queued.pop(run.id, None)
+
+
+def unlease(state: State, run: Run) -> None:
+    """No worker holds the run any more, if one did."""
+    if run.status == "leased":
+        name = run.step_run.step.name
+        left = state.leased[name] - 1
+        if left:
+            state.leased[name] = left
+        else:
+            del state.leased[name]
 
 
 @applies(StepStarted)
@@ -132,7 +147,7 @@ def _step_started(state: State, event: StepStarted, at: float) -> None:
 
 def _close_runs(state: State, step_run: StepRun) -> None:
     for run_id in step_run.open:
-        del state.open[run_id]
+        unlease(state, state.open.pop(run_id))
         state.queued.pop(run_id, None)
     step_run.open = {}
     step_run.loops = {}
@@ -161,8 +176,10 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
             record.running -= 1
     if step_run.loops:
         _close_runs(state, step_run)
-    elif state.open.pop(step_run.id, None) is not None and state.queued:
-        state.queued.pop(step_run.id, None)
+    elif (run := state.open.pop(step_run.id, None)) is not None:
+        unlease(state, run)
+        if state.queued:
+            state.queued.pop(step_run.id, None)
     step_run.phase = "ended"
     step_run.outcome = record.outcome = event.output
     step_run.failed = record.failed = type(event) is StepFailed

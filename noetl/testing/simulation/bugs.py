@@ -1,4 +1,4 @@
-"""Twenty planted bugs, each of which takes one rule away: the simulation must catch every one.
+"""Planted bugs, each of which takes one rule away: the simulation must catch every one.
 
 A simulation that finds nothing proves something only if it would have found it. Each bug here is a
 small patch of the real code (or of the disk beneath it); `catches` tells stories under it until one breaks
@@ -17,6 +17,7 @@ import msgspec
 from noetl.backends.events.memory import MemoryEventStore
 from noetl.control import children, recovery, workers
 from noetl.control.leases import Leases
+from noetl.control.lines import Lines
 from noetl.control.orchestrator import Orchestrator
 from noetl.control.requests import Submission
 from noetl.engine import accept, admission, advance, completion, decide, outstanding, reduce, routing
@@ -123,6 +124,27 @@ def _() -> Any:
     return patch.object(
         advance, "order_of", lambda state, run: msgspec.structs.replace(order_of(state, run), position=None)
     )
+
+
+# ── limits ──────────────────────────────────────────────────────────────────────────────
+
+
+@_bug("an append does not look whether a slot is left")
+def _() -> Any:
+    return patch("noetl.backends.events.memory.check", lambda append, counts: None)
+
+
+@_bug("a worker that is lost keeps its slot")
+def _() -> Any:
+    return patch("noetl.engine.evolve.runs.unlease", lambda state, run: None)
+
+
+@_bug("nobody is let out of a line")
+def _() -> Any:
+    async def idle(self: Any, only: Any = None) -> None:
+        return
+
+    return patch.object(Lines, "look", idle)
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from noetl.dsl.compile import compile_playbook
 from noetl.model.events import (
+    ChildRequested,
     ExecutionRequested,
+    IterationDone,
+    IterationFailed,
+    IterationStarted,
     PlaybookProcessed,
     Recorded,
+    StepDone,
+    StepFailed,
+    StepStarted,
     TaskDone,
     WorkerLost,
     WorkflowFinished,
@@ -48,7 +55,36 @@ async def judge(world: World, asked: Mapping[str, str], expected: Mapping[str, A
         if isinstance(log[0].body, ExecutionRequested) and log[0].body.parent
     )
     broken += [f"{count} children of {task}" for task, count in children.items() if count > 1]
-    return broken
+    return [*broken, *_limits(world)]
+
+
+def _limits(world: World) -> Iterator[str]:
+    """Nobody ever held more than the limits allow: counted from the events alone, append by append."""
+    most = world.most
+    paths: dict[str, str] = {}
+    begun: dict[str, set[str]] = {}  # path -> executions of it that have begun and not ended
+    leased: set[str] = set()
+    for append in world.store.order if most else ():
+        execution_id = append.execution_id
+        for each in append.events:
+            body: Any = each.body
+            if isinstance(body, ExecutionRequested):
+                paths[execution_id] = body.path
+            elif isinstance(body, StepStarted | IterationStarted) and not getattr(body, "by_server", False):
+                leased.add(run_of(body))
+                begun.setdefault(paths[execution_id], set()).add(execution_id)
+            elif isinstance(body, WorkerLost | IterationDone | IterationFailed | ChildRequested):
+                leased.discard(run_of(body))
+            elif isinstance(body, StepDone | StepFailed):  # with all its iterations
+                step_run = body.step_run_id
+                leased -= {run for run in leased if run == step_run or run.startswith(f"{step_run}/")}
+            elif isinstance(body, WorkflowFinished):
+                begun.get(paths[execution_id], set()).discard(execution_id)
+        if len(leased) > most.get("pool default", len(leased)):
+            yield f"{len(leased)} runs are held at once, at most {most['pool default']} may be"
+        for path, executions in begun.items():
+            if len(executions) > most.get(f"playbook {path}", len(executions)):
+                yield f"{len(executions)} executions of {path} go on at once, at most {most[f'playbook {path}']} may"
 
 
 async def _all(world: World) -> list[Any]:

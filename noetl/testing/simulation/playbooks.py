@@ -169,3 +169,13 @@ TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in 
 def chosen(seed: int, count: int) -> list[str]:
     """The playbooks of a story."""
     return random.Random(seed).choices(sorted(TEXTS), k=count)
+
+
+def limits_of(seed: int, paths: list[str]) -> dict[str, int]:
+    """What is limited in a story: nothing in one of two, else the workers' pool, one of its playbooks, or both."""
+    chance = random.Random(seed + 1)
+    if chance.random() < 0.5:
+        return {}
+    found = {"pool default": chance.randint(1, 3)} if chance.random() < 0.7 else {}
+    path = chance.choice(paths)
+    return found | {f"playbook {path}": 1} | ({"playbook called": 1} if path == "calls" else {})

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from noetl.control.requests import Submission
 from noetl.testing.simulation.faults import Dice
 from noetl.testing.simulation.oracles import expected_outcomes, judge
-from noetl.testing.simulation.playbooks import TEXTS, chosen
+from noetl.testing.simulation.playbooks import TEXTS, chosen, limits_of
 from noetl.testing.simulation.virtual import Stuck, VirtualClock, VirtualLoop
 from noetl.testing.simulation.world import World
 
@@ -70,11 +70,11 @@ def simulate(
 async def _play(
     story: Story, dice: Dice, clock: VirtualClock, executions: int, prepare: Callable[[World], None] | None
 ) -> None:
-    world = World(dice, clock, TEXTS)
+    paths = chosen(story.seed, executions)
+    world = World(dice, clock, TEXTS, limits=limits_of(story.seed, paths))
     if prepare is not None:
         prepare(world)
     await world.begin()
-    paths = chosen(story.seed, executions)
     asked = [
         asyncio.ensure_future(world.submit(Submission(path=path, key=f"{story.seed}-{number}")))
         for number, path in enumerate(paths)

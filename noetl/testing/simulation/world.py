@@ -13,11 +13,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+import msgspec
+
 from noetl.backends.events.memory import MemoryEventStore
 from noetl.backends.playbooks.memory import MemoryPlaybookStore
 from noetl.backends.queue.memory import MemoryRunQueue
+from noetl.backends.triggers.memory import MemoryTriggerStore
 from noetl.control import recovery
 from noetl.control.catalogue import Source, digest_of
+from noetl.control.limits import KIND, Limit
 from noetl.control.orchestrator import Orchestrator
 from noetl.control.requests import Submission
 from noetl.errors import PayloadUnavailable, StoreUnavailable
@@ -37,7 +41,7 @@ from noetl.model.outcome import Outcome, error, ok
 from noetl.model.reference import Reference, ReferenceMeta
 from noetl.model.tool import Field, ToolCall, ToolSpec
 from noetl.model.work import Report
-from noetl.ports import Append
+from noetl.ports import Append, StoredTrigger
 from noetl.testing.simulation.faults import Dice
 from noetl.testing.simulation.virtual import Process, VirtualClock, alive
 from noetl.testing.simulation.wire import Crashed, FaultyLink
@@ -65,6 +69,7 @@ class FaultyStore(MemoryEventStore):
         self.witness: Callable[[Sequence[Recorded]], None] = lambda events: None
         self.troubled = 0.0  # when it last did what a disk should not
         self.acknowledged: dict[str, int] = {}
+        self.order: list[Append] = []  # as they were committed
 
     async def append(self, append: Append) -> None:
         """Add events; what can go wrong with a disk may go wrong."""
@@ -81,6 +86,7 @@ class FaultyStore(MemoryEventStore):
             await alive()
         await alive()
         await super().append(append)
+        self.order.append(append)
         self.witness(append.events)
         if self._dice.strikes("server.crash_after_commit"):
             self.crash()
@@ -204,7 +210,9 @@ class SimServer:
             clock=world.clock,
             draws=world.draws,
             lease_seconds=LEASE_SECONDS,
+            limits=world.limits,
         )
+        await orchestrator.heed_limits()
         orchestrator.start()
         await recovery.resume(orchestrator)
         self._orchestrator = orchestrator
@@ -289,7 +297,14 @@ def _attempt(event: TaskDone) -> str:
 class World:
     """Everything there is."""
 
-    def __init__(self, dice: Dice, clock: VirtualClock, texts: Mapping[str, str], workers: int = 2) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        clock: VirtualClock,
+        texts: Mapping[str, str],
+        workers: int = 2,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         self.dice = dice
         self.clock = clock
         self.texts = dict(texts)
@@ -298,6 +313,8 @@ class World:
         self.store.crash = self.crash_server
         self.store.witness = self._witness
         self.playbooks = MemoryPlaybookStore()
+        self.limits = MemoryTriggerStore()
+        self.most = dict(limits or {})
         self.results: Any = MemoryResults()
         self.ledger = Ledger()
         self.complaints: list[str] = []  # promises that were seen broken on the way
@@ -314,6 +331,10 @@ class World:
         """One server, some workers, and fate."""
         for path, text in self.texts.items():
             await self.playbooks.register(path, digest_of(Source(text)), text, 0.0)
+        for key, most in self.most.items():
+            subject, _, name = key.partition(" ")
+            limit = Limit(subject, name, most)  # type: ignore[arg-type]
+            await self.limits.add(StoredTrigger(KIND, key, msgspec.json.encode(limit)))
         await self._new_server()
         for _ in range(self._count):
             await self._new_worker()
