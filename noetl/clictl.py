@@ -22,6 +22,7 @@ from noetl import __version__
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    _open_streams()
     if words in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
@@ -35,6 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is not None:
         sys.exit(code)
     _leave(code)
+
+
+def _open_streams() -> None:
+    """Put nothing where a standard stream was closed (`>&-`), lest a file or a socket takes its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+            if stream.fileno() != number:
+                os.dup2(stream.fileno(), number)
+            setattr(sys, name, stream)
 
 
 def _leave(code: int) -> None:

@@ -17,6 +17,7 @@ underscore elsewhere: `server.url` is `[server] url`, NOETL_SERVER_URL and `sett
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -318,7 +319,18 @@ TABLE: tuple[Setting, ...] = (
 )
 
 
+_PASSWORD = re.compile(r"(?<=://)([^/@\s:,]*):[^/@\s,]*(?=@)|(?<=://)[^/@\s:,]+(?=@)")
+
+
+def without_password(address: str) -> str:
+    """An address as it may be shown: the user stays, a password (or a token alone) does not."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}:***" if found[1] is not None else "***", address)
+
+
 # ── reading the places ──────────────────────────────────────────────────────────────────
+
+
+_FLAGS = {"server_url": "server", "server_host": "host", "server_port": "port", "worker_pool": "pool"}
 
 
 def load(
@@ -332,7 +344,7 @@ def load(
     folder = Path.cwd() if folder is None else folder
     warnings: list[str] = []
     places: list[tuple[Callable[[Setting], str], Mapping[str, Any]]] = [
-        (lambda s: "flag --" + s.attribute.replace("_", "-"), flags or {}),
+        (lambda s: f"flag --{_FLAGS.get(s.attribute, s.attribute.replace('_', '-'))}", flags or {}),
         (lambda s: f"environment {s.variable}", _from_variables(environ)),
         (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(read_env_file(folder / ENV_FILE))),
     ]

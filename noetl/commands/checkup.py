@@ -10,24 +10,17 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from noetl import __version__
+from noetl.commands import surroundings as around
+from noetl.commands.findings import FAILED, OK, WARNING, Finding, nearest_folder
 from noetl.errors import AccessRefused, NoetlError
-from noetl.settings import BadSetting, Loaded, Settings, load
+from noetl.settings import BadSetting, Loaded, Settings, load, without_password
 
-OK, WARNING, FAILED = "ok", "warning", "failed"
 MIN_FREE = 1 << 30
 SAFE_SQLITE = (3, 51, 3)  # older ones can damage a WAL that two processes write at the same moment
 DRIVERS = {"postgres": "psycopg", "nats": "nats", "server": "fastapi", "data": "adbc_driver_postgresql"}
-
-
-class Finding(NamedTuple):
-    """How one thing is."""
-
-    name: str
-    status: str
-    detail: str
 
 
 def checkup(flags: Mapping[str, Any] | None = None, *, verify: bool = False) -> list[Finding]:
@@ -38,7 +31,9 @@ def checkup(flags: Mapping[str, Any] | None = None, *, verify: bool = False) -> 
     except BadSetting as problem:
         return [*findings, Finding("settings", FAILED, str(problem))]
     settings = loaded.settings
-    findings += [*_settings(loaded), *_home(settings), _sqlite(), _store(settings), *_tools(), *_server(settings)]
+    findings += [*_settings(loaded), *_home(settings), *around.secret_files(settings), _sqlite(), *_store(settings)]
+    findings += [around.results(settings), *_tools(), *around.nats(settings)]
+    findings += [*around.processes(settings), *_server(settings)]
     if verify:
         findings += _verified(settings)
     return findings
@@ -53,9 +48,7 @@ def _settings(loaded: Loaded) -> Iterator[Finding]:
 
 
 def _home(settings: Settings) -> Iterator[Finding]:
-    nearest = settings.home
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    nearest = nearest_folder(settings.home)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         detail = f"{settings.home} cannot be written: {nearest} does not let us; set NOETL_HOME to another folder"
         yield Finding("home", FAILED, detail)
@@ -71,21 +64,42 @@ def _sqlite() -> Finding:
     return Finding("sqlite", OK, f"{sqlite3.sqlite_version}; processes that share a store take turns by a lock of ours")
 
 
-def _store(settings: Settings) -> Finding:
-    async def look() -> str:
+def _store(settings: Settings) -> Iterator[Finding]:
+    async def look() -> tuple[list[str], bool]:
         from noetl.local import open_local
 
         async with await open_local(settings, work=False) as engine:
-            unfinished = len(await engine.orchestrator.store.unfinished())
-            newest = await engine.orchestrator.executions()
-            return f"{settings.store}, {'some' if newest else 'no'} executions, {unfinished} unfinished"
+            return await engine.orchestrator.store.unfinished(), bool(await engine.orchestrator.executions())
 
     if settings.store.startswith("sqlite:") and not Path(settings.store.removeprefix("sqlite://")).exists():
-        return Finding("store", OK, f"{settings.store} (made at the first run)")
+        yield Finding("store", OK, f"{settings.store} (made at the first run)")
+        return
+    shown = without_password(settings.store)
     try:
-        return Finding("store", OK, asyncio.run(look()))
+        unfinished, some = asyncio.run(look())
+        left = _left(settings, unfinished)
     except (NoetlError, OSError) as problem:
-        return Finding("store", FAILED, f"{settings.store}: {problem}")
+        mend = "; is it running, and is NOETL_STORE right?" if settings.store.startswith("postgres") else ""
+        yield Finding("store", FAILED, f"{shown}: {problem}{mend}")
+        return
+    told = f"{shown}, {'some' if some else 'no'} executions, {len(unfinished)} unfinished"
+    yield Finding("store", OK, told)
+    if left:
+        ways = f"`noetl resume {left[0]}` goes on with one of them, the next start of a server with all"
+        yield Finding("store", WARNING, f"{len(left)} unfinished executions wait: their process is gone; {ways}")
+
+
+def _left(settings: Settings, unfinished: list[str]) -> list[str]:
+    """Unfinished executions whose process is gone, where that can be known."""
+    from noetl.backends import open_owners
+
+    owners = open_owners(settings.store) if unfinished else None
+    if owners is None:
+        return []
+    try:
+        return owners.orphans(unfinished)
+    finally:
+        owners.close()
 
 
 def _verified(settings: Settings) -> Iterator[Finding]:
@@ -102,7 +116,7 @@ def _verified(settings: Settings) -> Iterator[Finding]:
     try:
         executions, count, damaged = asyncio.run(look())
     except (NoetlError, OSError) as problem:
-        yield Finding("checksums", FAILED, f"{settings.store}: {problem}")
+        yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return
     if not damaged:
         yield Finding("checksums", OK, f"{count} events of {executions} executions are as they were written")
@@ -136,9 +150,9 @@ def _server(settings: Settings) -> Iterator[Finding]:
     from noetl.commands.fleet import readiness
 
     for url in filter(None, (each.strip() for each in settings.server_url.split(","))):
-        ready, problems = readiness(url)
-        if not ready:
-            words = "; ".join(problems) or "it does not say why"
+        found = readiness(url)
+        if not found.ready:
+            words = "; ".join(found.problems) or "it does not say why"
             yield Finding("server", FAILED, f"{url} is not ready: {words}; is it running, and is this its address?")
             continue
         url, token = found_server(url, settings.token)

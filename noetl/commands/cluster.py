@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.commands.fleet import Fleet, readiness
+from noetl.commands.fleet import Fleet, Readiness, readiness
 from noetl.commands.terminal import as_json, talk, terminal
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 
@@ -92,10 +92,10 @@ def cluster_status(as_json: bool) -> int:
     absent = local_cluster.absent(home, members)
     rows = []
     for member in members:
-        ready, problems = readiness(member.url) if member.url.startswith("http") else (True, [])
+        said = readiness(member.url) if member.url.startswith("http") else Readiness(True, [], [])
         if member in absent:
-            ready, problems = False, ["has not asked for work"]
-        rows.append((member, ready, problems))
+            said = Readiness(False, ["has not asked for work"], [])
+        rows.append((member, said.ready, said.problems))
     healthy = bool(rows) and fleet.find(local_cluster.HOLDER) is not None and all(ready for _, ready, _ in rows)
     if as_json:
         parts = [
@@ -179,7 +179,7 @@ def _wait(settings: Settings, holder: Member, count: int) -> None:
         parts = local_cluster.members(fleet)
         if (
             len(parts) == count
-            and all(readiness(each.url)[0] for each in parts if each.url.startswith("http"))
+            and all(readiness(each.url).ready for each in parts if each.url.startswith("http"))
             and not local_cluster.absent(settings.home, parts)
         ):
             return

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -161,7 +162,8 @@ class Fleet:
                 self._forget(member.name)
 
     def _forget(self, name: str) -> None:
-        (self._run / f"{name}.json").unlink(missing_ok=True)
+        with suppress(PermissionError):  # who may only look leaves it there, and overlooks it again the next time
+            (self._run / f"{name}.json").unlink(missing_ok=True)
 
 
 def _born(pid: int) -> str | None:
@@ -181,24 +183,39 @@ def wait_ready(url: str, is_alive: Callable[[], bool]) -> None:
     """Wait until the server there is ready; StoreUnavailable when it does not become so."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline and is_alive():
-        if readiness(url)[0]:
+        if readiness(url).ready:
             return
         time.sleep(0.05)
     raise StoreUnavailable(f"the server at {url} did not become ready")
 
 
-def readiness(url: str) -> tuple[bool, list[str]]:
-    """Whether the server there makes progress, and what is in its way."""
+class Readiness(NamedTuple):
+    """What a server says of itself."""
+
+    ready: bool
+    problems: list[str]
+    warnings: list[str]
+
+
+def readiness(url: str) -> Readiness:
+    """Whether the server there makes progress, what is in its way, and what somebody else should do."""
     import http.client
     import urllib.error
     import urllib.request
 
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
-            document = json.load(answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            document = json.load(refused)
-    except (OSError, ValueError, http.client.HTTPException) as problem:
-        return False, [f"it does not answer: {problem}"]
-    return bool(document.get("ready")), [str(each) for each in document.get("problems", ())]
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+                document = json.load(answer)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                document = json.load(refused)
+    except ValueError:
+        return Readiness(False, ["it answers, but not as a NoETL server does"], [])
+    except (OSError, http.client.HTTPException) as problem:
+        return Readiness(False, [f"it does not answer: {getattr(problem, 'reason', problem)}"], [])
+    if not isinstance(document, dict) or "ready" not in document:
+        detail = document.get("detail") if isinstance(document, dict) else None
+        return Readiness(False, [str(detail or "it answers, but not as a NoETL server does")], [])
+    problems, warnings = ([str(each) for each in document.get(name, ())] for name in ("problems", "warnings"))
+    return Readiness(bool(document["ready"]), problems, warnings)

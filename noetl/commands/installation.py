@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from noetl.commands.place import server_option, token_option
+from noetl.commands.place import server_option, store_option, token_option
 from noetl.commands.terminal import as_json, talk, terminal
 
 
@@ -23,17 +23,17 @@ def show(origin: bool, as_json: bool) -> None:
     A value comes from the first place that has it: a flag, NOETL_* in the environment, .env,
     ./noetl.toml, the user's config.toml, the default.
     """
-    from noetl.settings import TABLE, load
+    from noetl.settings import TABLE, load, without_password
 
     loaded = load()
     for warning in loaded.warnings:
         terminal.warn(warning)
-    values = {
-        setting: "(set)"
-        if setting.secret and getattr(loaded.settings, setting.attribute)
-        else getattr(loaded.settings, setting.attribute)
-        for setting in TABLE
-    }
+    values = {setting: getattr(loaded.settings, setting.attribute) for setting in TABLE}
+    for setting, value in values.items():
+        if setting.secret and value:
+            values[setting] = "(set)"
+        elif isinstance(value, str):
+            values[setting] = without_password(value)
     if as_json:
         terminal.json(
             {
@@ -70,17 +70,19 @@ def completion(shell: str) -> None:
 @click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums; takes a while.")
 @server_option
 @token_option
+@store_option
 @as_json
 @talk
-def doctor(verify: bool, server: str | None, token: str | None, as_json: bool) -> int:
+def doctor(verify: bool, server: str | None, token: str | None, store: str | None, as_json: bool) -> int:
     """Check this installation.
 
-    Settings, data folder, store, tools, server. Exit code 0 when everything needed works (warnings
-    included), 1 when something does not.
+    Settings, data folder, secrets, store, results, tools, NATS, server and workers. Exit code 0 when everything
+    needed works (warnings included), 1 when something does not.
     """
-    from noetl.commands.checkup import FAILED, checkup
+    from noetl.commands.checkup import checkup
+    from noetl.commands.findings import FAILED
 
-    found = checkup({"server_url": server, "token": token}, verify=verify)
+    found = checkup({"server_url": server, "token": token, "store": store}, verify=verify)
     if as_json:
         terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
     else:

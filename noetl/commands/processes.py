@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.commands.fleet import readiness, wait_ready
+from noetl.commands.fleet import Readiness, readiness, wait_ready
 from noetl.commands.place import token_option
 from noetl.commands.terminal import as_json, talk, terminal
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
@@ -92,28 +92,30 @@ def server_status(name: str | None, as_json: bool) -> int:
     members = [
         member for member in _fleet(_settings()).members("server") if name is None or member.name == _called(name)
     ]
-    found = [(member, *readiness(member.url)) for member in members]
+    found = [(member, readiness(member.url)) for member in members]
     nothing = "no server runs; `noetl server start` starts one"
     if as_json:
         rows = [_server_document(*each) for each in found]
-        terminal.json({**(rows[0] if rows else _server_document(None, False, [nothing])), "servers": rows})
+        none = _server_document(None, Readiness(False, [nothing], []))
+        terminal.json({**(rows[0] if rows else none), "servers": rows})
     elif not found:
         terminal.data(nothing)
     else:
-        for member, ready, problems in found:
+        for member, said in found:
             called = f"{member.name} " if len(found) > 1 else ""
-            state = "ready" if ready else "not ready"
+            state = "ready" if said.ready else "not ready"
             terminal.data(f"{called}running at {member.url} (process {member.pid}): {state}")
-            for problem in problems:
-                terminal.data(f"  {problem}")
-    return 0 if found and all(ready for _, ready, _ in found) else UNREACHABLE
+            for words in (*said.problems, *said.warnings):
+                terminal.data(f"  {words}")
+    return 0 if found and all(said.ready for _, said in found) else UNREACHABLE
 
 
-def _server_document(member: Member | None, ready: bool, problems: list[str]) -> dict[str, Any]:
+def _server_document(member: Member | None, said: Readiness) -> dict[str, Any]:
     return {
         "running": member is not None,
-        "ready": ready,
-        "problems": problems,
+        "ready": said.ready,
+        "problems": said.problems,
+        "warnings": said.warnings,
         "url": member.url if member else None,
         "pid": member.pid if member else None,
         "log": (member.log or None) if member else None,

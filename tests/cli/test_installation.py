@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -95,6 +98,72 @@ def test_the_doctor_names_what_is_ill(noetl, folder, monkeypatch):
     assert found["settings"] == "warning"
     assert found["store"] == "failed"
     assert found["server"] == "failed"
+
+
+def told(noetl, check: str, *words: str) -> list[tuple[str, str]]:
+    return [(one["status"], one["detail"]) for one in noetl("doctor", "--json", *words).json if one["check"] == check]
+
+
+def test_the_doctor_looks_at_what_an_installation_leans_on(noetl, folder, monkeypatch):
+    monkeypatch.setenv("NOETL_RESULTS", "postgresql://me:hush@127.0.0.1:9/x")
+    monkeypatch.setenv("NOETL_NATS_URL", "nats://hush@127.0.0.1:9")
+    answer = noetl("doctor", "--json", "--store", "postgresql://me:hush@127.0.0.1:9/x")
+    assert answer.code == 1
+    assert "hush" not in answer.out
+    found = {one["check"]: one for one in answer.json}
+    assert {name: found[name]["status"] for name in ("store", "results", "nats")} == {
+        "store": "failed",
+        "results": "failed",
+        "nats": "warning",
+    }
+    assert "is NOETL_STORE right?" in found["store"]["detail"]
+    assert "hush" not in noetl("config", "show").out
+
+
+def test_the_doctor_says_which_secrets_are_open_or_damaged(noetl, folder):
+    home = folder.parent / "home"
+    noetl("token", "create", "ci")
+    assert told(noetl, "secrets") == [("ok", "tokens: ci")]
+    (home / "tokens.json").chmod(0o644)
+    assert told(noetl, "secrets") == [
+        ("warning", f"{home}/tokens.json is open to other users: chmod 600 {home}/tokens.json")
+    ]
+    (home / "tokens.json").chmod(0o600)
+    (home / "tokens.json").write_text("{")
+    ((status, detail),) = told(noetl, "secrets")
+    assert status == "failed" and "is damaged" in detail
+
+
+def test_the_doctor_finds_executions_whose_process_is_gone(noetl, playbook):
+    slow = playbook("workflow:\n  - step: start\n    tool: {kind: shell, command: sleep 60}\n")
+    process = subprocess.Popen([sys.executable, "-m", "noetl.clictl", "run", slow], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        execution_id = process.stderr.readline().split()[1]
+        assert [status for status, _ in told(noetl, "store")] == ["ok"]
+    finally:
+        process.kill()
+        process.communicate()
+    (_, (status, detail)) = told(noetl, "store")
+    assert status == "warning"
+    assert f"`noetl resume {execution_id}`" in detail
+
+
+def test_the_doctor_finds_a_taken_port_and_a_server_that_is_none(noetl, monkeypatch):
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404, "<html>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        monkeypatch.setenv("NOETL_SERVER_PORT", str(other.server_port))
+        ((status, detail),) = told(noetl, "server")
+        assert status == "warning" and "is taken by another program" in detail
+        ((status, detail),) = told(noetl, "server", "--server", f"http://127.0.0.1:{other.server_port}")
+        assert status == "failed" and "not as a NoETL server does" in detail
+        other.shutdown()
 
 
 def test_the_doctor_survives_a_bad_setting(noetl, monkeypatch):

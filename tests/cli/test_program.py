@@ -142,3 +142,10 @@ def test_completion_knows_the_verbs():
         text=True,
     )
     assert "config" in ran.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_is_closed_is_no_trouble(folder, closed: str):
+    line = f'exec "$0" -m noetl.clictl executions --json {closed}'
+    answer = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
