@@ -63,6 +63,11 @@ class Database:
             self._instance.close()
             self._instance = None
 
+    def let_go(self) -> None:
+        """Close the file if nobody uses it just now, so that it can be attached elsewhere."""
+        if not self._users and not self._opening.locked():
+            self.close()
+
     async def _open(self, wait: float) -> None:
         import duckdb
 
@@ -71,11 +76,10 @@ class Database:
             while self._instance is None:
                 try:
                     self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
-                except duckdb.IOException as problem:
-                    taken = "lock" in str(problem).lower()
-                    if not taken or asyncio.get_running_loop().time() > deadline:
+                except duckdb.Error as problem:
+                    if not _is_taken(problem) or asyncio.get_running_loop().time() > deadline:
                         raise
-                    await asyncio.sleep(0.05)  # another process has it; there is nothing to be woken by
+                    await asyncio.sleep(0.05)  # somebody else has it; there is nothing to be woken by
 
     def _close_later(self) -> None:
         if self._timer is not None:
@@ -109,6 +113,29 @@ def database(path: str, *, read_only: bool = False) -> Database:
     if path == MEMORY:
         return Database(path)
     return shared(("duckdb", path, read_only), lambda: Database(path, read_only=read_only))
+
+
+def _is_taken(problem: Exception) -> bool:
+    """Whether a file is held by another process, or by another database of this one."""
+    said = str(problem).lower()
+    return "lock" in said or "already attached" in said or "handle conflict" in said
+
+
+async def attach(cursor: Any, statement: str, path: str, wait: float) -> None:
+    """Attach a file to a database; tasks that use it by itself are waited for."""
+    import duckdb
+
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        for read_only in (False, True):
+            database(path, read_only=read_only).let_go()
+        try:
+            await in_thread(lambda: cursor.execute(statement), interrupt=cursor.interrupt)
+            return
+        except duckdb.Error as problem:
+            if not _is_taken(problem) or asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.05)
 
 
 def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[list[str], Iterator[Any], int | None]:
@@ -272,6 +299,8 @@ def explain(failure: Exception) -> ErrorInfo:
         kind = "db.constraint"
     elif is_a("TransactionException"):
         kind = "db.deadlock" if "onflict" in text else "db.syntax"
+    elif _is_taken(failure) and not is_a("TransactionException"):
+        kind = "db.connection"
     elif is_a("InterruptException"):
         kind = "db.timeout"
     elif is_a("OutOfMemoryException"):

@@ -161,10 +161,9 @@ class _Task:
                 raise BadInput(f"attach.{name} needs the `file` of a database")
             if "://" not in file and "=" not in file and file != ":memory:":
                 file = self.call.host.resolve_path(file)
-            await self._do(
-                cursor,
-                lambda name=name, file=file, options=options: cursor.execute(attach_statement(name, file, options)),
-            )
+            statement = attach_statement(name, file, options)
+            wait = self.call.timeout.connect or driver.WAIT_FOR_FILE
+            await driver.attach(cursor, statement, file, wait)
 
     async def _secret(self, cursor: Any, statements: list[Statement]) -> None:
         """Give SQL that names `s3://` the credential, if DuckDB has its extension for that."""
@@ -289,8 +288,9 @@ def _arrow_table(name: Any, rows: list[Any]) -> Any:
         raise BadInput(f"tables.{name} needs rows that are mappings")
     if not rows:
         raise BadInput(f"tables.{name} is empty: its columns are not known")
+    names = list(dict.fromkeys(str(key) for row in rows for key in row))
     try:
-        return pa.Table.from_pylist([dict(row) for row in rows])
+        return pa.table({each: [row.get(each) for row in rows] for each in names})
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # values of several types in one column: as JSON text
         return pa.Table.from_batches([batch_of_mappings(rows, inferred_schema(rows))])
 

@@ -1,4 +1,4 @@
-"""Dates that Python cannot say: `infinity`, years before 1 and after 9999.
+"""Dates that Python cannot say: `infinity`, years before 1 and after 9999, nanoseconds.
 
 Databases use them (a `valid_to` that never comes is `infinity`), and Arrow carries them as numbers. Infinity is
 the largest number, as DuckDB has it; as text everything is what Postgres writes and reads.
@@ -12,6 +12,7 @@ from typing import Any
 
 DAY = 86_400_000_000  # microseconds
 _FOREVER_DAYS, _FOREVER = 2**31 - 1, 2**63 - 1
+_FIRST, _LAST = -719_162, 2_932_896  # the days that Python knows
 _WRITTEN = re.compile(
     r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
     r"(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d+))?(?P<zone>[+-]\d\d(?::\d\d)*)?)?"
@@ -49,11 +50,15 @@ def _text(kind: Any, value: int) -> str:
     if abs(value) >= _FOREVER:
         return "infinity" if value > 0 else "-infinity"
     scale = 1000 if pa.types.is_date64(kind) else _PER_SECOND[kind.unit]
-    days, micros = divmod(value * 1_000_000 // scale, DAY)
-    seconds, micros = divmod(micros, 1_000_000)
-    clock = f" {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    clock += f".{micros:06}".rstrip("0") if micros else ""
-    return _dated(days, "" if pa.types.is_date64(kind) else clock + ("+00" if kind.tz else ""))
+    days, rest = divmod(value, 86_400 * scale)
+    seconds, rest = divmod(rest, scale)
+    fraction = f".{rest:0{len(str(scale)) - 1}}".rstrip("0") if rest else ""
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}"
+    if pa.types.is_date64(kind):
+        return _dated(days, "")
+    if not _FIRST <= days <= _LAST:
+        return _dated(days, f" {clock}{'+00' if kind.tz else ''}")
+    return _dated(days, f"T{clock}{'+00:00' if kind.tz else ''}")  # as near dates are written, only finer
 
 
 def _dated(days: int, clock: str) -> str:

@@ -21,13 +21,15 @@ def connect(path: str, busy: float = 5.0) -> sqlite3.Connection:
 
 
 def adapted(value: Any) -> Any:
-    """A parameter as SQLite can bind it: structures as JSON text."""
+    """A parameter as SQLite can bind it: structures as JSON text, whole numbers that it cannot hold as text."""
     import msgspec
 
     if isinstance(value, Mapping | list | tuple):
         return msgspec.json.encode(jsonable(value)).decode()
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return str(value)
     return value if isinstance(value, int | float | str | bytes | None) else jsonable(value)
 
 
@@ -94,6 +96,8 @@ def explain(failure: Exception) -> ErrorInfo:
         kind = "limit"
     elif name == "SQLITE_MISMATCH" or isinstance(failure, sqlite3.DataError | sqlite3.InterfaceError):
         kind = "schema"
+    elif "Could not decode to UTF-8" in text:
+        kind, text = "parse", f"{text}: it is no text; read it with CAST(... AS BLOB)"
     elif isinstance(failure, sqlite3.OperationalError | sqlite3.ProgrammingError):
         kind = "db.syntax"
     else:

@@ -282,3 +282,34 @@ def test_a_copy_makes_the_folder_it_writes_to(tmp_path: Path) -> None:
     host = ToolHost(folder=tmp_path)
     assert sql("copy (select 1 as a) to 'new/folder/x.parquet'", host=host).error is None
     assert sql("select * from 'new/folder/x.parquet'", host=host).data["rows"] == [{"a": 1}]
+
+
+def test_rows_of_a_table_may_have_different_keys() -> None:
+    rows = [{"a": 1}, {"a": 2, "c": [1]}, {"b": "x"}]
+    outcome = run_tool("duckdb", {"tables": {"t": rows}, "command": "select * from t"})
+    assert outcome.data["rows"] == [
+        {"a": 1, "c": None, "b": None}, {"a": 2, "c": [1], "b": None}, {"a": None, "c": None, "b": "x"},
+    ]  # fmt: skip
+
+
+def test_a_file_may_be_attached_right_after_it_was_used(tmp_path: Path) -> None:
+    host = ToolHost(folder=tmp_path)
+
+    async def all_of_it() -> list[Any]:
+        def call(**given: Any) -> Any:
+            return load("duckdb")(tool_call("duckdb", given, host=host))
+
+        first = await call(file="x.duckdb", command="create table t as select 1 as a")
+        calls = []
+        for number in range(3):
+            calls.append(call(attach={"other": "x.duckdb"}, command="select a from other.t"))
+            calls.append(call(file="x.duckdb", command=f"insert into t values ({number})"))
+        return [first, *await asyncio.gather(*calls)]
+
+    outcomes = asyncio.run(all_of_it())
+    assert [outcome.error for outcome in outcomes] == [None] * 7
+
+
+def test_nanoseconds_are_kept() -> None:
+    outcome = run_tool("duckdb", {"command": "select timestamp_ns '2020-01-01 01:02:03.123456789' as t"})
+    assert outcome.data["rows"] == [{"t": "2020-01-01T01:02:03.123456789"}]
