@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import itertools
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from noetl.drivers.tables import encode_value
+from noetl.drivers.tables import TABULAR, encode_value, format_of
 from noetl.drivers.values import jsonable
 from noetl.errors import PayloadUnavailable
 from noetl.model.reference import Reference
@@ -22,6 +24,7 @@ from noetl.model.tool import ToolCall
 
 BLOCK = 1 << 20
 INLINE_BYTES = 16 * 1024 * 1024
+_numbers = itertools.count(1)
 
 
 def reference_in(value: Any) -> Reference | None:
@@ -53,11 +56,16 @@ async def file_blocks(path: str) -> AsyncGenerator[bytes, None]:
             yield block
 
 
+def unfinished(path: Path) -> Path:
+    """Where a file is written until it is complete; nobody else writes there, even if they write the same file."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{next(_numbers)}.unfinished")
+
+
 async def save(blocks: AsyncIterator[bytes], path: str) -> int:
     """Write blocks to a file, which appears when it is complete; how many bytes."""
     target = Path(path)
     await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
-    aside = target.with_name(target.name + ".unfinished")
+    aside = unfinished(target)
     size = 0
     try:
         file = await asyncio.to_thread(aside.open, "wb")
@@ -119,10 +127,21 @@ def encoded(data: Any, format: str, key: str) -> bytes:
     if format == "bytes" and isinstance(data, str):
         try:
             return base64.b64decode(data, validate=True)
-        except binascii.Error:
-            return data.encode()  # text that is no base64 is just text
+        except (binascii.Error, ValueError):
+            raise ValueError(
+                "format bytes takes base64 text, and this is none; for plain text write format: text"
+            ) from None
     options = {"delimiter": "\t"} if key.lower().endswith(".tsv") else {}
     return encode_value(data, format, **options)
+
+
+def check_format(reference: Reference, format: str, key: str) -> None:
+    """ValueError when a stored result would be written under the name of another format."""
+    stored = format_of(content_type=reference.meta.content_type)
+    documents = ("json", *TABULAR)
+    if stored in documents and format in documents and stored != format:
+        way = "kind: transfer writes it as another, or leave `format` and the ending out"
+        raise ValueError(f"the stored result is {stored}, and {key} would be {format}: {way}")
 
 
 def natural_format(data: Any) -> str:

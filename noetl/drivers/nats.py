@@ -243,8 +243,8 @@ async def _cut(blocks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes,
         yield bytes(pending)
 
 
-def explain(failure: Exception, what: str) -> ErrorInfo:
-    """An exception of the driver as an error of the closed list."""
+def explain(failure: Exception, what: str, named: str = "") -> ErrorInfo:
+    """An exception of the driver as an error of the closed list; `named` is what was asked for."""
     from nats import errors
     from nats.js import errors as js
 
@@ -256,7 +256,7 @@ def explain(failure: Exception, what: str) -> ErrorInfo:
     ):
         return error_info("auth", f"{what}: the server refuses the credential ({text})")
     if isinstance(failure, js.NotFoundError):
-        return error_info("not_found", f"{what}: not found")
+        return error_info("not_found", f"{what}: there is no such thing" + (f" ({named})" if named else ""))
     if isinstance(failure, errors.NoRespondersError | js.NoStreamResponseError):
         return error_info("not_found", f"{what}: nobody answers on that subject")
     if isinstance(failure, errors.TimeoutError | TimeoutError):

@@ -16,6 +16,8 @@ from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.content import (
     INLINE_BYTES,
     blocks_of,
+    check_format,
+    encoded,
     file_blocks,
     kept_or_stored,
     message_bytes,
@@ -43,11 +45,16 @@ async def perform(call: ToolCall) -> Outcome:
     except (PayloadUnavailable, StoreUnavailable) as failure:
         return _failed(failure.kind, str(failure))
     except nats.errors.Error as failure:
-        return Outcome(status="error", error=explain(failure, task.what), helpers={"nats": dict(NATS_NULLS)})
+        return Outcome(
+            status="error", error=explain(failure, task.what, task.named()), helpers={"nats": dict(NATS_NULLS)}
+        )
     except TimeoutError:
         return _failed("timeout", f"{task.what}: no answer in time")
     except (DecodeError, UnicodeDecodeError) as failure:
         return _failed("parse", f"{task.what}: the object is not what its format says: {failure}")
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as failure:
+        kind = "not_found" if isinstance(failure, FileNotFoundError) else "storage.access"
+        return _failed(kind, f"{task.what}: {failure.filename}: {failure.strerror}")
     except OSError as failure:
         return _failed("connection", f"{task.what}: {failure.strerror or failure}")
     except ValueError as wrong:
@@ -104,7 +111,7 @@ class _Task:
             raise ValueError("`js_get` needs `seq`, or `subject` for its last message")
         js = self.client.jetstream()
         message = await (
-            js.get_msg(stream, seq=int(seq)) if seq else js.get_msg(stream, subject=self._given("subject"))
+            js.get_msg(stream, seq=self._number("seq")) if seq else js.get_msg(stream, subject=self._given("subject"))
         )
         return ok(_received(message), nats={**NATS_NULLS, "stream": stream, "seq": message.seq})
 
@@ -115,7 +122,9 @@ class _Task:
         subject = self._given("subject") or ""
         subscription = await self.client.jetstream().pull_subscribe(subject, durable=durable, stream=stream)
         try:
-            messages = await subscription.fetch(int(self._given("limit") or 100), timeout=self.call.timeout.read or 1)
+            messages = await subscription.fetch(
+                self._number("limit") if self._given("limit") else 100, timeout=self.call.timeout.read or 1
+            )
         except TimeoutError:  # the driver's own is one, and in places it raises the plain one
             messages = []
         received = [
@@ -151,7 +160,7 @@ class _Task:
         if flag(self._given("create"), False):
             revision = await bucket.create(key, value)
         elif self._given("revision") not in (None, ""):
-            revision = await bucket.update(key, value, last=int(self._given("revision")))
+            revision = await bucket.update(key, value, last=self._number("revision"))
         else:
             revision = await bucket.put(key, value)
         return ok({"key": key, "revision": revision}, nats={**NATS_NULLS, "revision": revision})
@@ -159,7 +168,7 @@ class _Task:
     async def _kv_delete(self) -> Outcome:
         bucket = await self.client.jetstream().key_value(self._need("bucket"))
         revision = self._given("revision")
-        await bucket.delete(self._need("key"), last=int(revision) if revision not in (None, "") else None)
+        await bucket.delete(self._need("key"), last=self._number("revision") if revision not in (None, "") else None)
         return ok({"key": self._need("key"), "deleted": True}, nats=dict(NATS_NULLS))
 
     async def _kv_purge(self) -> Outcome:
@@ -197,10 +206,11 @@ class _Task:
         reference = reference_in(self._given("ref")) or reference_in(data)
         format = tables.format_of(given=self._given("format"), path=name)
         if reference is not None:
+            check_format(reference, format, name)
             blocks: Any = self.call.host.open_result(reference)
         elif data is not None:
-            structured = format in ("jsonl", "csv", "parquet", "arrow")
-            blocks = blocks_of(tables.encode_value(data, format) if structured else message_bytes(data))
+            said = format if format in tables.TABULAR or self._given("format") else None
+            blocks = blocks_of(encoded(data, said, name) if said else message_bytes(data))
         elif file:
             blocks = file_blocks(self.call.host.resolve_path(str(file)))
         else:
@@ -264,6 +274,17 @@ class _Task:
         if found is None:
             raise ValueError(f"{self.what} needs `{names[0]}`")
         return str(found)
+
+    def _number(self, name: str) -> int:
+        try:
+            return int(self._given(name))
+        except (TypeError, ValueError):
+            raise ValueError(f"`{name}` is a whole number, not {self._given(name)!r}") from None
+
+    def named(self) -> str:
+        """What the task speaks of: `bucket cursors, key orders`."""
+        words = ("stream", "subject", "seq", "consumer", "bucket", "key", "name")
+        return ", ".join(f"{word} {self._given(word)}" for word in words if self._given(word) not in (None, ""))
 
     def _given(self, name: str) -> Any:
         return self.call.input.get(name)

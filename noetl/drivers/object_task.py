@@ -15,6 +15,7 @@ from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.content import (
     INLINE_BYTES,
     blocks_of,
+    check_format,
     encoded,
     file_blocks,
     kept_or_stored,
@@ -127,6 +128,7 @@ class _Task:
         format = tables.format_of(given=self._given("format"), path=place.key, default=natural_format(data))
         content_type = str(self._given("content_type") or "")
         if reference is not None:
+            check_format(reference, format, place.key)
             blocks: Any = call.host.open_result(reference)
             content_type = content_type or reference.meta.content_type
         elif data is not None:

@@ -271,7 +271,7 @@ def explain(failure: Exception, what: str) -> ErrorInfo:
         return error_info("not_found", f"{what}: there is no such object (or bucket)")
     if isinstance(failure, FileExistsError | exceptions.AlreadyExistsError | exceptions.PreconditionError):
         return error_info("client_error", f"{what}: it exists already, and `create` was asked for")
-    if isinstance(failure, exceptions.UnauthenticatedError) or code == 401 or "InvalidAccessKeyId" in text:
+    if isinstance(failure, exceptions.UnauthenticatedError) or code == 401 or re.search(r"Invalid ?Access ?Key", text):
         return error_info("auth", f"{what}: the store does not accept the credential")
     if isinstance(failure, PermissionError | exceptions.PermissionDeniedError) or code == 403:
         return error_info("storage.access", f"{what}: access denied")

@@ -198,6 +198,8 @@ async def _lines(stream: AsyncIterator[bytes], format: str, part: Part, most: in
             size += length
             _check(size, most)
             rows.append(_project(record, wanted))
+    if format == "csv" and rows:
+        _known(wanted, list(names))
     return _shaped(rows, wanted or list(names), part)
 
 

@@ -216,3 +216,14 @@ def test_a_server_that_dies_in_the_middle_is_an_error_and_its_return_is_noticed(
     assert before.status == "ok"
     assert during.error is not None and during.error.kind in ("connection", "timeout") and during.error.retryable
     assert after.status == "ok", after.error
+
+
+def test_what_is_not_there_is_named_and_bytes_stay_bytes(do: Any, tmp_path: Path) -> None:
+    assert do("kv_put", key="a", data=1).error is None
+    missing = do("kv_get", key="nope").error
+    assert missing.kind == "not_found" and "key nope" in missing.message and "bucket " in missing.message
+    assert "`revision` is a whole number" in do("kv_put", key="a", data=1, revision="x").error.message
+    assert do("object_put", name="b", data="AAH/", format="bytes").data["bytes"] == 3
+    assert do("object_get", name="b", format="bytes").data == "AAH/"
+    absent = do("object_put", name="c", file=str(tmp_path / "nope")).error
+    assert absent.kind == "not_found" and "nope" in absent.message

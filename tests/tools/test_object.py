@@ -263,3 +263,42 @@ def test_a_store_that_misbehaves_is_an_error_of_the_list(answers: tuple[bytes, .
         got = run_tool("object", {"uri": "s3://b/x.txt", "auth": "s"}, host=host, timeout=20)
     assert got.error is not None and got.error.kind in kind, got.error
     assert "wr0ng-key" not in got.error.message
+
+
+def test_what_is_put_is_what_its_name_says(host: ToolHost, tmp_path: Path) -> None:
+    stored = run_tool("resolve", {"action": "put", "data": [{"a": 1}]}, host=host)
+    wrong = run_tool("object", {"uri": "x.csv", "ref": msgspec.to_builtins(stored.ref)}, host=host)
+    assert wrong.error is not None and wrong.error.kind == "schema"
+    assert "the stored result is json" in wrong.error.message and "kind: transfer" in wrong.error.message
+    assert not (tmp_path / "x.csv").exists()
+    for name in ("x.json", "x"):
+        put = run_tool("object", {"uri": name, "ref": msgspec.to_builtins(stored.ref)}, host=host)
+        assert put.error is None and (tmp_path / name).read_text() == '[{"a":1}]'
+    text = run_tool("object", {"uri": "y", "format": "bytes", "data": "no base64!"}, host=host)
+    assert text.error is not None and "base64" in text.error.message
+
+
+def test_a_column_that_is_not_there_is_named(host: ToolHost, tmp_path: Path) -> None:
+    for name in ("x.csv", "x.parquet", "x.arrow"):
+        assert run_tool("object", {"uri": name, "data": [{"a": 1, "b": 2}]}, host=host).error is None
+        for select in ("nope", ["a", "nope"]):
+            outcome = run_tool("object", {"uri": name, "select": select}, host=host)
+            assert outcome.error is not None and outcome.error.kind == "not_found", name
+            assert "no column nope; it has a, b" in outcome.error.message
+
+
+def test_the_same_file_may_be_written_side_by_side(host: ToolHost, tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    for number in range(8):
+        (tmp_path / "from" / f"{number}").write_bytes(bytes([number]) * 300_000)
+
+    async def all_of_them() -> list[Any]:
+        def get(number: int) -> Any:
+            return load("object")(tool_call("object", {"uri": f"from/{number}", "file": "to/x"}, host=host))
+
+        return await asyncio.gather(*(get(number) for number in range(8)))
+
+    assert [outcome.error for outcome in asyncio.run(all_of_them())] == [None] * 8
+    content = (tmp_path / "to" / "x").read_bytes()
+    assert len(content) == 300_000 and len(set(content)) == 1
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["x"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from noetl.drivers import objects, tables
 from noetl.drivers.auth import fields_of
-from noetl.drivers.content import blocks_of, encoded, natural_format
+from noetl.drivers.content import blocks_of, encoded, natural_format, unfinished
 from noetl.drivers.moving.chunks import Chunk, reads
 from noetl.drivers.moving.files import place_of
 from noetl.drivers.moving.plan import is_late
@@ -138,7 +138,7 @@ class _FileWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._aside = path.with_name(path.name + ".unfinished")
+        self._aside = unfinished(path)
         self._file = self._aside.open("wb")
 
     async def write(self, data: bytes) -> None:
