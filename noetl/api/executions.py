@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ from noetl.api.direct import JSON, Answer, Door, Elsewhere
 from noetl.api.documents import answer, page
 from noetl.api.guard import caller_of
 from noetl.api.parts import Parts, needs, parts_of
-from noetl.api.streams import KEEP_ALIVE, STREAM, After, LastEventId, streamed
+from noetl.api.streams import STREAM, After, LastEventId, streamed
 from noetl.control.documents import execution_document, row_of, summary_document
 from noetl.control.requests import Submission
 from noetl.drivers.tracing import is_traceparent
@@ -253,29 +252,11 @@ async def stream(
     return await streamed(request, execution_id, after, last, _one_by_one)
 
 
-async def _one_by_one(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    told = asyncio.ensure_future(stopping.wait())
-    following = asyncio.ensure_future(anext(events, None))
-    try:
-        yield b"retry: 1000\n\n"
-        while True:
-            await asyncio.wait((following, told), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                return  # the reader comes back with Last-Event-ID
-            if not following.done():
-                yield b": still here\n\n"
-                continue
-            recorded = following.result()
-            if recorded is None:
-                yield b"event: end\ndata: {}\n\n"
-                return
-            yield b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
-            following = asyncio.ensure_future(anext(events, None))
-    finally:
-        told.cancel()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await events.aclose()  # type: ignore[attr-defined]
+def _one_by_one(events: Sequence[Recorded]) -> bytes:
+    return b"".join(
+        b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
+        for recorded in events
+    )
 
 
 @router.get("/api/executions/{execution_id}/state", summary="The folded state, now or after an event")

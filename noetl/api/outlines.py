@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -16,7 +15,7 @@ from noetl.api.access import Caller
 from noetl.api.documents import answer
 from noetl.api.executions import ExecutionId
 from noetl.api.parts import needs, parts_of
-from noetl.api.streams import KEEP_ALIVE, STREAM, After, LastEventId, streamed
+from noetl.api.streams import STREAM, After, LastEventId, streamed
 from noetl.control.outline import outline_document
 from noetl.model.events import Recorded
 
@@ -61,47 +60,8 @@ async def outline_stream(
     _: Caller = needs("viewer"),
 ) -> StreamingResponse:
     """What came in a tenth of a second comes as one outline; its id is the last seq in it."""
-    return await streamed(request, execution_id, after, last, _batches)
+    return await streamed(request, execution_id, after, last, _rows, most=MOST_IN_A_BATCH, linger=GATHER)
 
 
-async def _batches(events: AsyncIterator[Recorded], stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    queue: asyncio.Queue[Recorded | None] = asyncio.Queue(MOST_IN_A_BATCH)
-
-    async def pump() -> None:
-        async for recorded in events:
-            await queue.put(recorded)
-        await queue.put(None)
-
-    pumping = asyncio.ensure_future(pump())
-    told = asyncio.ensure_future(stopping.wait())
-    following = asyncio.ensure_future(queue.get())
-    try:
-        yield b"retry: 1000\n\n"
-        while True:
-            await asyncio.wait((following, told, pumping), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
-            if pumping.done() and (problem := pumping.exception()) is not None:
-                raise problem
-            if told.done():
-                return  # the reader comes back with Last-Event-ID
-            if not following.done():
-                if not pumping.done():
-                    yield b": still here\n\n"
-                continue
-            if not pumping.done():
-                await asyncio.sleep(GATHER)
-            batch = [following.result()]
-            while batch[-1] is not None and not queue.empty() and len(batch) < MOST_IN_A_BATCH:
-                batch.append(queue.get_nowait())
-            rows = [each for each in batch if each is not None]
-            if rows:
-                document = msgspec.json.encode(outline_document(rows))
-                yield b"id: %d\nevent: rows\ndata: %b\n\n" % (rows[-1].seq, document)
-            if batch[-1] is None:
-                yield b"event: end\ndata: {}\n\n"
-                return
-            following = asyncio.ensure_future(queue.get())
-    finally:
-        for task in (told, following, pumping):
-            task.cancel()
-        await asyncio.gather(following, pumping, return_exceptions=True)
-        await events.aclose()  # type: ignore[attr-defined]
+def _rows(events: Sequence[Recorded]) -> bytes:
+    return b"id: %d\nevent: rows\ndata: %b\n\n" % (events[-1].seq, msgspec.json.encode(outline_document(events)))

@@ -31,19 +31,23 @@ class Parts(Struct):
     schedules: Schedules | None = None
     webhooks: Webhooks | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    told: asyncio.Task[Any] | None = None  # waits for `stopping`, once for everybody
+    told: asyncio.Task[Any] | None = None  # see `stopped`
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
         return await self.orchestrator.catalogue.aside(work)
 
+    def stopped(self) -> asyncio.Future[Any]:
+        """Done when the server stops; one for everybody who waits for that beside something else."""
+        if self.told is None:
+            self.told = asyncio.ensure_future(self.stopping.wait())
+        return self.told
+
     async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:
         """What is waited for; when the server stops meanwhile, nobody is kept waiting."""
         awaited = asyncio.ensure_future(waiting)
-        if self.told is None:
-            self.told = asyncio.ensure_future(self.stopping.wait())
         try:
-            await asyncio.wait((awaited, self.told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((awaited, self.stopped()), return_when=asyncio.FIRST_COMPLETED)
             if not awaited.done():
                 awaited.cancel()
                 await asyncio.gather(awaited, return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Header, Query, Request
@@ -22,28 +22,105 @@ STREAM: dict[str, Any] = {
 
 After = Annotated[int, Query(ge=0, le=2**53)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID")]
-Told = Callable[[AsyncIterator[Recorded], asyncio.Event], AsyncIterator[bytes]]
+Told = Callable[[Sequence[Recorded]], bytes]
 
 
-async def streamed(request: Request, execution_id: str, after: int, last: str | None, told: Told) -> StreamingResponse:
-    """The execution's events after `after`, or after the last one the reader had, as `told` tells them."""
+async def streamed(
+    request: Request,
+    execution_id: str,
+    after: int,
+    last: str | None,
+    told: Told,
+    *,
+    most: int = 200,
+    linger: float = 0.0,
+) -> StreamingResponse:
+    """The execution's events after `after`, or after the last one the reader had, as `told` tells them: at most so
+    many at once, and what comes within `linger` seconds together."""
     parts = parts_of(request)
-    await parts.orchestrator.summary(execution_id)
+    await parts.orchestrator.summary(execution_id, newest=False)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))
-    body = told(parts.orchestrator.subscribe(execution_id, after), parts.stopping)
+    gathered = Gathered(parts.orchestrator.subscribe(execution_id, after), parts.stopped(), most)
     return StreamingResponse(
-        _counted(body, operations_of(request)),
+        _blocks(gathered, told, linger, operations_of(request)),
         media_type=FORM,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _counted(body: AsyncIterator[bytes], operations: Operations) -> AsyncIterator[bytes]:
+async def _blocks(gathered: Gathered, told: Told, linger: float, operations: Operations) -> AsyncIterator[bytes]:
+    """All that there is at a moment goes out in one piece."""
     operations.streams += 1
+    begin = b"retry: 1000\n\n"
     try:
-        async for block in body:
-            yield block
+        while not gathered.stopped:
+            events, ended = await gathered.take(linger)
+            block = begin + (told(events) if events else b"") + (b"event: end\ndata: {}\n\n" if ended else b"")
+            if not gathered.stopped or events:
+                yield block or b": still here\n\n"
+            if ended:
+                return
+            begin = b""
     finally:
         operations.streams -= 1
-        await body.aclose()  # type: ignore[attr-defined]
+        await gathered.close()
+
+
+class Gathered:
+    """Events of a log as they come, to be taken all at once; whoever reads comes back when the server stops."""
+
+    def __init__(self, events: AsyncIterator[Recorded], stopping: asyncio.Future[Any], most: int) -> None:
+        self._events = events
+        self._stopping = stopping
+        self._most = most
+        self._come: list[Recorded] = []
+        self._bell = asyncio.Event()
+        self._room = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        stopping.add_done_callback(self._ring)
+
+    @property
+    def stopped(self) -> bool:
+        """The server is about to stop."""
+        return self._stopping.done()
+
+    async def take(self, linger: float) -> tuple[list[Recorded], bool]:
+        """What has come (nothing, when that takes too long), and whether that was the last of it."""
+        if self._pump is None:
+            self._pump = asyncio.ensure_future(self._follow())
+            self._pump.add_done_callback(self._ring)
+        if not self._come and not self._pump.done():
+            try:
+                async with asyncio.timeout(KEEP_ALIVE):
+                    await self._bell.wait()
+            except TimeoutError:
+                return [], False
+        if linger and not self._pump.done() and not self.stopped:
+            await asyncio.sleep(linger)
+        self._bell.clear()
+        come, self._come = self._come, []
+        self._room.set()
+        ended = self._pump.done()
+        if ended and not come:
+            self._pump.result()  # its problem is ours
+        return come, ended and self._pump.exception() is None
+
+    async def close(self) -> None:
+        """Nobody reads on."""
+        self._stopping.remove_done_callback(self._ring)
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        await self._events.aclose()  # type: ignore[attr-defined]
+
+    async def _follow(self) -> None:
+        async for recorded in self._events:
+            self._come.append(recorded)
+            self._bell.set()
+            if len(self._come) >= self._most:
+                self._room.clear()
+                await self._room.wait()
+
+    def _ring(self, _: asyncio.Future[Any]) -> None:
+        self._bell.set()

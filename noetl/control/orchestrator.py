@@ -241,10 +241,10 @@ class Orchestrator:
 
     # ── looking ─────────────────────────────────────────────────────────────────────────
 
-    async def summary(self, execution_id: str) -> ExecutionSummary:
-        """The row of an execution; NotFound when there is none."""
+    async def summary(self, execution_id: str, *, newest: bool = True) -> ExecutionSummary:
+        """The row of an execution (`newest=False`: or what it was of late); NotFound when there is none."""
         known = self._held(execution_id)
-        if known is not None and known.status in FINAL:
+        if known is not None and (known.status in FINAL or (known.seq and not newest)):
             return known
         found = await self.store.summary(execution_id)
         if found is None:

@@ -1,14 +1,18 @@
-"""Group commit on Postgres: all appends that wait become one transaction, and each fails alone.
+"""Group commit on Postgres: all appends that wait become one statement, and each fails alone.
 
-Rows are locked in the order of their ids, so writers of several servers wait for each other and
-do not meet in a deadlock; where keys cross all the same, the transaction is simply made again. When
-the connection breaks, what became of the transaction is found out before anybody is answered.
+One statement is one round trip and one transaction. An execution's row is changed only where it has the expected length
+(or is not there yet), and only the log rows of those that were changed are written: the comparison is made by
+the database on the row it changes, so of two rivals one finds another length. Rows are changed in the order
+of their ids, so writers of several servers wait for each other and do not meet in a deadlock; where keys cross all
+the same, the statement is simply sent again. It is also sent again when the connection breaks before the
+answer: what was written the first time is refused the second time, and found to be our own. Only appends that
+take something limited need a look before they are sent.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -25,6 +29,38 @@ MOST_BYTES = 8 << 20
 PATIENCE = 10.0  # seconds a broken connection is mended before the appends fail
 PAUSES = (0.05, 0.1, 0.25, 0.5)
 
+# One plan for ever, whatever the tables hold: from the given rows to the index, in the given order.
+PLAN = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+
+_APPEND = """
+    WITH given AS (
+      SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::bool[], $6::text[], $7::int8[],
+        $8::text[], $9::bytea[], $10::int8[], $11::int8[], $12::bytea[], $13::int8[])
+      AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc)
+    ), begun AS (
+      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc)
+      SELECT id, seq, status, ended, path, parent, key, data, crc FROM given WHERE expected = 0
+      ON CONFLICT DO NOTHING RETURNING id
+    ), grown AS (
+      UPDATE noetl_executions e
+      SET seq = w.seq, status = w.status, ended = w.ended, data = w.data, crc = w.crc
+      FROM given w WHERE w.expected > 0 AND e.id = w.id AND e.seq = w.expected RETURNING e.id
+    ), won AS (
+      SELECT id FROM begun UNION ALL SELECT id FROM grown
+    ), added AS (
+      INSERT INTO noetl_log(execution, first, count, data, crc)
+      SELECT id, expected + 1, count, log, log_crc FROM given
+      WHERE count > 0 AND (id IN (SELECT id FROM won)) IS TRUE  -- as a hashed set, not as a join of all with all
+    )
+    SELECT id FROM won
+"""
+
 
 class Waiting:
     """An append that waits for its commit."""
@@ -35,51 +71,6 @@ class Waiting:
         self.append = append
         self.row = row
         self.done = done
-
-
-class Group:
-    """What one transaction does: who wins, who loses and why, and the rows that follow."""
-
-    def __init__(self, batch: Sequence[Waiting], lengths: dict[int, int], held: dict[str, int]) -> None:
-        self.refused: dict[Waiting, Exception] = {}
-        self.begun: dict[int, list[Waiting]] = {}
-        self.grown: dict[int, list[Waiting]] = {}
-        seqs = dict(lengths)
-        for waiting in batch:
-            row, expected = waiting.row, waiting.append.expected_seq
-            found = seqs.get(row.number)
-            if (found or 0) != expected or (expected == 0 and found is not None):
-                self.refused[waiting] = VersionConflict(waiting.append.execution_id, expected, found)
-                continue
-            if waiting.append.takes and not self._fits(waiting, held):
-                continue
-            seqs[row.number] = row.last
-            into = self.grown if row.number in lengths else self.begun
-            into.setdefault(row.number, []).append(waiting)
-
-    def _fits(self, waiting: Waiting, held: dict[str, int]) -> bool:
-        """Whether there is enough left of what it takes, after those before it."""
-        try:
-            check(waiting.append, held)
-        except LimitReached as full:
-            self.refused[waiting] = full
-            return False
-        for take in waiting.append.takes:
-            held[take.key] += take.count
-        return True
-
-    def lose(self, number: int, actual: int | None) -> None:
-        """Somebody else began this execution, or has its key."""
-        for waiting in self.begun.pop(number):
-            if actual is not None:
-                problem: Exception = VersionConflict(waiting.append.execution_id, waiting.append.expected_seq, actual)
-            else:
-                problem = Conflict(f"an execution was already started under the key {waiting.row.summary.key!r}")
-            self.refused[waiting] = problem
-
-    def winners(self) -> list[Waiting]:
-        """Appends whose events are in the log."""
-        return [waiting for chain in (*self.begun.values(), *self.grown.values()) for waiting in chain]
 
 
 class EventWriter:
@@ -136,89 +127,104 @@ class EventWriter:
                     waiting.done.set_exception(StoreUnavailable("the writer was stopped; the outcome is in the log"))
 
     def _next_batch(self) -> list[Waiting]:
-        size = number = 0
-        while number < len(self._waiting) and number < MOST_APPENDS and size < MOST_BYTES:
-            size += len(self._waiting[number].row.data)
-            number += 1
-        batch, self._waiting = self._waiting[:number], self._waiting[number:]
-        return batch
+        """The oldest that wait, one of an execution: the next one's turn comes when the first is on disk."""
+        batch: dict[int, Waiting] = {}
+        left: list[Waiting] = []
+        size = 0
+        for waiting in self._waiting:
+            number = waiting.row.number
+            if number in batch or len(batch) >= MOST_APPENDS or size >= MOST_BYTES:
+                left.append(waiting)
+            else:
+                batch[number] = waiting
+                size += len(waiting.row.data)
+        self._waiting = left
+        return [batch[number] for number in sorted(batch)]
 
     async def _write(self, batch: list[Waiting]) -> dict[Waiting, Exception]:
         """Commit the batch; who lost and why. StoreUnavailable when nothing was written, or nobody can tell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         number = 0
+        sent = False  # an answer was lost: what the database refuses may be our own
         while True:
-            attempt = _Attempt()
             try:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await self._database.connect()
+                    self._connection = await self._database.connect(PLAN)
                 began = loop.time()
-                refused = await attempt.commit(self._connection, batch)
+                won, full = await self._commit(self._connection, batch)
                 metrics.FLUSH.observe(loop.time() - began)
                 metrics.BATCH.observe(len(batch))
-                return refused
+                lost = [waiting for waiting in batch if waiting.row.number not in won]
+                return await self._refused(self._connection, lost, full, sent=sent) if lost else {}
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                 pass
             except (*AWAY, StoreUnavailable) as problem:
                 broken = not isinstance(problem, asyncpg.PostgresError) or isinstance(
                     problem, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError
                 )
+                sent = sent or self._connection is not None
                 self._drop()
                 metrics.STORE_FAILURES.add()
                 if not broken:
                     raise unavailable(problem) from None
-                if attempt.group is not None and await self._landed(attempt, deadline):
-                    return attempt.group.refused
                 if loop.time() >= deadline or self._database.closed:
+                    if sent:
+                        raise StoreUnavailable(
+                            "Postgres went away during a commit; what became of it is in the log"
+                        ) from None
                     raise problem if isinstance(problem, StoreUnavailable) else unavailable(problem) from None
             await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
             number += 1
 
-    async def _landed(self, attempt: _Attempt, deadline: float) -> bool:
-        """Whether a transaction whose answer was lost has been committed."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                # The rows themselves tell (a number may be used again after a crash); as long as the
-                # transaction is still at work on the server, they may yet appear.
-                status = await self._status(attempt.transaction)
-                if await self._written(attempt.winners()):
-                    return True
-                if status != "in progress":
-                    return False
-            except StoreUnavailable:
-                if self._database.closed:
-                    raise
-            if loop.time() >= deadline:
-                raise StoreUnavailable("Postgres went away during a commit; what became of it is in the log")
-            await asyncio.sleep(0.1)
+    async def _commit(self, connection: Any, batch: list[Waiting]) -> tuple[set[int], dict[Waiting, LimitReached]]:
+        """The executions whose appends are on disk, and the appends for which there was no room.
 
-    async def _status(self, transaction: int | None) -> str:
-        if transaction is None:
-            return "unknown"
-        try:
-            row = await self._database.row("SELECT pg_xact_status($1::text::xid8)", str(transaction))
-        except StoreUnavailable as problem:
-            if "in the future" in str(problem):
-                return "never written"
-            raise
-        return row[0] or "unknown"
+        What takes something limited must know first how much of it is left, and that nobody else takes it."""
+        takers = [waiting.append for waiting in batch if waiting.append.takes]
+        if not takers:
+            return {row[0] for row in await connection.fetch(_APPEND, *_columns(batch))}, {}
+        full: dict[Waiting, LimitReached] = {}
+        async with connection.transaction():
+            held = await locked_in_postgres(connection, takers)
+            for waiting in batch:
+                try:
+                    check(waiting.append, held)
+                except LimitReached as problem:
+                    full[waiting] = problem
+                    continue
+                for take in waiting.append.takes:
+                    held[take.key] += take.count
+            fitting = [waiting for waiting in batch if waiting not in full]
+            return {row[0] for row in await connection.fetch(_APPEND, *_columns(fitting))}, full
 
-    async def _written(self, winners: Sequence[Waiting]) -> bool:
-        rows = [waiting.row for waiting in winners if waiting.append.events]
-        if not rows:
-            return False
-        found = await self._database.row(
-            "SELECT count(*) FROM noetl_log l JOIN unnest($1::int8[], $2::int8[], $3::int8[], $4::bytea[]) "
-            "AS w(execution, first, crc, data) ON l.execution = w.execution AND l.first = w.first "
-            "AND l.crc = w.crc AND l.data = w.data",
+    async def _refused(
+        self, connection: Any, lost: Sequence[Waiting], full: Mapping[Waiting, LimitReached], *, sent: bool
+    ) -> dict[Waiting, Exception]:
+        """Why each of these was not written; those that were, by an earlier attempt, are left out."""
+        rows = [waiting.row for waiting in lost]
+        found = await connection.fetch(
+            "SELECT e.id, e.seq, l.data FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w(id, first, crc) "
+            "JOIN noetl_executions e USING (id) "
+            "LEFT JOIN noetl_log l ON l.execution = w.id AND l.first = w.first AND l.crc = w.crc",
             [row.number for row in rows],
             [row.first for row in rows],
             [row.crc for row in rows],
-            [row.data for row in rows],
         )
-        return bool(found[0] == len(rows))
+        there = {row[0]: (row[1], row[2]) for row in found}
+        refused: dict[Waiting, Exception] = {}
+        for waiting in lost:
+            append, row = waiting.append, waiting.row
+            seq, data = there.get(row.number, (None, None))
+            if sent and data == row.data:
+                continue
+            if waiting in full:
+                refused[waiting] = full[waiting]
+            elif seq is None and append.expected_seq == 0:
+                refused[waiting] = Conflict(f"an execution was already started under the key {row.summary.key!r}")
+            else:
+                refused[waiting] = VersionConflict(append.execution_id, append.expected_seq, seq)
+        return refused
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -226,93 +232,20 @@ class EventWriter:
             connection.terminate()
 
 
-class _Attempt:
-    """One transaction over one batch."""
-
-    def __init__(self) -> None:
-        self.group: Group | None = None  # set once its rows have been sent
-        self.transaction: int | None = None
-
-    def winners(self) -> list[Waiting]:
-        return self.group.winners() if self.group else []
-
-    async def commit(self, connection: Any, batch: list[Waiting]) -> dict[Waiting, Exception]:
-        transaction = connection.transaction()
-        await transaction.start()
-        try:
-            held = await locked_in_postgres(connection, [each.append for each in batch if each.append.takes])
-            numbers = sorted({waiting.row.number for waiting in batch})
-            rows = await connection.fetch(
-                "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[]) ORDER BY id FOR UPDATE", numbers
-            )
-            group = Group(batch, {row["id"]: row["seq"] for row in rows}, held)
-            if group.begun:
-                await self._begin(connection, group)
-            if group.grown:
-                await self._grow(connection, group)
-            winners = group.winners()
-            if winners:
-                self.transaction = await self._log(connection, winners)
-                self.group = group
-        except (asyncpg.PostgresError, asyncio.CancelledError):
-            if not connection.is_closed():
-                await transaction.rollback()
-            raise
-        await transaction.commit()
-        return group.refused
-
-    async def _begin(self, connection: Any, group: Group) -> None:
-        lasts = [group.begun[number][-1].row for number in sorted(group.begun)]
-        begun = await connection.fetch(
-            "INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc) "
-            "SELECT * FROM unnest($1::int8[], $2::int8[], $3::text[], $4::bool[], $5::text[], $6::int8[], "
-            "$7::text[], $8::bytea[], $9::int8[]) ON CONFLICT DO NOTHING RETURNING id",
-            *_columns(lasts),
-            [row.summary.path for row in lasts],
-            [int(row.summary.parent) if row.summary.parent else None for row in lasts],
-            [row.summary.key for row in lasts],
-            [row.summary_data for row in lasts],
-            [row.summary_crc for row in lasts],
-        )
-        lost = group.begun.keys() - {row["id"] for row in begun}
-        if lost:
-            taken = await connection.fetch(
-                "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[])", list(lost)
-            )
-            actual = {row["id"]: row["seq"] for row in taken}
-            for number in lost:
-                group.lose(number, actual.get(number))
-
-    async def _grow(self, connection: Any, group: Group) -> None:
-        lasts = [group.grown[number][-1].row for number in sorted(group.grown)]
-        await connection.execute(
-            "UPDATE noetl_executions e SET seq = w.seq, status = w.status, ended = w.ended, data = w.data, crc = w.crc "
-            "FROM unnest($1::int8[], $2::int8[], $3::text[], $4::bool[], $5::bytea[], $6::int8[]) "
-            "AS w(id, seq, status, ended, data, crc) WHERE e.id = w.id",
-            *_columns(lasts),
-            [row.summary_data for row in lasts],
-            [row.summary_crc for row in lasts],
-        )
-
-    async def _log(self, connection: Any, winners: Iterable[Waiting]) -> int:
-        rows = [(waiting.row, len(waiting.append.events)) for waiting in winners if waiting.append.events]
-        number = await connection.fetchval(
-            "WITH added AS (INSERT INTO noetl_log(execution, first, count, data, crc) "
-            "SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[])) "
-            "SELECT pg_current_xact_id()::text",
-            [row.number for row, _ in rows],
-            [row.first for row, _ in rows],
-            [count for _, count in rows],
-            [row.data for row, _ in rows],
-            [row.crc for row, _ in rows],
-        )
-        return int(number)
-
-
-def _columns(rows: Sequence[Encoded]) -> tuple[list[int], list[int], list[str], list[bool]]:
+def _columns(batch: Sequence[Waiting]) -> tuple[list[Any], ...]:
+    rows = [waiting.row for waiting in batch]
     return (
         [row.number for row in rows],
+        [row.first - 1 for row in rows],
         [row.last for row in rows],
         [row.summary.status for row in rows],
         [row.ended for row in rows],
+        [row.summary.path for row in rows],
+        [int(row.summary.parent) if row.summary.parent else None for row in rows],
+        [row.summary.key for row in rows],
+        [row.summary_data for row in rows],
+        [row.summary_crc for row in rows],
+        [row.last - row.first + 1 for row in rows],
+        [row.data for row in rows],
+        [row.crc for row in rows],
     )

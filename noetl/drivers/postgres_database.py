@@ -69,6 +69,7 @@ class PostgresDatabase:
         self._teller: asyncio.Task[None] | None = None
         self._bus: NatsBus | None = None
         self.closed = False
+        self.alone = False  # no other process is there to be woken, as far as is known
 
     def wake_over(self, bus: NatsBus) -> None:
         """Carry wake-ups over NATS while it is there: a notice costs the database a commit, a word there does not."""
@@ -109,11 +110,11 @@ class PostgresDatabase:
         async with self.connection() as connection:
             await connection.execute(query, *values)
 
-    async def connect(self) -> Any:
-        """A connection of the caller's own, which it closes."""
+    async def connect(self, settings: Mapping[str, str] | None = None) -> Any:
+        """A connection of the caller's own, which it closes; with settings of its session."""
         try:
             await self._open()
-            return await self._connect()
+            return await self._connect(settings)
         except AWAY as problem:
             self._raise(problem)
 
@@ -144,7 +145,11 @@ class PostgresDatabase:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
 
     def tell(self, channel: str, word: str) -> None:
-        """Wake who listens, in any process; not waited for, and lost when nobody is there."""
+        """Wake who listens, in any process; not waited for, and lost when nobody is there.
+
+        Nothing is said while this process is alone: who comes looks by itself before it is known."""
+        if self.alone:
+            return
         self._told.setdefault(channel, {})[word] = None
         if self._teller is None and not self.closed:
             self._teller = asyncio.get_running_loop().create_task(self._tell())
@@ -184,12 +189,12 @@ class PostgresDatabase:
     async def _connect_pooled(self, *_: Any, **others: Any) -> Any:
         return await self._connect(**{name: others[name] for name in ("loop", "connection_class", "record_class")})
 
-    async def _connect(self, **others: Any) -> Any:
+    async def _connect(self, settings: Mapping[str, str] | None = None, **others: Any) -> Any:
         return await asyncpg.connect(
             self._url,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
-            server_settings={"synchronous_commit": "on", "application_name": "noetl"},
+            server_settings={"synchronous_commit": "on", "application_name": "noetl", **(settings or {})},
             **others,
         )
 

@@ -20,13 +20,8 @@ async def follow(store: EventStore, tails: Tails, execution_id: str, after: int)
 
     Who asks for what comes after an event that is not there yet is told nothing before it, and the end all the same.
     """
-    summary = await store.summary(execution_id)
-    if summary is None:
-        raise NotFound(f"there is no execution {execution_id}")
-    seen = min(after, summary.seq)
-    if seen and any(isinstance(last.body, PlaybookProcessed) for last in await store.read(execution_id, seen - 1, 1)):
-        return  # who has seen the last event waits for nothing
-    with tails.watch(execution_id, seen) as watch:
+    looked = False
+    with tails.watch(execution_id, after) as watch:
         while True:
             events = watch.take()
             if not events and watch.behind:
@@ -34,6 +29,15 @@ async def follow(store: EventStore, tails: Tails, execution_id: str, after: int)
                 events = await store.read(execution_id, watch.seen, PAGE)
                 watch.behind = watch.behind or len(events) == PAGE
                 watch.known = events[-1].seq if events else watch.known
+            if not events and not looked:
+                looked = True
+                last = await _last(store, execution_id, after)
+                if last is None:
+                    return
+                if last < after:
+                    watch.go_back(last)
+                    continue
+            looked = True
             for recorded in events:
                 if recorded.seq > after:
                     yield recorded
@@ -42,6 +46,17 @@ async def follow(store: EventStore, tails: Tails, execution_id: str, after: int)
                     return
             if not events and not watch.behind:
                 await watch.wait()
+
+
+async def _last(store: EventStore, execution_id: str, after: int) -> int | None:
+    """The event to go on after, where nothing follows on `after`; None when that was the last one of all."""
+    summary = await store.summary(execution_id)
+    if summary is None:
+        raise NotFound(f"there is no execution {execution_id}")
+    last = min(after, summary.seq)
+    if last and any(isinstance(each.body, PlaybookProcessed) for each in await store.read(execution_id, last - 1, 1)):
+        return None
+    return last
 
 
 class Watch:
@@ -84,6 +99,12 @@ class Watch:
             self.behind, self.known = True, self.seen
             return []
         return handed
+
+    def go_back(self, seen: int) -> None:
+        """It has seen less than it said."""
+        self.seen = self.known = seen
+        self.behind = True
+        self._handed.clear()
 
     async def wait(self) -> None:
         """Until there may be more."""

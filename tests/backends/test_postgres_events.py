@@ -97,6 +97,69 @@ def test_connections_cut_again_and_again_lose_nothing_and_double_nothing(databas
     asyncio.run(scenario())
 
 
+class LosesAnswers:
+    """A connection that breaks after its statements were carried out."""
+
+    def __init__(self, connection: object, losses: int) -> None:
+        self._connection = connection
+        self.left = losses
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    async def fetch(self, query: str, *values: object) -> object:
+        answer = await self._connection.fetch(query, *values)  # type: ignore[attr-defined]
+        if self.left:
+            self.left -= 1
+            raise ConnectionResetError("the answer got lost")
+        return answer
+
+
+def test_an_append_whose_answer_got_lost_is_written_once_and_its_losers_lose(database):
+    async def scenario():
+        store = open_store(database)
+        writer = store._writer
+        await store.append(make_append("1001", 0, BODIES[0]))
+        await store.append(make_append("1002", 0, BODIES[0], key="taken"))
+        writer._connection = LosesAnswers(writer._connection, 1)
+        answers = await asyncio.gather(
+            store.append(make_append("1001", 1, CtxPatched(patch={"by": "us"}))),
+            store.append(make_append("1002", 5, BODIES[1])),
+            store.append(make_append("1003", 0, BODIES[0], key="taken")),
+            store.append(make_append("1004", 0, *BODIES[:2])),
+            return_exceptions=True,
+        )
+        assert [type(answer).__name__ for answer in answers] == ["NoneType", "VersionConflict", "Conflict", "NoneType"]
+        assert [len(await store.read(each)) for each in ("1001", "1002", "1003", "1004")] == [2, 1, 0, 2]
+        # A rival's event at the same place is not taken for ours.
+        rival = open_store(database)
+        await rival.append(make_append("1001", 2, CtxPatched(patch={"by": "rival"})))
+        writer._connection = LosesAnswers(writer._connection, 1)
+        with pytest.raises(VersionConflict):
+            await store.append(make_append("1001", 2, CtxPatched(patch={"by": "us"})))
+        await store.close()
+        await rival.close()
+
+    asyncio.run(scenario())
+
+
+def test_appends_to_one_execution_that_wait_together_are_written_in_their_order(database):
+    async def scenario():
+        store = open_store(database)
+        appends = [
+            store.append(make_append("1001", 0, BODIES[0])),
+            store.append(make_append("1001", 0, BODIES[0])),
+            store.append(make_append("1001", 1, BODIES[1])),
+            store.append(make_append("1001", 2, BODIES[2])),
+        ]
+        answers = await asyncio.gather(*appends, return_exceptions=True)
+        assert [type(each).__name__ for each in answers] == ["NoneType", "VersionConflict", "NoneType", "NoneType"]
+        assert [each.seq for each in await store.read("1001")] == [1, 2, 3]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("damage", "where"),
     [

@@ -61,10 +61,13 @@ class PostgresCluster:
         """Say that we live, and hear who does not."""
         assert self._number is not None
         row = await self._database.row(
-            "UPDATE noetl_servers SET seen = now() WHERE number = $1 RETURNING number", self._number
+            "UPDATE noetl_servers SET seen = now() WHERE number = $1 RETURNING "
+            "(SELECT count(*) FROM noetl_servers o WHERE o.number <> $1 AND o.seen > '-infinity')",
+            self._number,
         )
         if row is None:
             await self._enter(self._number)
+        self._database.alone = row is not None and row[0] == 0
         died = await self._database.fetch(
             "DELETE FROM noetl_servers WHERE seen < now() - $1 * interval '1 second' RETURNING number", self._seconds
         )
