@@ -97,6 +97,11 @@ class Cluster:
         self._address = address
         return f"postgresql://postgres:{quote(secret)}@{address}/postgres"
 
+    def working(self) -> list[str]:
+        """The living parts, of servers those that are ready."""
+        urls = {f"server-{number}": url for number, url in enumerate(self.urls, start=1)}
+        return sorted(name for name in self.pids() if name not in urls or readiness(urls[name])[0])
+
     def wait_whole(self, seconds: float) -> float:
         """Wait until every part runs and every server is ready; how long that took."""
         began = time.monotonic()
@@ -115,7 +120,7 @@ class Cluster:
         turn = at % len(self.urls)
         return Client(",".join(self.urls[turn:] + self.urls[:turn]), self.token, timeout=10)
 
-    def submit(self, text: str, payload: Mapping[str, Any], key: str, *, within: float = 60.0) -> str:
+    def submit(self, text: str, payload: Mapping[str, Any], key: str, *, within: float = 180.0) -> str:
         """Start an execution, insisting until it is acknowledged; the key makes it one, however often it is asked."""
         deadline = time.monotonic() + within
         turn = 0

@@ -137,15 +137,17 @@ def _hold(held: Any, fleet: Fleet, settings: Settings) -> int:
         if len(told) > 2:
             raise KeyboardInterrupt
 
+    def ready() -> None:
+        if not os.environ.get("NOETL_DETACHED"):
+            _show(fleet, settings)
+            terminal.note("  Ctrl-C stops everything")
+
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, stop)
     try:
         fleet.enlist(local_cluster.HOLDER, os.getpid())
         held.start()
-        if not os.environ.get("NOETL_DETACHED"):
-            _show(fleet, settings)
-            terminal.note("  Ctrl-C stops everything")
-        held.keep(lambda: bool(told))
+        held.keep(lambda: bool(told), ready)
         return 0
     except RuntimeError as problem:
         raise RequestRefused(str(problem)) from None

@@ -112,7 +112,7 @@ class LocalCluster:
         ]
 
     def start(self) -> None:
-        """Start everything in order; ready when this returns."""
+        """Start everything in order; the servers are ready when this returns."""
         from noetl.api.access import Tokens
 
         Tokens.prepare(self._home)  # before two servers do it side by side
@@ -122,20 +122,21 @@ class LocalCluster:
                 process = part.process
                 assert process is not None
                 wait_ready(part.address, lambda process=process: process.poll() is None)  # type: ignore[misc]
-        self._wait_for_workers()
 
-    def _wait_for_workers(self) -> None:
+    def _wait_for_workers(self, stopped: Callable[[], bool]) -> None:
         """Until every worker has asked a server for work; who does not come in time is told of and not waited for."""
         deadline = time.monotonic() + WORKERS_SECONDS
-        while missing := absent(self._home, members(self._fleet)):
+        while not stopped() and (missing := absent(self._home, members(self._fleet))):
             if time.monotonic() > deadline:
                 names = ", ".join(each.name.removeprefix(PREFIX) for each in missing)
                 self._say(f"{names} did not ask for work within {WORKERS_SECONDS:.0f} s; {missing[0].log} may say why")
                 return
             time.sleep(0.05)
 
-    def keep(self, stopped: Callable[[], bool]) -> None:
-        """Start again what dies, until told to stop; each part by itself, since some take their time to start."""
+    def keep(self, stopped: Callable[[], bool], ready: Callable[[], None]) -> None:
+        """Start again what dies, until told to stop; each part by itself, since some take their time to start.
+
+        `ready` is called when the workers have come."""
 
         def keep(part: Part) -> None:
             while not stopped():
@@ -145,6 +146,9 @@ class LocalCluster:
         keeping = [threading.Thread(target=keep, args=[part]) for part in self.parts]
         for thread in keeping:
             thread.start()
+        self._wait_for_workers(stopped)
+        if not stopped():
+            ready()
         for thread in keeping:
             thread.join()
 
