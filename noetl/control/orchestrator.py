@@ -467,6 +467,7 @@ class Orchestrator:
 
     def _has_ended(self, execution_id: str) -> None:
         self._timers.set(execution_id, None)
+        self._executions.ended(execution_id)
         self._queueing.has_ended(execution_id)
         for future in self._ended.pop(execution_id, ()):
             _ring(future)

@@ -28,6 +28,7 @@ class Executions:
         self._capacity = capacity
         self._limit = capacity  # how many there may be before the idle ones are looked for
         self._known: OrderedDict[str, Execution] = OrderedDict()
+        self._live: dict[str, Execution] = {}  # those of them that nobody has seen the end of
 
     def of(self, execution_id: str) -> Execution:
         """The mailbox of an execution, known or not."""
@@ -35,7 +36,8 @@ class Executions:
         if known is None:
             if len(self._known) >= self._limit:
                 self._forget_idle()
-            known = self._known[execution_id] = Execution(self._parts, execution_id, self._written, self._offers)
+            known = Execution(self._parts, execution_id, self._written, self._offers)
+            self._known[execution_id] = self._live[execution_id] = known
         else:
             self._known.move_to_end(execution_id)
         return known
@@ -47,6 +49,11 @@ class Executions:
     def forget(self, execution_id: str) -> None:
         """Drop an execution from memory."""
         self._known.pop(execution_id, None)
+        self._live.pop(execution_id, None)
+
+    def ended(self, execution_id: str) -> None:
+        """It has come to its end: there will be no news of it."""
+        self._live.pop(execution_id, None)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -55,7 +62,7 @@ class Executions:
         """How long the logs of those are that go on here, as far as this process knows; -1 while it writes itself."""
         return {
             execution_id: execution.summary.seq if execution.idle else -1
-            for execution_id, execution in self._known.items()
+            for execution_id, execution in self._live.items()
             if execution.summary is not None and execution.summary.ended_at is None
         }
 
@@ -66,6 +73,6 @@ class Executions:
         surplus = len(self._known) + 1 - self._capacity
         idle = (execution_id for execution_id, execution in self._known.items() if execution.idle)
         for execution_id in list(islice(idle, surplus)):  # the longest untouched come first
-            del self._known[execution_id]
+            self.forget(execution_id)
         # Many may be at work, and looking at all of them for each new one would be dear: not before there are more.
         self._limit = max(self._capacity, len(self._known)) + self._capacity // 8

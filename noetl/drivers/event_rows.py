@@ -57,7 +57,9 @@ def encode_append(append: Append) -> Encoded:
     number = int(append.execution_id)
     first, last = append.expected_seq + 1, append.expected_seq + len(append.events)
     data = encode_json([(e.at, e.body.NAME, e.body.VERSION, e.parent_seq, e.body) for e in append.events])
-    summary = msgspec.structs.replace(append.summary, seq=last)
+    summary = append.summary
+    if summary.seq != last:
+        summary = msgspec.structs.replace(summary, seq=last)
     summary_data = encode_json(summary)
     return Encoded(
         number=number,

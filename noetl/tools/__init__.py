@@ -10,12 +10,12 @@ validates, and fails when it is reached, naming the plug-in and what is wrong wi
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from noetl.model.outcome import Outcome, error
@@ -139,15 +139,20 @@ def _some_plugin_is_installed() -> bool:
     would pay; reading the few entry_points.txt files takes some milliseconds."""
     section = f"[{GROUP}]".encode()
     for place in dict.fromkeys(sys.path):
-        folder = Path(place or ".")
-        if folder.is_file():
+        if os.path.isfile(place):
             return True  # an archive: let importlib.metadata look into it
-        for info in (*folder.glob("*.dist-info"), *folder.glob("*.egg-info")):
-            try:
-                if section in (info / "entry_points.txt").read_bytes():
-                    return True
-            except OSError:
-                continue  # it has no entry points
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue  # a place that is not there
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(place, name, "entry_points.txt"), "rb", buffering=0) as file:
+                        if section in file.read():
+                            return True
+                except OSError:
+                    continue  # it has no entry points
     return False
 
 
