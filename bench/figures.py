@@ -105,19 +105,21 @@ class Watch:
         done = threading.Event()
         sampler = threading.Thread(target=self._sample, args=(done,), daemon=True)
         sampler.start()
-        cpu = self._cpu()
+        children, own = self._children(), time.process_time()
         try:
             for _ in range(repeats):
                 wall = time.perf_counter()
                 await work()
                 self.walls.append(time.perf_counter() - wall)
-            self.cpus.append((self._cpu() - cpu) / repeats)
+            # Before the children are looked for, which takes longer than much that is measured.
+            own = time.process_time() - own
+            self.cpus.append((own + self._children() - children) / repeats)
         finally:
             done.set()
             sampler.join()
 
-    def _cpu(self) -> float:
-        spent = time.process_time()
+    def _children(self) -> float:
+        spent = 0.0
         for child in self._process.children(recursive=True):
             times = _quietly(child.cpu_times)
             spent += times.user + times.system if times is not None else 0.0

@@ -45,7 +45,7 @@ CHECKPOINT_PAGES_AT_ONCE = 16_000  # of WAL, even when somebody waits
 TRUNCATE_PAGES = 64_000  # of WAL file: give the space back; below that, the file is written over
 PAGES_A_JOB = 3  # that any job touches, beside its own bytes
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes of the WAL file, and before each page in it
-LEAST_AHEAD, MOST_AHEAD = 256 * 1024, 4 * 1024 * 1024  # bytes of WAL file that are laid out at once
+LEAST_AHEAD, MOST_AHEAD = 256 * 1024, 1024 * 1024  # bytes of WAL file that are laid out at once
 BUSY_SECONDS = 30.0
 
 

@@ -95,6 +95,7 @@ class Pool:
         self._held: dict[tuple[str, int], Held] = {}
         self._line: deque[Held] = deque()
         self._slots: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()  # slots that have finished a run and send its end
         self._resting = 0
         self._loops: list[asyncio.Task[None]] = []
         self._room = asyncio.Event()
@@ -137,12 +138,14 @@ class Pool:
             unfinished = list(self._held.values())
             for held in unfinished:
                 self._cancel(held)
-            if self._slots:
-                _, hanging = await asyncio.wait(self._slots, timeout=STOP_SECONDS)
+            if working := self._slots - self._sending:
+                _, hanging = await asyncio.wait(working, timeout=STOP_SECONDS)
                 if hanging:
                     _log.error("%d tools did not stop when they were cancelled", len(hanging))
             await self._give_back(unfinished)
             await self._reporter.abandon()
+            for slot in self._sending:
+                slot.cancel()
         if self._check is not None:
             self._check.cancel()
         for number in range(len(self._loops)):
@@ -266,6 +269,10 @@ class Pool:
         return 0 if self._draining else min(finished, self._free() + finished)
 
     def _accept(self, orders: Sequence[RunOrder]) -> None:
+        self._line_up(orders)
+        self._ensure()
+
+    def _line_up(self, orders: Sequence[RunOrder]) -> None:
         for order in orders:
             key = order.run_id, order.epoch
             if key in self._disowned:
@@ -275,7 +282,6 @@ class Pool:
         if orders:
             self._idle.clear()
             self._look()
-            self._ensure()
 
     def _look(self) -> None:
         if self._free() > 0 and not self._draining:
@@ -288,7 +294,7 @@ class Pool:
 
         One slot task first, and twice as many with every turn of the loop: runs that do not wait are all
         done by the first, and those that do have not long to wait for a slot."""
-        room = self.slots - len(self._slots) + self._resting
+        room = self.slots - len(self._slots) + len(self._sending) + self._resting
         if not self._line or self._ensuring or room <= 0:
             return
         loop = asyncio.get_running_loop()
@@ -310,8 +316,9 @@ class Pool:
         self._ensure()
 
     async def _work(self) -> None:
-        """Take runs from the line until it is empty."""
+        """Take runs from the line until it is empty; send the end of the last one, which may fill it again."""
         me = asyncio.current_task()
+        assert me is not None
         in_a_row = 0
         while self._line:
             held = self._line.popleft()
@@ -333,10 +340,25 @@ class Pool:
                 held.outlet.finish((failure_of(held.order, told),))
             finally:
                 held.slot = None
+            if not self._line:
+                await self._send_from(me)
+                in_a_row = 0
+                continue
+            self._reporter.ring()
             in_a_row += 1
             if in_a_row >= RUNS_IN_A_ROW:
                 in_a_row = 0
                 await asyncio.sleep(0)
+
+    async def _send_from(self, slot: asyncio.Task[None]) -> None:
+        """Send from a slot that has nothing else to do; it goes on with the first of the orders that come back."""
+        self._sending.add(slot)
+        try:
+            await self._reporter.lead(self._line_up)
+        finally:
+            self._sending.discard(slot)
+        if len(self._line) > 1:
+            self._ensure()
 
     def _rest(self, resting: bool) -> None:
         self._resting += 1 if resting else -1

@@ -65,11 +65,13 @@ class Outlet:
         await self._waiter
 
     def finish(self, events: Sequence[Event]) -> None:
-        """Send the run's last events; the lease ends when they are on disk."""
+        """Have the run's last events ready; the caller sees to it that they leave (`Reporter.lead` or `ring`).
+
+        The lease ends when they are on disk."""
         if not self.over:
             self.pending.extend(events)
             self.ending = True
-            self._reporter.note(self, urgent=True)
+            self._reporter.ready(self)
 
     @property
     def awaited(self) -> bool:
@@ -154,13 +156,28 @@ class Reporter:
     def note(self, outlet: Outlet, *, urgent: bool) -> None:
         """An outlet has something to send."""
         if urgent:
-            self._lingering.pop(outlet, None)
-            self._dirty[outlet] = None
-            self._bell.set()
+            self.ready(outlet)
+            self.ring()
         elif outlet not in self._dirty:
             self._lingering[outlet] = None
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(LINGER, self._hurry)
+
+    def ready(self, outlet: Outlet) -> None:
+        """An outlet has something that is to be sent now."""
+        self._lingering.pop(outlet, None)
+        self._dirty[outlet] = None
+
+    def ring(self) -> None:
+        """Wake who sends."""
+        self._bell.set()
+
+    async def lead(self, on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+        """Send what is ready from here, unless others are at it: they will look again when they are back.
+
+        Whoever has just finished a run need not wake a sender that way, and has the next orders in hand at once."""
+        if self._under_way < self._lanes and (batch := self._take()):
+            await self._send(batch, on_orders)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────
 
@@ -174,18 +191,14 @@ class Reporter:
 
     async def _send_forever(self) -> None:
         while True:
-            batch = self._take()
+            batch = self._take() if self._under_way < self._lanes else []
             if batch:
-                self._under_way += 1
-                try:
-                    await self._send(batch)
-                finally:
-                    self._under_way -= 1
+                await self._send(batch, self._on_orders)
                 continue
             if self._stopping is not None and not self._stopping.done() and not self._dirty and not self._under_way:
                 self._stopping.set_result(None)
             self._bell.clear()
-            if all(outlet.in_flight for outlet in self._dirty):
+            if self._under_way >= self._lanes or all(outlet.in_flight for outlet in self._dirty):
                 await self._bell.wait()
 
     def _take(self) -> list[Outlet]:
@@ -195,7 +208,16 @@ class Reporter:
             del self._dirty[outlet]
         return [outlet for outlet in batch if outlet.pending and not outlet.over]
 
-    async def _send(self, outlets: Sequence[Outlet]) -> None:
+    async def _send(self, outlets: Sequence[Outlet], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+        self._under_way += 1
+        try:
+            await self._exchange(outlets, on_orders)
+        finally:
+            self._under_way -= 1
+            if self._dirty or self._stopping is not None:
+                self.ring()
+
+    async def _exchange(self, outlets: Sequence[Outlet], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
         reports: list[Report] = []
         finished = 0
         for outlet in outlets:
@@ -214,9 +236,7 @@ class Reporter:
                 outlet.over = True
                 self._on_end(outlet, verdict)
         if orders:
-            self._on_orders(orders)
-        if self._dirty:
-            self._bell.set()
+            on_orders(orders)
 
     async def _deliver(self, reports: Sequence[Report], finished: int) -> tuple[list[Verdict], list[RunOrder]]:
         """Hand the reports over, as often as it takes."""
