@@ -23,6 +23,7 @@ HEADER = b"x-request-id"
 _SENSIBLE = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _POLLED = frozenset({"/api/work/claim", "/api/work/revoked"})
 _WORK = "/api/work/"
+_EXECUTIONS = b"/api/executions/"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -40,12 +41,13 @@ class Telling:
         began = time.perf_counter()
         request_id = _request_id(scope)
         status = 500
+        sent: list[tuple[bytes, bytes]] = []
 
         async def watched(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+                sent = message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
                 if route_path(scope) not in _POLLED:
                     metrics.REQUEST.observe(time.perf_counter() - began)
             await send(message)
@@ -56,9 +58,9 @@ class Telling:
             finally:
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 metrics.REQUESTS.add(1, method, _route(scope), str(status))
-                self._tell(scope, method, status, time.perf_counter() - began)
+                self._tell(scope, method, status, time.perf_counter() - began, sent)
 
-    def _tell(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+    def _tell(self, scope: Scope, method: str, status: int, seconds: float, sent: list[tuple[bytes, bytes]]) -> None:
         changes = method not in ("GET", "HEAD", "OPTIONS") and not route_path(scope).startswith(_WORK)
         level = logging.INFO if changes else logging.DEBUG
         if not log.isEnabledFor(level):
@@ -67,10 +69,18 @@ class Telling:
         facts = {"method": method, "path": scope["path"], "status": status, "duration_ms": round(1000 * seconds, 3)}
         if caller is not None:
             facts["caller"] = caller.name
-        execution_id = scope.get("path_params", {}).get("execution_id")
+        execution_id = scope.get("path_params", {}).get("execution_id") or _started(sent)
         if execution_id is not None:
             facts["execution_id"] = execution_id
         log.log(level, "%s %s answered %d", method, scope["path"], status, extra=facts)
+
+
+def _started(sent: list[tuple[bytes, bytes]]) -> str | None:
+    """The execution that an answer says was started."""
+    for name, value in sent:
+        if name.lower() == b"location" and value.startswith(_EXECUTIONS):
+            return value.removeprefix(_EXECUTIONS).decode("latin-1")
+    return None
 
 
 def _request_id(scope: Scope) -> str:

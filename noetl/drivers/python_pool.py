@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import marshal
 import os
 import shutil
@@ -187,9 +188,11 @@ class _Process:
             os.set_blocking(output.fd, False)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.add_reader(self.line.fileno(), self._readable)
+        # What it says is about whoever calls it then, not about the call that it was started for.
+        blank = contextvars.Context()
+        blank.run(loop.add_reader, self.line.fileno(), self._readable)
         for output in self.outputs:
-            loop.add_reader(output.fd, self._output, output, loop)
+            blank.run(loop.add_reader, output.fd, self._output, output, loop)
 
     async def serve(self, request: bytes, on_line: OnLine | None) -> Answer:
         """One call; ProcessEnded when the process does not live to answer it."""

@@ -57,6 +57,7 @@ class Watcher:
     def line(self, line: TaskLine) -> None:
         """A line of a tool's own output, masked."""
         ids = {"execution_id": line.execution_id, "step": line.step, "task": line.task, "stream": line.stream}
+        ids["run_id"] = line.task_run_id.rsplit(":", 3)[0]  # before task, visit and attempt
         _log.info("%s %s: %s", line.task_run_id, line.stream, line.line, extra=ids)
 
     def counts(self, counts: TaskCounts) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import pytest
@@ -268,3 +269,33 @@ def test_what_a_tool_returns_must_be_data():
 
     events = Bench(TWO, act=act).run()
     assert events[-1].output.error.kind == "schema" and "JSON" in events[-1].output.error.message
+
+
+def test_what_a_warm_process_prints_is_told_of_the_run_that_calls_it(caplog):
+    from noetl.drivers import logs
+    from noetl.drivers.lifetime import shared
+    from noetl.drivers.python_pool import PythonPool
+    from noetl.tools.python import run
+
+    bench = Bench("workflow: [{step: s, tool: [{name: a, kind: python, code: 'print(1)'}]}]", python=run)
+    ids: list[tuple[str | None, str | None]] = []
+
+    class Ids(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            ids.append((getattr(record, "run_id", None), logs.current().get("run_id")))
+
+    async def scenario() -> None:
+        async with bench.running():
+            for run_id in ("1:s:1", "1:s:2"):
+                bench.link.offer(bench.order(run=run_id, context_id=run_id))
+                await bench.link.until_ended(run_id)
+            await shared(PythonPool, PythonPool).close()
+
+    handler, told = Ids(), logging.getLogger("noetl.task")
+    told.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "noetl.task"):
+            asyncio.run(scenario())
+    finally:
+        told.removeHandler(handler)
+    assert ids == [("1:s:1", None), ("1:s:2", None)]
