@@ -31,7 +31,7 @@ log = logging.getLogger("noetl.server")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CLOSE_SECONDS = 2.0  # that deeds under way get when the server stops
-STORE_SECONDS = 5.0  # how long the store may take to answer before the server counts as not ready
+STORE_SECONDS = 3.0  # how long the store may take to answer before the server counts as not ready
 PROBE_SECONDS = 1.0  # how long the answer to "can it be written?" holds
 SILENT_SECONDS = 10.0  # without a beat the others have noticed, and so should whoever asks
 
@@ -89,12 +89,16 @@ class Server:
             return known
 
     async def _probe(self, parts: Parts) -> list[str]:
-        """Whether the store takes writes: it is written to."""
-        try:
-            async with asyncio.timeout(STORE_SECONDS):
-                await parts.orchestrator.store.check()
-        except TimeoutError:
+        """Whether the store takes writes: it is written to. Who asks does not wait for a store that is frozen, nor
+        for the question to be taken back."""
+        asked = asyncio.ensure_future(parts.orchestrator.store.check())
+        asked.add_done_callback(_heard)
+        answered, _ = await asyncio.wait((asked,), timeout=STORE_SECONDS)
+        if not answered:
+            asked.cancel()
             return [f"the event store did not answer within {STORE_SECONDS:g} s"]
+        try:
+            asked.result()
         except NoetlError as problem:
             return [f"the event store: {problem}"]
         return []
@@ -199,6 +203,12 @@ class Server:
             loops.settle()
             yield
         self._opened = None
+
+
+def _heard(asked: asyncio.Future[None]) -> None:
+    """An answer that nobody waits for any more: somebody else asked again meanwhile."""
+    if not asked.cancelled():
+        asked.exception()
 
 
 async def _can_open(settings: Settings) -> None:

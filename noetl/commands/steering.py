@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @talk
 def cancel(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
     """Stop an execution; what it has done stays done."""
-    _steer(place, execution_id, lambda desk, found: desk.cancel(found, reason), as_json)
+    _steer(place, execution_id, lambda desk, found: desk.cancel(found, reason), as_json, "being cancelled")
 
 
 @click.command()
@@ -102,7 +102,11 @@ def signal(
 
 
 def _steer(
-    place: Place, execution_id: str, deed: Callable[[Desk, str], Awaitable[ExecutionSummary]], as_json: bool
+    place: Place,
+    execution_id: str,
+    deed: Callable[[Desk, str], Awaitable[ExecutionSummary]],
+    as_json: bool,
+    goes_on: str = "",  # what to say of it while it has not ended
 ) -> None:
     async def steered() -> ExecutionSummary:
         from noetl.commands.desks import named
@@ -110,14 +114,15 @@ def _steer(
         async with place.opened() as desk:
             return await deed(desk, (await named(desk, execution_id)).execution_id)
 
-    show_summary(asyncio.run(steered()), as_json)
+    show_summary(asyncio.run(steered()), as_json, goes_on)
 
 
-def show_summary(summary: ExecutionSummary, as_json: bool) -> None:
+def show_summary(summary: ExecutionSummary, as_json: bool, goes_on: str = "") -> None:
     """How an execution is now."""
     if as_json:
         from noetl.control.documents import summary_document
 
         terminal.json(summary_document(summary))
     else:
-        terminal.note(f"execution {summary.execution_id} is {summary.status}")
+        state = summary.status if summary.ended_at is not None or not goes_on else goes_on
+        terminal.note(f"execution {summary.execution_id} is {state}")

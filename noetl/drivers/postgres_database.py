@@ -50,7 +50,10 @@ def unavailable(problem: BaseException) -> StoreUnavailable:
         kind = "storage.access"
     else:
         kind = "connection"
-    return StoreUnavailable(f"Postgres: {problem or type(problem).__name__}", kind=kind)
+    words = str(problem) or (
+        "it did not answer in time" if isinstance(problem, TimeoutError) else type(problem).__name__
+    )
+    return StoreUnavailable(f"Postgres: {words}", kind=kind)
 
 
 class PostgresDatabase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -9,6 +10,7 @@ import time
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,6 +205,28 @@ def test_the_log_is_json_with_ids_and_without_secrets(tmp_path: Path):
     assert (asked["method"], asked["path"], asked["status"], asked["caller"]) == ("POST", "/api/execute", 202, "admin")
     assert asked["execution_id"] == document["execution_id"]
     assert cluster.token not in text
+
+
+def test_who_asks_does_not_wait_for_a_store_that_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from noetl import server as module
+    from noetl.settings import load
+
+    class Frozen:
+        async def check(self) -> None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                await asyncio.sleep(60)  # a driver that takes its question back in peace
+
+    monkeypatch.setattr(module, "STORE_SECONDS", 0.05)
+    server = module.Server(load({"home": tmp_path}).settings)
+    parts: Any = SimpleNamespace(orchestrator=SimpleNamespace(store=Frozen()))
+
+    async def ask() -> list[str]:
+        async with asyncio.timeout(10):
+            return await server._probe(parts)
+
+    assert asyncio.run(ask()) == ["the event store did not answer within 0.05 s"]
 
 
 def _subscribers_become(cluster: Cluster, expected: float) -> bool:
