@@ -50,10 +50,8 @@ def unavailable(problem: BaseException) -> StoreUnavailable:
         kind = "storage.access"
     else:
         kind = "connection"
-    words = str(problem) or (
-        "it did not answer in time" if isinstance(problem, TimeoutError) else type(problem).__name__
-    )
-    return StoreUnavailable(f"Postgres: {words}", kind=kind)
+    silent = "it did not answer in time" if isinstance(problem, TimeoutError) else type(problem).__name__
+    return StoreUnavailable(f"Postgres: {str(problem) or silent}", kind=kind)
 
 
 class PostgresDatabase:

@@ -219,7 +219,7 @@ def test_who_asks_does_not_wait_for_a_store_that_is_frozen(tmp_path: Path, monke
                 await asyncio.sleep(60)  # a driver that takes its question back in peace
 
     monkeypatch.setattr(module, "STORE_SECONDS", 0.05)
-    server = module.Server(load({"home": tmp_path}).settings)
+    server = module.Server(load({"home": str(tmp_path)}).settings)
     parts: Any = SimpleNamespace(orchestrator=SimpleNamespace(store=Frozen()))
 
     async def ask() -> list[str]:
