@@ -71,8 +71,8 @@ async def all_of(answers: Iterable[Answer]) -> None:
             there.set_result(None)
 
     for answer in answers:
-        if not answer.done:
+        if answer._reply is None and answer.problem is None:  # not done; there may be hundreds
             left += 1
-            answer.hear(count)
+            answer._hear = count
     if left:
         await there

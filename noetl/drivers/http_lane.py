@@ -70,6 +70,42 @@ class Reply:
             connection.close()
 
 
+class Watch:
+    """How long servers may be silent before they begin to answer: one timer for all who wait, set when it has to be.
+
+    A timer for each of many thousand calls that last a few milliseconds costs more than all else that is done for
+    them here. Bodies that do not come together with their headers are watched by the library."""
+
+    def __init__(self) -> None:
+        self._until: dict[Any, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, protocol: Any, seconds: float | None) -> None:
+        """The answer has to begin within that time."""
+        if seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        until = self._until[protocol] = loop.time() + seconds
+        timer = self._timer
+        if timer is None:
+            self._timer = loop.call_at(until, self._look)
+        elif until < timer.when():
+            timer.cancel()
+            self._timer = loop.call_at(until, self._look)
+
+    def end(self, protocol: Any) -> None:
+        """It has begun, or nobody waits for it any more."""
+        self._until.pop(protocol, None)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for protocol in [protocol for protocol, until in self._until.items() if until <= now]:
+            del self._until[protocol]
+            protocol.set_exception(aiohttp.SocketTimeoutError("no answer"))
+        self._timer = loop.call_at(min(self._until.values()), self._look) if self._until else None
+
+
 class Lanes:
     """The origins that were called, each with what a request to it begins with."""
 
@@ -78,6 +114,7 @@ class Lanes:
         self._limits = limits
         self._agent = agent
         self._open: dict[tuple[Any, ...], tuple[aiohttp.ClientRequest, str, str]] = {}
+        self._watch = Watch()
         self._usable = KNOWN[0] <= tuple(int(part) for part in aiohttp.__version__.split(".")[:2]) < KNOWN[1]
 
     async def send(
@@ -123,16 +160,19 @@ class Lanes:
             protocol, transport = connection.protocol, connection.transport
             if protocol is None or transport is None or transport.is_closing():
                 raise aiohttp.ServerDisconnectedError
-            protocol.set_response_params(
-                skip_payload=method == "HEAD", read_until_eof=True, read_timeout=timeout.sock_read, **self._limits
-            )
+            protocol.set_response_params(skip_payload=method == "HEAD", read_until_eof=True, **self._limits)
             transport.write(piece)
-            protocol.start_timeout()
             while True:
+                self._watch.begin(protocol, timeout.sock_read)
                 message, payload = await protocol.read()
+                self._watch.end(protocol)
                 if not 100 <= message.code < 200 or message.code == 101:
                     break
+            if not payload.is_eof():
+                protocol.read_timeout = timeout.sock_read
+                protocol.start_timeout()
         except BaseException:
+            self._watch.end(connection.protocol)
             connection.close()
             raise
         return Reply(url, connection, message, payload)

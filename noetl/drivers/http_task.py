@@ -31,6 +31,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 BODIES = frozenset({"json", "form", "multipart", "body", "data", "payload", "body_base64", "body_file", "body_ref"})
 TLS = frozenset({"verify", "ca", "cert", "key"})
 NO_AUTH = Auth()
+_NO_BODY: tuple[Any, Any, str | None] = {}, None, None
 
 
 async def perform(call: ToolCall, given: Mapping[str, Any], nulls: Mapping[str, Any]) -> Outcome:
@@ -59,12 +60,10 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
     url = given.get("url")
     if not isinstance(url, str) or not url.strip():
         raise HttpFailure("schema", f"http needs a `url`, and it is {url!r}")
-    named = given.get("headers") or {}
-    if not isinstance(named, Mapping):
-        raise HttpFailure("schema", "`headers` is a mapping of names to values")
-    headers = {str(name): bodies.text_of(value) for name, value in named.items() if value is not None}
-    written = {name.lower() for name in headers}
-    query, body, content_type = _body_of(call, given, headers)
+    named = given.get("headers")
+    headers = _headers(named) if named else {}
+    written = {name.lower() for name in headers} if headers else frozenset()
+    query, body, content_type = _NO_BODY if BODIES.isdisjoint(given) else _body_of(call, given, headers)
     method = str(given.get("method") or ("GET" if body is None else "POST")).upper()
     if content_type and "content-type" not in written:
         headers["Content-Type"] = content_type
@@ -88,10 +87,10 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
         else (),
         body=body,
         timeout=call.timeout,
-        redirects=MOST_REDIRECTS if redirects in (None, True) else _number(redirects or 0, "redirects"),
+        redirects=MOST_REDIRECTS if redirects is None or redirects is True else _number(redirects or 0, "redirects"),
         proxy=_proxy(given["proxy"]) if given.get("proxy") else None,
         tls=True if TLS.isdisjoint(given) else _tls(call, given),
-        private=frozenset(name.lower() for name in auth.headers),
+        private=frozenset(name.lower() for name in auth.headers) if auth.headers else frozenset(),
     )
     return request, auth
 
@@ -102,6 +101,12 @@ def _proxy(url: Any) -> str:
             "client_error", f"`proxy` is the URL of an HTTP proxy (http://host:port), not {shown_url(url)!r}"
         )
     return str(url)
+
+
+def _headers(named: Any) -> dict[str, str]:
+    if not isinstance(named, Mapping):
+        raise HttpFailure("schema", "`headers` is a mapping of names to values")
+    return {str(name): bodies.text_of(value) for name, value in named.items() if value is not None}
 
 
 def _tls(call: ToolCall, given: Mapping[str, Any]) -> Any:
@@ -197,11 +202,13 @@ async def _outcome_of(call: ToolCall, answer: Answer) -> Outcome:
     header = answer.headers.get("Content-Type")
     spec, length = call.spec, answer.length
     good = 200 <= answer.status < 300 or answer.status in _statuses(spec.get("ok_status"))
-    most = _number(spec.get("max_response_bytes") or MOST_BYTES, "max_response_bytes")
-    above = min(_number(spec.get("stream_above") or STREAM_ABOVE, "stream_above"), most)
+    most, above = MOST_BYTES, STREAM_ABOVE
+    if "max_response_bytes" in spec or "stream_above" in spec:
+        most = _number(spec.get("max_response_bytes") or MOST_BYTES, "max_response_bytes")
+        above = min(_number(spec.get("stream_above") or STREAM_ABOVE, "stream_above"), most)
     if good and (length or 0) > most:
         raise _too_long(answer, most)
-    if good and ((length or 0) > above or _is_true(spec.get("stream"))):
+    if good and ((length or 0) > above or ("stream" in spec and _is_true(spec["stream"]))):
         return await _stored(call, _limited(call, answer, answer.chunks(), most), header)
     if length is not None and length <= above:
         body = await answer.read()

@@ -198,7 +198,7 @@ def _report(state: State, fact: ReportMade, env: Env, record: Record) -> Reply:
         if not _belongs(event, run):
             return _no(report, f"{event.NAME} is not an event of this run")
     fresh: Sequence[Event] = report.events
-    if run.latest is not None or run.seen:
+    if run.latest or run.seen:
         seen = checksums_seen(run)
         known = [seen.get(key_of(event)) for event in fresh]
         for event, check in zip(fresh, known, strict=True):

@@ -1,7 +1,7 @@
 """Which report is which: the key of a worker's event and the checksum of its body (GUARANTEES rule 3).
 
-Checksums are made when somebody asks: the event that came last is kept as it is, and most are
-never asked about, since the run they belong to goes on or ends.
+Checksums are made when somebody asks: the events that came last are kept as they are, and most are
+never asked about, since the run they belong to ends.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ def checksum(event: Event) -> int:
 
 def checksums_seen(run: Run) -> dict[str, int]:
     """Key and checksum of what was reported of a run under its current lease."""
-    latest = run.latest
-    if latest is None:
+    if not run.latest:
         return run.seen
-    seen = {**run.seen, key_of(latest): checksum(latest)}
-    if len(seen) > MAX_SEEN:
+    seen = {**run.seen, **{key_of(event): checksum(event) for event in run.latest}}
+    while len(seen) > MAX_SEEN:
         del seen[next(iter(seen))]
     return seen
 

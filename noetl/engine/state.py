@@ -73,8 +73,8 @@ class Run(Struct, eq=False, gc=False):
     current: str | None = None  # the task that said it started
     waits: bool = False  # the next attempt begins after a delay
     child: str | None = None  # key of the child execution it waits for
-    latest: Event | None = None  # the last event reported under this epoch
-    seen: dict[str, int] = {}  # event key -> checksum, of those before it
+    latest: tuple[Event, ...] = ()  # the last events reported under this epoch
+    seen: dict[str, int] = {}  # event key -> checksum, of those before them
     contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
 
 
@@ -319,7 +319,7 @@ class State:
         if step_run is None or not tail:
             return None
         try:
-            path = tuple(int(part) for part in tail.split("."))
+            path = tuple(map(int, tail.split(".")))
         except ValueError:
             return None
         loop = step_run.loops.get(path[:-1])

@@ -12,6 +12,7 @@ inside an execution is named from it, so that a restart finds what it had begun:
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 IterationPath = tuple[int, ...]
 
@@ -36,6 +37,7 @@ def step_run_id(execution_id: str, step: str, number: int) -> str:
     return f"{execution_id}:{step}:{number}"
 
 
+@lru_cache(8192)  # one iteration's is asked for again and again while it is under way
 def iteration_id(step_run: str, path: IterationPath) -> str:
     """The id of one iteration of a step run; the empty path is the step run itself."""
     if len(path) == 1:  # nearly always

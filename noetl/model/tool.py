@@ -81,7 +81,10 @@ def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
 def with_helpers(spec: ToolSpec, outcome: Outcome) -> Outcome:
     """The outcome with every helper of its kind present, null where the tool said nothing."""
     given = outcome.helpers
-    if all(name in given and nulls.keys() <= given[name].keys() for name, nulls in spec.helpers.items()):
+    for name, nulls in spec.helpers.items():
+        if name not in given or not nulls.keys() <= given[name].keys():
+            break
+    else:
         return outcome
     helpers = {name: {**nulls, **given.get(name, {})} for name, nulls in spec.helpers.items()}
     return structs.replace(outcome, helpers={**given, **helpers})

@@ -89,10 +89,17 @@ class Pool:
         self._pool = pool
         self._labels = labels
         self._heartbeat = heartbeat
-        self._reporter = Reporter(
-            link, worker, clock=clock, free=self._free_after, on_end=self._ended, on_orders=self._accept, lanes=lanes
-        )
         self._held: dict[tuple[str, int], Held] = {}
+        self._reporter = Reporter(
+            link,
+            worker,
+            clock=clock,
+            free=self._free_after,
+            held=self._held.__len__,
+            on_end=self._ended,
+            on_orders=self._accept,
+            lanes=lanes,
+        )
         self._line: deque[Held] = deque()
         self._slots: set[asyncio.Task[None]] = set()
         self._sending: set[asyncio.Task[None]] = set()  # slots that have finished a run and send its end

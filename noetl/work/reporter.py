@@ -1,7 +1,8 @@
 """Events on their way to the server: many runs' reports in one call, each run's in order.
 
 While one call is under way others collect, so the busier a worker is the larger its batches: the
-group commit of the data plane. What somebody waits for, and what ends a run, is sent at once. The
+group commit of the data plane. What somebody waits for, and what ends a run, is sent at once, or
+together with what the next turns of the loop bring while many runs end one after another. The
 rest lingers a while: most runs end before that is over, and then they have one report and not two.
 A call that fails is repeated as it was until the server answers; the server knows a repeated report
 by its number.
@@ -111,6 +112,7 @@ class Reporter:
         *,
         clock: Clock,
         free: Callable[[int], int],
+        held: Callable[[], int],
         on_end: Callable[[Outlet, Verdict], None],
         on_orders: Callable[[Sequence[RunOrder]], None],
         lanes: int = 1,
@@ -119,6 +121,7 @@ class Reporter:
         self._worker = worker
         self._clock = clock
         self._free = free
+        self._held = held
         self._on_end = on_end
         self._on_orders = on_orders
         self._lanes = lanes
@@ -175,8 +178,11 @@ class Reporter:
     async def lead(self, on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
         """Send what is ready from here, unless others are at it: they will look again when they are back.
 
-        Whoever has just finished a run need not wake a sender that way, and has the next orders in hand at once."""
-        if self._under_way < self._lanes and (batch := self._take()):
+        Whoever has just finished a run need not wake a sender that way, and has the next orders in hand at once.
+        While most of many runs are still at work a sender is woken all the same, and may wait for company."""
+        if 2 * len(self._dirty) < self._held():
+            self.ring()
+        elif self._under_way < self._lanes and (batch := self._take()):
             await self._send(batch, on_orders)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────
@@ -191,6 +197,8 @@ class Reporter:
 
     async def _send_forever(self) -> None:
         while True:
+            if self._dirty and self._under_way < self._lanes:
+                await self._with_company()
             batch = self._take() if self._under_way < self._lanes else []
             if batch:
                 await self._send(batch, self._on_orders)
@@ -200,6 +208,18 @@ class Reporter:
             self._bell.clear()
             if self._under_way >= self._lanes or all(outlet.in_flight for outlet in self._dirty):
                 await self._bell.wait()
+
+    async def _with_company(self) -> None:
+        """Wait as long as every turn of the loop brings more to send, up to half of all runs.
+
+        Turns that bring more come one after another only while the process is busy, and then a call that carries
+        much saves more than it delays. The other half is at work while the first is on its way."""
+        ready = len(self._dirty)
+        while 2 * ready < self._held():
+            await asyncio.sleep(0)
+            before, ready = ready, len(self._dirty)
+            if ready <= before:
+                return
 
     def _take(self) -> list[Outlet]:
         """The outlets of the next call; one whose last report is still under way waits its turn."""

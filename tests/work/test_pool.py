@@ -80,6 +80,47 @@ def test_reports_of_many_runs_travel_in_one_call():
     asyncio.run(check())
 
 
+def test_runs_that_end_turn_after_turn_travel_together_up_to_half_of_all():
+    async def check():
+        began = []
+
+        async def one_after_the_other(call):
+            began.append(call)
+            for _ in range(len(began)):
+                await asyncio.sleep(0)
+            return ok(None)
+
+        bench = Bench(ONE, slots=40, act=one_after_the_other)
+        async with bench.running():
+            await bench.runner.library.programs("d")
+            orders = runs(bench, 40)
+            bench.link.offer(*orders)
+            await bench.link.until_ended(*ids(orders))
+            assert sum(bench.link.calls) == 40
+            assert 2 <= len(bench.link.calls) <= 12, "not one by one, and not all at the end"
+
+    asyncio.run(check())
+
+
+def test_a_run_that_ends_alone_is_told_at_once():
+    async def check():
+        gate = Gate()
+
+        async def act(call):
+            return ok(None) if call.task_run_id.startswith("1:s:1:") else await gate(call)
+
+        bench = Bench(ONE, slots=10, act=act)
+        async with bench.running():
+            orders = runs(bench, 10)
+            bench.link.offer(*orders)
+            await bench.link.until_ended("1:s:1")
+            assert len(gate.inside) == 9
+            gate.open.set()
+            await bench.link.until_ended(*ids(orders))
+
+    asyncio.run(check())
+
+
 def test_a_run_that_never_waits_costs_no_task_of_its_own():
     async def check():
         bench = Bench(NOOP, slots=50)

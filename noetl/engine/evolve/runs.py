@@ -21,6 +21,8 @@ from noetl.model.events import (
 from noetl.model.ids import iteration_id, task_run_id
 from noetl.model.outcome import Outcome, ok
 
+KEPT = 2  # reported events of a run that are kept as they are: most runs have a start and an end of one task
+
 
 def _run_of(state: State, event: Any) -> Run | None:
     path = event.path
@@ -29,9 +31,10 @@ def _run_of(state: State, event: Any) -> Run | None:
 
 def _saw(run: Run, event: Event) -> None:
     """Remember what was reported last; what came before it is kept as a checksum."""
-    if run.latest is not None:
+    if len(run.latest) == KEPT:
         run.seen = checksums_seen(run)
-    run.latest = event
+        run.latest = ()
+    run.latest = (*run.latest, event)
 
 
 @applies(TaskStarted)
@@ -49,9 +52,7 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
     run = state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
     if run is None:
         return
-    if run.latest is not None:
-        _saw(run, event)
-    run.latest = event
+    _saw(run, event)
     run.position = event.position
     run.resume = None
     run.lost = 0

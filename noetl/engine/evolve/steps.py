@@ -118,7 +118,7 @@ def lease(state: State, run: Run, epoch: int, worker: str) -> None:
     run.seq = state.seq
     run.at = state.at
     run.current = None
-    run.latest = None
+    run.latest = ()
     if run.seen:
         run.seen = {}
     state.queued.pop(run.id, None)
