@@ -47,6 +47,8 @@ KEYS = ""
 _MOST_KEYS = 256
 _WITHOUT_PAYLOAD = frozenset(["status", "_ref", "meta", "error"])
 _ENVELOPE = ("status", "data", "ref", "error", "meta")
+# What the built-in kinds have beside `data`; reading it on an output of another kind is quiet.
+HELPERS = frozenset(["http", "pg", "py", "sh", "duckdb", "sqlite", "nats", "object", "loop"])
 _HTTP_HABITS = {"status_code": "status", "headers": "headers", "url": "url"}
 
 
@@ -297,7 +299,13 @@ class OutputView(_Envelope):
         if key == "result":
             return ResultView(self.outcome, name=f"{self.name}.result", results=self.results, resolve=self._resolver())
         found = self.payload_field(key)
-        return self.absent(key) if found is _ABSENT else found
+        if found is not _ABSENT:
+            return found
+        found = self.absent(key)
+        if key in HELPERS and isinstance(found, Undefined):
+            # A rule that several tasks share may ask for what only some of them have.
+            return Missing(f"{self.name}.{key}", f"the output of this kind has no {key}")
+        return found
 
     def _resolver(self) -> Resolve | None:
         """Let a derived view share what this one has hydrated."""

@@ -228,7 +228,8 @@ class Runner:
                 pending = await self._apply(job, action.task, outcome, action.task_run_id)
             elif isinstance(action, Returned):
                 # What was pending is settled by the event that follows: they leave in one report.
-                pending += await self._apply(job, action.task, action.outcome, frame.run_id)
+                outcome = self._with_meta(action.outcome, frame.top.attempt)
+                pending += await self._apply(job, action.task, outcome, frame.run_id)
             elif isinstance(action, Wait):
                 await outlet.flush(await self._packed(job, pending))
                 pending = ()
@@ -381,6 +382,11 @@ class Runner:
             "ts": self._stamp(began),
         }
         return replace(outcome, meta=meta)
+
+    def _with_meta(self, outcome: Outcome, attempt: int) -> Outcome:
+        """An outcome that no tool gave here, with what every outcome says of itself; how long it took is not known."""
+        known = {"attempt": attempt, "duration_ms": None, "ts": self._stamp(self._clock.now())}
+        return replace(outcome, meta={**known, **outcome.meta})
 
     def _stamp(self, at: float) -> str:
         """The instant as ISO 8601 text; the second is written once and kept."""
