@@ -300,6 +300,24 @@ class Client:
         """Tick again, from now on."""
         return self._document("POST", f"/api/schedules/{quote(name, safe='')}/resume")
 
+    # ── limits ──────────────────────────────────────────────────────────────────────────
+
+    def set_limit(self, subject: str, name: str, most: int) -> dict[str, Any]:
+        """At most so many at once: runs of a `pool`, with a `credential`, or executions of a `playbook`."""
+        return self._document("PUT", _limit(subject, name), {"most": most})
+
+    def limits(self) -> Iterator[dict[str, Any]]:
+        """All of them, with who holds what they limit and how many wait."""
+        return self._pages("/api/limits")
+
+    def limit(self, subject: str, name: str) -> dict[str, Any]:
+        """One of them."""
+        return self._document("GET", _limit(subject, name))
+
+    def remove_limit(self, subject: str, name: str) -> None:
+        """Limit it no more."""
+        self.line.ask("DELETE", _limit(subject, name))
+
     # ── webhooks ────────────────────────────────────────────────────────────────────────
 
     def add_webhook(self, path: str, **fields: Any) -> dict[str, Any]:
@@ -399,3 +417,7 @@ def _stored(document: Mapping[str, Any]) -> StoredPlaybook:
         text=document.get("content", ""),
         registered_at=seconds(document["registered_at"]),
     )
+
+
+def _limit(subject: str, name: str) -> str:
+    return f"/api/limits/{quote(subject, safe='')}/{quote(name)}"

@@ -15,6 +15,7 @@ from noetl.api import (
     editing,
     executions,
     health,
+    limits,
     manual,
     openapi,
     operations,
@@ -57,8 +58,8 @@ def create_app(
         openapi_url=None,  # ours needs a token, like every other route
     )
     for module in (
-        executions, outlines, playbooks, editing, manual, credentials, schedules, webhooks, results, session, health,
-        operations, openapi, pages,
+        executions, outlines, playbooks, editing, manual, credentials, schedules, webhooks, limits, results, session,
+        health, operations, openapi, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.roster = work.Roster()

@@ -219,7 +219,8 @@ async def execution(request: Request, execution_id: ExecutionId, _: Caller = nee
     """As far as it is."""
     orchestrator = parts_of(request).orchestrator
     summary = await orchestrator.summary(execution_id)
-    return answer(execution_document(summary, await orchestrator.progress(execution_id)))
+    progress = await orchestrator.progress(execution_id)
+    return answer(execution_document(summary, progress, await orchestrator.waits_for(summary)))
 
 
 @router.get("/api/executions/{execution_id}/events", summary="The log")

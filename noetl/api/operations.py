@@ -28,7 +28,7 @@ from noetl.control.documents import when
 from noetl.drivers import metrics
 from noetl.drivers.metrics import Sample
 from noetl.errors import StoreUnavailable
-from noetl.ports import PoolDepth
+from noetl.ports import LineDepth, PoolDepth
 
 router = APIRouter(tags=["health"])
 
@@ -36,6 +36,7 @@ EVERY = 10.0  # seconds between two samples
 KEPT = 361  # an hour of them
 ALIVE = 60.0  # seconds after its last sign of life in which a worker counts as alive
 COUNTED = 15.0  # seconds for which a count of executions is good enough
+LONG_WAIT = 300.0  # seconds after which those who wait for a limit are worth a warning
 BEGAN = time.time()
 
 
@@ -110,10 +111,22 @@ class Operations:
             depths = await orchestrator.depths()
             found["noetl_queue_runs"] = [((each.pool,), each.runs) for each in depths]
             found["noetl_queue_oldest_seconds"] = [((each.pool,), _waited(each, now)) for each in depths]
+            found |= await self._limits(now)
             found["noetl_executions"] = [((status,), number) for status, number in (await self.counts()).items()]
         except StoreUnavailable:
             pass  # the store is away: noetl_ready says so, and what this process knows is still told
         return found
+
+    async def _limits(self, now: float) -> dict[str, Iterable[Sample]]:
+        orchestrator = self._parts.orchestrator
+        lines, most = await orchestrator.line_depths(), orchestrator.lines.most
+        held = await orchestrator.store.held(list(most)) if most else {}
+        return {
+            "noetl_waiting_runs": [((each.key,), each.runs) for each in lines],
+            "noetl_waiting_oldest_seconds": [((each.key,), _waited(each, now)) for each in lines],
+            "noetl_limit": [((key,), number) for key, number in most.items()],
+            "noetl_limit_held": [((key,), number) for key, number in held.items()],
+        }
 
     def alive(self, now: float) -> list[Seen]:
         """Workers heard of lately."""
@@ -149,8 +162,15 @@ class Operations:
 
     async def stuck(self) -> list[str]:
         """What waits although nobody is there to do it: no fault of this server, but somebody should know."""
-        served = {each.pool for each in self.alive(time.time())}
-        return [
+        now = time.time()
+        served = {each.pool for each in self.alive(now)}
+        held_back = [
+            f"{each.runs} runs wait since {_waited(each, now):.0f} s because the limit of {each.key} is reached; "
+            f"`noetl limit show {each.key}` says who holds it"
+            for each in await self._parts.orchestrator.line_depths()
+            if _waited(each, now) > LONG_WAIT
+        ]
+        return held_back + [
             f"{each.runs} runs wait in pool {each.pool}, and no worker leases from it"
             for each in await self._parts.orchestrator.depths()
             if each.pool not in served and _waited(each, time.time()) > EVERY
@@ -221,7 +241,7 @@ def _rates(moments: list[Moment]) -> list[dict[str, Any]]:
     return rows
 
 
-def _waited(depth: PoolDepth, now: float) -> float:
+def _waited(depth: PoolDepth | LineDepth, now: float) -> float:
     return round(max(0.0, now - depth.since), 3) if depth.since else 0.0
 
 

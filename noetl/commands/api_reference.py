@@ -10,6 +10,7 @@ TITLES = {
     "playbooks": "Playbooks and the catalogue",
     "schedules": "Schedules",
     "webhooks": "Webhooks",
+    "limits": "Limits",
     "credentials": "Credentials",
     "results": "Results",
     "session": "Signing in",

@@ -48,12 +48,32 @@ class ScheduleDesk(Protocol):
         """Tick again."""
 
 
+class LimitDesk(Protocol):
+    """Where limits are kept; answers are documents."""
+
+    async def set(self, subject: str, name: str, most: int) -> Mapping[str, Any]:
+        """Set or change one."""
+
+    async def list(self) -> list[Mapping[str, Any]]:
+        """All of them."""
+
+    async def get(self, subject: str, name: str) -> Mapping[str, Any]:
+        """One of them."""
+
+    async def remove(self, subject: str, name: str) -> None:
+        """Forget it."""
+
+
 class Desk(Protocol):
     """Where executions are looked at and steered."""
 
     @property
     def schedules(self) -> ScheduleDesk:
         """Where schedules are kept."""
+
+    @property
+    def limits(self) -> LimitDesk:
+        """Where limits are kept."""
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """Newest first."""
@@ -140,7 +160,8 @@ class LocalDesk:
         from noetl.control.documents import execution_document
 
         summary = await self.summary(execution_id)
-        return execution_document(summary, await self._orchestrator.progress(execution_id))
+        progress = await self._orchestrator.progress(execution_id)
+        return execution_document(summary, progress, await self._orchestrator.waits_for(summary))
 
     async def result(self, execution_id: str) -> RunResult:
         """How it came out."""
@@ -229,6 +250,13 @@ class LocalDesk:
     def schedules(self) -> LocalSchedules:
         """Schedules of this machine; a server on the same store carries them out."""
         return LocalSchedules(self._engine)
+
+    @property
+    def limits(self) -> LimitDesk:
+        """Limits of this machine's store."""
+        from noetl.commands.limit_desks import LocalLimits
+
+        return LocalLimits(self._engine)
 
     async def _cancel_children(self, execution_id: str, reason: str) -> None:
         open_ones = ("pending", "running", "paused")
@@ -404,6 +432,13 @@ class ServerDesk:
     def schedules(self) -> ServerSchedules:
         """Schedules of the server."""
         return ServerSchedules(self.client)
+
+    @property
+    def limits(self) -> LimitDesk:
+        """Limits of the server."""
+        from noetl.commands.limit_desks import ServerLimits
+
+        return ServerLimits(self.client)
 
 
 async def _recorded(envelopes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[Recorded]:

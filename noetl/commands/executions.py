@@ -98,6 +98,7 @@ def status(execution_id: str, place: Place, as_json: bool) -> None:
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
         rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
+    rows += [("waits", words) for words in found["waits_for"]]
     for name, value in rows:
         terminal.data(f"{name:<10} {terminal.painted(value, COLOURS)}")
     if found["steps"]:

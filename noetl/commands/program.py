@@ -42,6 +42,7 @@ VERBS: dict[str, str] = {
     "catalog": "catalog:catalog",
     "schedule": "schedule:schedule",
     "webhook": "webhook:webhook",
+    "limit": "limit:limit",
     "credential": "credential:credential",
     "token": "token:token",
     "server": "processes:server",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -69,8 +69,8 @@ def summary_document(summary: ExecutionSummary) -> dict[str, Any]:
     return document
 
 
-def execution_document(summary: ExecutionSummary, progress: Progress) -> dict[str, Any]:
-    """One execution with its steps and its output."""
+def execution_document(summary: ExecutionSummary, progress: Progress, waits_for: Sequence[str] = ()) -> dict[str, Any]:
+    """One execution with its steps and its output, and the limits that hold it back, in words."""
     failed = progress.status in ("failed", "cancelled")
     return {
         **summary_document(summary),
@@ -79,6 +79,7 @@ def execution_document(summary: ExecutionSummary, progress: Progress) -> dict[st
         if progress.ended_at is not None
         else None,
         "error": error_document(progress.error) if failed else None,
+        "waits_for": list(waits_for),
         "steps": [
             {
                 "step": row.step,

@@ -103,22 +103,27 @@ class Limits:
 
     async def remove(self, subject: str, name: str) -> None:
         """Forget a limit: who waits for it goes on."""
-        key = f"{_subject(subject)} {name}"
+        key = f"{_subject(subject)} {_name(name)}"
         if not await self._kept.remove(KIND, key):
             raise NotFound(f"{key} has no limit; `noetl limit list` shows those there are")
         await self._tell()
 
     async def get(self, subject: str, name: str) -> Limit:
         """One of them; NotFound when there is none."""
-        found = await self._kept.get(KIND, f"{_subject(subject)} {name}")
+        found = await self._kept.get(KIND, f"{_subject(subject)} {_name(name)}")
         if found is None:
             raise NotFound(f"{subject} {name} has no limit")
         return msgspec.json.decode(found.data, type=Limit)
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Limit]:
         """By key, one page."""
-        found = await self._kept.list(KIND, after=after, limit=limit)
+        found = await self._kept.list(KIND, after=(after or "").replace("\x00", ""), limit=limit)
         return [msgspec.json.decode(each.data, type=Limit) for each in found]
+
+    async def any(self) -> bool:
+        """Whether anything is limited."""
+        await self.refresh()
+        return bool(self._lines.most)
 
     async def refresh(self) -> None:
         """Read them again, and let out who may go on now."""

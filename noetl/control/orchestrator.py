@@ -282,6 +282,12 @@ class Orchestrator:
             return why(state, state.at)
         return why(state, self._parts.clock.now(), await self.limits.reached(state) if self.limits else None)
 
+    async def waits_for(self, row: ExecutionSummary) -> list[str]:
+        """The limits that hold an execution back now, in words."""
+        if row.status in FINAL or self.limits is None or not await self.limits.any():
+            return []
+        return [each.text for each in await self.why(row.execution_id) if each.subject == "limit"]
+
     async def explain(self, execution_id: str) -> Explanation:
         """The same for people: in a sentence, its reasons, and the way its tokens came."""
         from noetl.control.explain import explain

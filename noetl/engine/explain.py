@@ -81,7 +81,8 @@ def _about_run(state: State, step_run: StepRun, at: float, reached: Mapping[str,
     if step_run.loops:
         for loop in step_run.loops.values():
             if is_innermost(state, loop) or not loop.path:
-                yield _about_loop(state, loop, reached)
+                yield _about_loop(state, loop)
+                yield from _held_back(state, loop, reached)
     runs = state.runs_of(step_run)
     for run in runs[:_MOST]:
         yield _about_lease(state, run, at, reached)
@@ -126,7 +127,7 @@ def _limit_of(state: State, step: str, reached: Mapping[str, str]) -> str | None
     return next((reached[key] for key in keys if key in reached), None)
 
 
-def _about_loop(state: State, loop: Loop, reached: Mapping[str, str]) -> Finding:
+def _about_loop(state: State, loop: Loop) -> Finding:
     step_run = loop.step_run
     name = step_run.step.name
     which = f" (inside iteration {'.'.join(map(str, loop.path))})" if loop.path else ""
@@ -134,12 +135,21 @@ def _about_loop(state: State, loop: Loop, reached: Mapping[str, str]) -> Finding
     failed = f", {loop.failed} failed" if loop.failed else ""
     stopped = ", no more are begun" if loop.stopped else ""
     unclaimed = sum(1 for _ in loop.unclaimed()) if is_innermost(state, loop) else 0
-    queued = f"; {unclaimed} of these wait for {_limit_of(state, name, reached) or 'a worker'}" if unclaimed else ""
+    queued = f"; {unclaimed} of these wait for a worker" if unclaimed else ""
     text = (
         f'loop "{name}"{which}: {loop.finished} of {loop.count} iterations have ended{failed}, {open_} are open '
         f"(at most {loop.window} at a time){stopped}{queued}"
     )
     return Finding("loop", text, step_run.id, name, step_run.started_at)
+
+
+def _held_back(state: State, loop: Loop, reached: Mapping[str, str]) -> Iterator[Finding]:
+    """Iterations that wait because a limit is reached."""
+    name = loop.step_run.step.name
+    limit = _limit_of(state, name, reached) if reached and is_innermost(state, loop) else None
+    count = sum(1 for _ in loop.unclaimed()) if limit else 0
+    if count:
+        yield Finding("limit", f'{count} iterations of "{name}" wait for {limit}', loop.step_run.id, name)
 
 
 def _orphans(state: State) -> Iterator[Finding]:

@@ -1,0 +1,108 @@
+"""Verbs for limits: at most so many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from noetl.commands.place import Place, placed
+from noetl.commands.terminal import as_json, talk, terminal
+
+if TYPE_CHECKING:
+    from noetl.commands.desks import LimitDesk
+
+T = TypeVar("T")
+
+subject_argument = click.argument("subject", metavar="pool|credential|playbook")
+name_argument = click.argument("name", metavar="NAME")
+
+
+@click.group()
+def limit() -> None:
+    """Let at most so many runs of a pool, runs with a credential, or executions of a playbook go on at once.
+
+    Limits hold over all servers and workers of an installation. The rest wait in line; `noetl why ID` says for what.
+    """
+
+
+@limit.command("set")
+@subject_argument
+@name_argument
+@click.argument("most", type=click.IntRange(0, 1_000_000), metavar="MOST")
+@placed
+@as_json
+@talk
+def set_(subject: str, name: str, most: int, place: Place, as_json: bool) -> None:
+    """Set a limit, or change it.
+
+    Who holds more than a lower limit allows, finishes; 0 holds everything back.
+
+    Example: noetl limit set credential pg_main 5
+    """
+    _show(_ask(place, lambda desk: desk.set(subject, name, most)), as_json)
+
+
+@limit.command("list")
+@placed
+@as_json
+@talk
+def list_(place: Place, as_json: bool) -> None:
+    """List all limits: how much of each is held, and how many wait."""
+    found = _ask(place, lambda desk: desk.list())
+    if as_json:
+        terminal.json(found)
+    elif found:
+        rows = [
+            (one["subject"], one["name"], one["most"], one["held"], one["waiting"], one["waiting_since"])
+            for one in found
+        ]
+        terminal.table(("limits", "name", "most", "held", "waiting", "since"), rows)
+    else:
+        terminal.note("no limits; `noetl limit set pool|credential|playbook NAME MOST` sets one")
+
+
+@limit.command()
+@subject_argument
+@name_argument
+@placed
+@as_json
+@talk
+def show(subject: str, name: str, place: Place, as_json: bool) -> None:
+    """Show a limit: who holds what it limits, and how many wait."""
+    _show(_ask(place, lambda desk: desk.get(subject, name)), as_json)
+
+
+@limit.command()
+@subject_argument
+@name_argument
+@placed
+@talk
+def remove(subject: str, name: str, place: Place) -> None:
+    """Remove a limit; who waits for it goes on."""
+    _ask(place, lambda desk: desk.remove(subject, name))
+    terminal.note(f"{subject} {name} is limited no more")
+
+
+def _ask(place: Place, question: Callable[[LimitDesk], Awaitable[T]]) -> T:
+    async def asked() -> T:
+        async with place.opened() as desk:
+            return await question(desk.limits)
+
+    return asyncio.run(asked())
+
+
+def _show(document: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        terminal.json(document)
+        return
+    since = f", since {document['waiting_since']}" if document["waiting_since"] else ""
+    what = "execution" if document["subject"] == "playbook" else "run"
+    what += "" if document["most"] == 1 else "s"
+    terminal.data(f"{'limit':<10} {document['subject']} {document['name']}: at most {document['most']} {what} at once")
+    terminal.data(f"{'held':<10} {document['held']}")
+    terminal.data(f"{'waiting':<10} {document['waiting']} runs{since}")
+    for holder in document["holders"]:
+        terminal.data(f"{'holder':<10} execution {holder['execution_id']} ({holder['path']}): {holder['held']}")
