@@ -13,7 +13,6 @@ from noetl.dsl.detect import detect
 from noetl.dsl.diagnostics import Diagnostic, Findings
 from noetl.dsl.lower import Lowering
 from noetl.dsl.nodes import node_from
-from noetl.dsl.older.steps import retell
 from noetl.dsl.older.words import asks_for_legacy
 from noetl.dsl.reading import Reader
 from noetl.dsl.source import MAX_DEPTH, MAX_NODES, read_source, within_limits
@@ -54,6 +53,8 @@ def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict
     document = None
     root, older = source.root, False
     if root is not None and (legacy or asks_for_legacy(root)):
+        from noetl.dsl.older.steps import retell  # most documents need none of it
+
         told = retell(root, specs)
         root, older = told.root, told.older
         for problem in told.problems:

@@ -122,23 +122,24 @@ NAMES = {
     "execution": "write `execution_id`",
 }
 
+# Patterns as text: they are compiled when somebody needs advice, which most never do.
 _ADVICE = (
-    (re.compile(r"&&"), "write `and` for `&&`"),
-    (re.compile(r"\|\|"), "write `or` for `||`"),
-    (re.compile(r"===|!=="), "write `==` or `!=`"),
-    (re.compile(r"(?<![=!<>(,\w])\s*!\s*[\w(]"), "write `not` for `!`"),
-    (re.compile(r"[^=!<>]=(?!=)"), "write `==` to compare"),
-    (re.compile(r"\?[^:]*:"), "write `a if condition else b`"),
-    (re.compile(r"=>|->"), "templates have no functions of their own: use a filter (`map`, `select`, `selectattr`)"),
-    (re.compile(r"\$\{|\$\w"), "templates have no `$`: write the name alone"),
+    (r"&&", "write `and` for `&&`"),
+    (r"\|\|", "write `or` for `||`"),
+    (r"===|!==", "write `==` or `!=`"),
+    (r"(?<![=!<>(,\w])\s*!\s*[\w(]", "write `not` for `!`"),
+    (r"[^=!<>]=(?!=)", "write `==` to compare"),
+    (r"\?[^:]*:", "write `a if condition else b`"),
+    (r"=>|->", "templates have no functions of their own: use a filter (`map`, `select`, `selectattr`)"),
+    (r"\$\{|\$\w", "templates have no `$`: write the name alone"),
 )
-_OPEN_BLOCK = re.compile(r"unexpected end of template\. .*? needs to be closed is '(\w+)'", re.S)
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_OPEN_BLOCK = r"(?s)unexpected end of template\. .*? needs to be closed is '(\w+)'"
+_STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 
 
 def plainly(message: str) -> str:
     """What the template engine says, in words of the one who wrote the template."""
-    opened = _OPEN_BLOCK.match(message)
+    opened = re.match(_OPEN_BLOCK, message)
     if opened:
         return f"`{{% {opened.group(1)} %}}` is never closed by `{{% end{opened.group(1)} %}}`"
     message = message.replace("expected token 'end of print statement', got", "expected `}}`, got")
@@ -156,11 +157,11 @@ def advice(text: str) -> str:
     if text.count("{%") != text.count("%}"):
         return "a statement stands between `{%` and `%}`"
     for expression in re.findall(r"\{\{(.*?)\}\}", text, re.S):
-        bare = _STRING.sub("''", expression)
+        bare = re.sub(_STRING, "''", expression)
         if re.sub(r"''", "", bare).count("'") % 2 or bare.count('"') % 2:
             return "a quote is not closed"
         for pattern, words in _ADVICE:
-            if pattern.search(bare) and not (words.startswith("write `==` to") and "(" in bare):
+            if re.search(pattern, bare) and not (words.startswith("write `==` to") and "(" in bare):
                 return words
         if bare.count("(") != bare.count(")") or bare.count("[") != bare.count("]"):
             return "a bracket is not closed"

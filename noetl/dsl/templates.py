@@ -45,7 +45,7 @@ def glance(text: str) -> Template:
 
 # --- by the template engine ---------------------------------------------------------------------
 
-_NO_SUCH = re.compile(r'there is no (filter|test) "([^"]*)"')
+_NO_SUCH = r'there is no (filter|test) "([^"]*)"'
 
 
 def _thorough(text: str) -> Template:
@@ -53,7 +53,7 @@ def _thorough(text: str) -> Template:
     if error is not None:
         message, line, column = error
         offset = _offset(text, line, column)
-        named = _NO_SUCH.match(message)
+        named = re.match(_NO_SUCH, message)
         if named:
             return Template((), (), unknown(named.group(1), named.group(2), offset))
         return Template((), (), Problem(message.removeprefix("the template cannot be read: "), offset))

@@ -72,19 +72,19 @@ def call_problem(problem: Exception) -> str:
     if not isinstance(problem, TypeError):
         return text
     for pattern, words in _CALL_PROBLEMS:
-        found = pattern.search(text)
+        found = re.search(pattern, text)
         if found:
             return found.expand(words)
     return text
 
 
 _CALL_PROBLEMS = [
-    (re.compile(r"takes .* arguments? but .* given$"), "it has too many arguments"),
-    (re.compile(r"takes no arguments"), "it takes no arguments"),
-    (re.compile(r"takes no keyword arguments"), "it takes no arguments by name"),
-    (re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)"), r"it needs \1"),
-    (re.compile(r"unexpected keyword argument '(\w+)'"), r'it has no argument "\1"'),
-    (re.compile(r"multiple values for argument '(\w+)'"), r'the argument "\1" is given twice'),
+    (r"takes .* arguments? but .* given$", "it has too many arguments"),
+    (r"takes no arguments", "it takes no arguments"),
+    (r"takes no keyword arguments", "it takes no arguments by name"),
+    (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"it needs \1"),
+    (r"unexpected keyword argument '(\w+)'", r'it has no argument "\1"'),
+    (r"multiple values for argument '(\w+)'", r'the argument "\1" is given twice'),
 ]
 
 

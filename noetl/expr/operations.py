@@ -377,8 +377,8 @@ def _longest(values: Any) -> int:
 
 # ── words for Python's own complaints ───────────────────────────────────────────────────
 
-_BETWEEN = re.compile(r"'([^']+)' not supported between instances of '([^']+)' and '([^']+)'")
-_UNHASHABLE = re.compile(r"unhashable type: '([^']+)'")
+_BETWEEN = r"'([^']+)' not supported between instances of '([^']+)' and '([^']+)'"
+_UNHASHABLE = r"unhashable type: '([^']+)'"
 _PYTHON_KINDS = {
     "str": "text",
     "int": "a whole number",
@@ -393,23 +393,22 @@ _PYTHON_KINDS = {
     "Missing": "what has no value",
 }
 _KIND_WORDS = "|".join(_PYTHON_KINDS)
-_TYPE_NAME = re.compile(
-    rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
-)
+_TYPE_NAME = rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
 
 
 def explain(problem: Exception) -> str:
     """A Python exception in the author's words."""
     text = str(problem)
-    between = _BETWEEN.search(text)
+    between = re.search(_BETWEEN, text)
     if between:
         sign, left, right = between.groups()
         return f'"{sign}" does not work between {_PYTHON_KINDS.get(left, left)} and {_PYTHON_KINDS.get(right, right)}'
-    unhashable = _UNHASHABLE.search(text)
+    unhashable = re.search(_UNHASHABLE, text)
     if unhashable:
         return f"{_PYTHON_KINDS.get(unhashable[1], unhashable[1])} cannot be a key of a mapping"
     if isinstance(problem, RecursionError):
         return "the template is nested too deeply"
     if isinstance(problem, MemoryError):
         return "the template needs too much memory"
-    return _TYPE_NAME.sub(lambda found: _PYTHON_KINDS[found[1] or found[2] or found[3]], text) or type(problem).__name__
+    told = re.sub(_TYPE_NAME, lambda found: _PYTHON_KINDS[found[1] or found[2] or found[3]], text)
+    return told or type(problem).__name__
