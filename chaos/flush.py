@@ -32,8 +32,8 @@ _AHEAD = re.compile(r'^, "(?:\\0)+"\.\.\., \d{5,}, ')  # zeros where the log wil
 
 def experiment(*, quick: bool) -> Finding:
     """Count the acknowledgements that were sent before their flush."""
-    requests = 200 if quick else 2_000
-    target = "0 acknowledgements before the flush"
+    requests = 200 if quick else 5_000
+    target = "0 of 5,000 acknowledgements before the flush"
     if shutil.which("strace") is None:
         return Finding("flush", "G3", target, "Not measured: there is no `strace` here.", missed=["not measured"])
     with tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder:

@@ -182,7 +182,7 @@ def experiment(*, quick: bool) -> Finding:
     late: list[str] = []
     with solo(workers=1, NOETL_SLOTS="32") as cluster:
         with Canary(cluster) as before:
-            time.sleep(2 if quick else 8)
+            time.sleep(2 if quick else 20)
         with Canary(cluster) as beside:
             for name, text in cases.items():
                 began = time.monotonic()
