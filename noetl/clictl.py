@@ -11,7 +11,9 @@ Exit codes: 0 done, 1 the execution failed, 2 usage, 3 invalid playbook, 4 canno
 from __future__ import annotations
 
 import atexit
+import codecs
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -46,6 +48,16 @@ def _open_streams() -> None:
             if stream.fileno() != number:
                 os.dup2(stream.fileno(), number)
             setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("noetl-escaped", _escaped)
+        sys.stdout.reconfigure(errors="noetl-escaped")
+
+
+def _escaped(problem: UnicodeError) -> tuple[str, int]:
+    """What the output's encoding does not have, as JSON writes it: so documents stay what they are."""
+    assert isinstance(problem, UnicodeEncodeError)
+    found = problem.object[problem.start : problem.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{found[i : i + 2].hex()}" for i in range(0, len(found), 2)), problem.end
 
 
 def _leave(code: int) -> None:

@@ -365,15 +365,16 @@ def _check_token(settings: Settings) -> None:
 
 
 def _serve(settings: Settings, fleet: Fleet, called: str) -> None:
-    from noetl.server import serve
+    from noetl.server import serve, take_address
 
     _log_to_stderr(settings)
     _end_with_parent()
+    taken = os.environ.pop(TAKEN, None)
+    sock = take_address(settings) if taken is None else socket.socket(fileno=int(taken))
     if not os.environ.get(DETACHED):
         fleet.join(called, _url(settings))
         terminal.note(f"the server is at {_url(settings)}; Ctrl-C stops it")
-    taken = os.environ.pop(TAKEN, None)
-    serve(settings, None if taken is None else socket.socket(fileno=int(taken)))
+    serve(settings, sock)
 
 
 def _address(settings: Settings) -> socket.socket:

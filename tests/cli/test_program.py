@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -149,3 +150,15 @@ def test_a_standard_stream_that_is_closed_is_no_trouble(folder, closed: str):
     line = f'exec "$0" -m noetl.clictl executions --json {closed}'
     answer = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_what_the_output_cannot_encode_is_escaped_as_json_does(folder, playbook):
+    file = playbook("workflow:\n  - step: start\n    tool: {kind: python, code: \"result = {'told': 'é😀'}\"}\n")
+    answer = subprocess.run(
+        [sys.executable, "-m", "noetl.clictl", "run", file, "--json"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout.decode("ascii"))["output"]["data"] == {"told": "é😀"}
