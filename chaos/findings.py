@@ -59,7 +59,12 @@ def keep(file: Path, found: Sequence[Finding]) -> list[Finding]:
         known = msgspec.json.decode(file.read_bytes(), type=list[Finding])
     except FileNotFoundError:
         known = []
-    merged = {each.part: each for each in (*known, *found)}
+    merged = {each.part: each for each in known}
+    for each in found:
+        before = merged.get(each.part)
+        if not each.target and before is not None:  # it failed before it could say what it is about
+            each = msgspec.structs.replace(each, guarantee=before.guarantee, target=before.target, did=before.did)
+        merged[each.part] = each
     findings = list(merged.values())
     file.write_bytes(msgspec.json.format(msgspec.json.encode(findings), indent=1) + b"\n")
     return findings

@@ -224,7 +224,7 @@ class Pool:
         self._lose(standing.lost)
         strangers = [key for key in standing.unknown if key not in self._held and key not in self._let_go]
         if strangers:
-            _log.warning("the orders of %d runs got lost on their way; they are given back", len(strangers))
+            _log.warning("orders got lost on their way: %d; their runs are given back", len(strangers))
             self._disowned.add(strangers)
             await self._link.give_back(self.worker, strangers)
 
