@@ -24,6 +24,7 @@ from noetl.engine.net import DEFAULT_PARALLEL, CompiledLoop
 from noetl.engine.routing import route
 from noetl.engine.sets import MAX_CTX_VALUE, ctx_patch, evaluate_sets
 from noetl.engine.state import Loop, State, StepRun
+from noetl.expr.lookup import NO_ELEMENTS, is_reference
 from noetl.expr.views import extract
 from noetl.model.events import (
     CtxPatched,
@@ -58,6 +59,8 @@ def _started(state: State, env: Env, step_run: StepRun, path: IterationPath) -> 
     where = level.loop.path or f"{step_run.step.path}/loop"
     names = at_loop(state, env, step_run, path) if path else at_input(state, env, step_run.args)
     value = env.evaluate(level.collection, names, f"{where}/in")
+    if is_reference(value):
+        raise env.fail("ref.unresolved", NO_ELEMENTS, f"{where}/in")
     keyed = isinstance(value, Mapping)
     if isinstance(value, Mapping):
         items = [{"key": key, "value": each} for key, each in value.items()]

@@ -293,6 +293,12 @@ def no_such_key(obj: Mapping[Any, Any], key: Any) -> Any:
 method_of: Callable[[Any, str], Any] = lambda obj, name: None  # noqa: E731
 
 
+NO_ELEMENTS = (
+    "a reference has no elements to go over: it says where a payload is, it is not the payload; fetch it with a task "
+    "of `kind: resolve` and go over that task's output, or read the step that made it by its name"
+)
+
+
 def is_reference(value: Any) -> bool:
     """Whether plain data has the shape of a stored payload's reference."""
     return (

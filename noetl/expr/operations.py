@@ -14,7 +14,7 @@ from typing import Any
 
 from noetl.errors import TemplateError
 from noetl.expr.limits import MAX_BITS, MAX_WIDTH, NeedsRun, Run, too_much
-from noetl.expr.lookup import Missing, Undefined, View, kind_of, unwrap
+from noetl.expr.lookup import NO_ELEMENTS, Missing, Undefined, View, is_reference, kind_of, unwrap
 from noetl.expr.views import plain
 
 Binary = Callable[[Run, Any, Any], Any]
@@ -310,6 +310,8 @@ def slice_of(run: Run, value: Any, start: Any, stop: Any, step: Any) -> Any:
 def each(run: Run, value: Any, text: int = 0) -> Iterator[Any]:
     """The elements of what a `for` goes over, each turn counted with the text it writes."""
     value = unwrap(value)
+    if type(value) is dict and "locator" in value and is_reference(value):
+        raise TemplateError(NO_ELEMENTS)
     try:
         elements = iter(value)
     except TypeError:

@@ -45,7 +45,7 @@ _ABSENT: Any = object()
 # The extract that holds the names of a stored mapping's own keys.
 KEYS = ""
 _MOST_KEYS = 256
-_WITHOUT_PAYLOAD = frozenset(["status", "_ref", "meta", "error"])
+_WITHOUT_PAYLOAD = frozenset(["status", "ref", "_ref", "meta", "error"])
 _ENVELOPE = ("status", "data", "ref", "error", "meta")
 # What the built-in kinds have beside `data`; reading it on an output of another kind is quiet.
 HELPERS = frozenset(["http", "pg", "py", "sh", "duckdb", "sqlite", "nats", "object", "loop"])

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from noetl.errors import TemplateError
+from noetl.expr.lookup import NO_ELEMENTS, is_reference
 from noetl.expr.template import holds
 from noetl.expr.views import plain
 from noetl.model.outcome import Outcome, error, ok
@@ -222,6 +223,8 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
 
 
 def _items(value: Any) -> list[Any]:
+    if is_reference(value):
+        raise TemplateError(NO_ELEMENTS, kind="ref.unresolved")
     if isinstance(value, Mapping):
         value = [{"key": key, "value": each} for key, each in value.items()]
     if not isinstance(value, list):

@@ -114,6 +114,27 @@ def test_what_is_no_collection_fails_the_step(items):
     assert "test.yaml:8:" in play.state.error.message
 
 
+REFERENCE = {
+    "type": "blob",
+    "locator": {"path": "r/1"},
+    "auth_reference": None,
+    "meta": {"content_type": "application/json", "bytes": 1 << 30, "sha256": "00", "rows": 5},
+}
+
+
+def test_a_reference_is_not_looped_over_as_if_its_own_fields_were_the_data():
+    play = Play(loop()).run({"items": REFERENCE})
+    assert play.status == "failed"
+    assert play.state.error.kind == "ref.unresolved"
+    assert "kind: resolve" in play.state.error.message and "test.yaml:8:" in play.state.error.message
+    assert play.names.count("loop.started") == 0
+
+
+def test_a_list_of_references_is_a_list():
+    play = Play(loop(), {"start": value}).run({"items": [REFERENCE, REFERENCE]})
+    assert play.of(StepDone)[0].output.data == [REFERENCE, REFERENCE]
+
+
 def test_until_stops_a_sequential_loop():
     play = Play(
         loop('mode: sequential, until: "{{ output.data >= 30 }}"'),

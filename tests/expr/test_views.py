@@ -228,7 +228,11 @@ def test_a_reference_shows_its_locator_and_refuses_payload_fields(given):
     assert evaluate("{{ ctx.rows_ref.type }} {{ ctx.rows_ref.locator.path }}", scope) == "blob r/1"
     assert evaluate("{{ ctx.rows_ref.meta.bytes }}", scope) == 9
     assert evaluate("{{ ctx.rows_ref.auth_reference }}", scope) is None
-    for template in ("{{ ctx.rows_ref.rows }}", "{{ ctx.rows_ref.rows | default([]) }}"):
+    for template in (
+        "{{ ctx.rows_ref.rows }}",
+        "{{ ctx.rows_ref.rows | default([]) }}",
+        "{% for row in ctx.rows_ref %}{{ row }}{% endfor %}",
+    ):
         with pytest.raises(TemplateError, match="kind: resolve"):
             evaluate(template, scope)
 
@@ -248,7 +252,7 @@ def test_a_stored_payload_is_read_once_when_it_is_first_needed():
         return {"rows": [1, 2], "data": {"x": 5}}
 
     view = ResultView(stored(), name="fetch", resolve=resolve)
-    assert evaluate("{{ fetch.status }}", {"fetch": view}) == "ok"
+    assert evaluate("{{ fetch.status }} {{ fetch.ref.type }}", {"fetch": view}) == "ok blob"
     assert asked == []
     assert evaluate("{{ fetch.rows | length }}{{ fetch.data.rows }}{{ fetch.data.x }}", {"fetch": view}) == "2[1, 2]5"
     assert evaluate("{{ fetch }}", {"fetch": view})["rows"] == [1, 2]

@@ -140,6 +140,13 @@ def test_a_failing_iteration_of_a_block_fails_the_call_or_is_listed():
     assert best.status == "done" and best.output.data == [1, None, 3] and best.output.helpers["loop"]["failed"] == 1
 
 
+def test_a_block_does_not_loop_over_a_reference():
+    reference = {"type": "nats", "locator": {"key": "k"}, "meta": {"bytes": 1}}
+    run = drive(call(input={"block": "b", "rows": reference}), blocks=[looping()])
+    assert run.ran == [] and run.output.error.kind == "ref.unresolved"
+    assert "kind: resolve" in run.output.error.message
+
+
 def test_until_stops_a_blocks_loop():
     run = drive(call(input={"block": "b", "rows": [1, 2, 3]}), blocks=[looping(loop={"until": "{{ iter.row == 2 }}"})])
     assert len(run.ran) == 2 and len(run.output.data) == 2
