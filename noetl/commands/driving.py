@@ -21,6 +21,7 @@ from noetl.errors import Conflict
 from noetl.work.host import TaskLine, Watcher
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+QUIET_SECONDS = 1.0  # without an event, after which it is asked whether a limit holds it
 SHOWN_LINES = 50  # of an output on a terminal; a pipe gets all of it
 
 
@@ -51,6 +52,7 @@ class Driver:
         self._leaves = leaves
         self._stopped_by: int | None = None  # exit code of who cancelled it: the clock or the user
         self._cancelling: set[asyncio.Task[None]] = set()
+        self._seen = 0  # events so far
 
     async def finish(self) -> tuple[RunResult, int]:
         """The result, and the exit code that says how it came about."""
@@ -58,10 +60,14 @@ class Driver:
         for name in SIGNALS:
             loop.add_signal_handler(name, self._interrupted)
         timer = loop.call_later(self._timeout, self._timed_out) if self._timeout is not None else None
+        telling = asyncio.ensure_future(self._tell_what_holds_it())
         try:
             async for recorded in self._desk.follow(self._id):
+                self._seen += 1
                 self._display.event(recorded)
         finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
             if timer is not None:
                 timer.cancel()
             for name in SIGNALS:
@@ -71,6 +77,17 @@ class Driver:
         if result.status == "success":
             return result, 0
         return result, (self._stopped_by or FAILED) if result.status == "cancelled" else FAILED
+
+    async def _tell_what_holds_it(self) -> None:
+        """Say it, once, when nothing moves because a limit is reached."""
+        before = told = -1
+        while True:
+            await asyncio.sleep(QUIET_SECONDS)
+            if before == self._seen != told:
+                for words in (await self._desk.execution(self._id))["waits_for"]:
+                    told = self._seen
+                    self._display.log(words)
+            before = self._seen
 
     def _timed_out(self) -> None:
         self._stop(TIMED_OUT, f"timed out after {duration(self._timeout or 0)}")
