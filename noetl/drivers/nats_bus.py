@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ PING_SECONDS = 5
 RECONNECT_SECONDS = 0.5
 TICKET_SECONDS = 60.0  # a ticket that nobody took by then is of no use: the sweep of a server makes new ones
 TICKETS_AT_ONCE = 32
+HOME_SECONDS = 60.0  # how long the same server is asked, so that a new one gets its share
+WHO_SECONDS = 1.0
 REDELIVER_SECONDS = 10.0  # after which a ticket goes to another worker, when the one that had it died
 
 
@@ -48,6 +51,8 @@ class NatsBus:
         self._pulls: dict[str, Any] = {}
         self._met = asyncio.Event()
         self._closed = False
+        self._id = secrets.token_hex(8)
+        self._home: tuple[str, float] | None = None  # who is asked first ("": anybody), and until when
 
     # ── life ────────────────────────────────────────────────────────────────────────────
 
@@ -117,22 +122,51 @@ class NatsBus:
             raise StoreUnavailable("NATS is away")
         if len(said) > client.max_payload:
             raise StoreUnavailable(f"{len(said)} bytes are more than NATS carries")
+        home = await self._find_home()
         try:
-            answer = await client.request(f"{self._prefix}.ask.{word(verb)}", said, timeout=seconds)
+            if home is not None:
+                try:
+                    return await self._request(f"at.{home}.{word(verb)}", said, seconds)
+                except _no_responders():
+                    self._home = None  # it has gone
+            return await self._request(f"ask.{word(verb)}", said, seconds)
         except _errors() as problem:
+            self._home = None
             raise StoreUnavailable(f"NATS: nobody answered {verb}: {problem or type(problem).__name__}") from None
+
+    async def _find_home(self) -> str | None:
+        """The one of those who answer that is asked first, for a while: it has at hand what it was asked before."""
+        now = asyncio.get_running_loop().time()
+        if self._home is None or now > self._home[1]:
+            self._home = ("", now + HOME_SECONDS)  # whoever asks meanwhile asks anybody
+            try:
+                name = (await self._request("who", b"", WHO_SECONDS)).decode("ascii", "replace")
+                self._home = (name, now + HOME_SECONDS) if name.isalnum() else self._home
+            except _errors() as problem:
+                log.debug("NATS: nobody says who answers: %s", problem or type(problem).__name__)
+        return self._home[0] or None
+
+    async def _request(self, subject: str, said: bytes, seconds: float) -> bytes:
+        answer = await self._client.request(f"{self._prefix}.{subject}", said, timeout=seconds)
         data: bytes = answer.data
         return data
 
     def answer(self, answering: Answering) -> None:
-        """Answer questions, one of all who do so; the answer is sent when it is there."""
+        """Answer questions, one of all who do so; the answer is sent when it is there.
+
+        Who wants to ask the same one again asks it under its own name."""
+
+        async def say_who(message: Any) -> None:
+            with contextlib.suppress(*_errors()):
+                await message.respond(self._id.encode())
 
         async def take(message: Any) -> None:
             task = asyncio.get_running_loop().create_task(self._answer(message, answering))
             self._answers.add(task)
             task.add_done_callback(self._answers.discard)
 
-        self._subscribe(f"{self._prefix}.ask.*", "servers", take)
+        for subject, answered in (("ask.*", take), (f"at.{self._id}.*", take), ("who", say_who)):
+            self._subscribe(f"{self._prefix}.{subject}", "servers", answered)
 
     @property
     def most_bytes(self) -> int:
@@ -278,6 +312,12 @@ def word(text: str) -> str:
 def unword(part: str) -> str:
     """The text that `word` made a part of a subject of."""
     return "" if part == "==" else re.sub(r"=([0-9a-f]+)=", lambda found: chr(int(found[1], 16)), part)
+
+
+def _no_responders() -> type[BaseException]:
+    from nats.errors import NoRespondersError
+
+    return NoRespondersError
 
 
 def _errors() -> tuple[type[BaseException], ...]:

@@ -286,12 +286,48 @@ class TestNats(OverNats):
 
         self._run(scenario)
 
+    def test_the_same_server_is_asked_until_it_goes(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            asked: list[str] = []
+
+            def server(name: str) -> NatsBus:
+                async def answer(verb: str, said: bytes) -> bytes:
+                    asked.append(name)
+                    return b"x"
+
+                bus = NatsBus(self.url, prefix=f"{self.prefix}-two")
+                bus.answer(answer)
+                bus.start()
+                return bus
+
+            servers = {name: server(name) for name in "ab"}
+            worker = NatsBus(self.url, prefix=f"{self.prefix}-two")
+            worker.start()
+            for bus in (*servers.values(), worker):
+                assert await bus.connected(10)
+            for _ in range(10):
+                assert await worker.ask("report", b"?", seconds=5) == b"x"
+            home = asked[-1]
+            assert asked.count(home) >= 9  # the first may have met the other, when that was the only one there
+            leaving = servers.pop(home)
+            await leaving.stop_answering()
+            await leaving.close()
+            asked.clear()
+            for _ in range(3):
+                assert await worker.ask("report", b"?", seconds=5) == b"x"
+            assert asked == [*servers] * 3
+            for bus in (*servers.values(), worker):
+                await bus.close()
+
+        self._run(scenario)
+
     def test_secrets_never_cross_the_broker(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
             heard: list[bytes] = []
             spy = NatsBus(self.url, prefix=self.prefix)
-            spy.listen("ask", lambda verb, said: heard.append(said))
+            for kind in ("ask", "at.*"):
+                spy.listen(kind, lambda verb, said: heard.append(said))
             spy.start()
             assert await spy.connected(10)
             assert await link("w").secrets(execution_id, ["door"]) == {"door": "sesame-4711"}
