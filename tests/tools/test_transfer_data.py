@@ -281,3 +281,10 @@ def test_a_name_that_comes_twice_in_csv_loses_no_value(host: ToolHost, tmp_path:
     assert whole["rows"] == part["rows"] == [
         {"a": "1", "a_2": "2", "b": "3"}, {"a": "4", "a_2": "5", "b": "6", "_rest": ["7"]},
     ]  # fmt: skip
+
+
+def test_a_slip_in_a_target_is_not_passed_over(host: ToolHost) -> None:
+    for target in ({"on_eror": "warn"}, {"mapings": {"a": "a"}}):
+        outcome = move(host, [{"a": 1}], {"kind": "file", "path": "x.json", **target})
+        assert outcome.error is not None and "did you mean" in outcome.error.message, target
+    assert move(host, [{"a": 1}], {"kind": "file", "path": "x.json", "comment": "mine"}).error is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from noetl.drivers.sqltask import BadInput, flag
@@ -22,6 +23,15 @@ _KINDS = {
     "data": "data", "ref": "data", "reference": "data",
 }  # fmt: skip
 _PROVIDERS = {"s3": "s3", "gcs": "gcs", "gs": "gcs", "azure": "azure", "file": "file"}
+# Words of sources and targets; of others, those that look like one of these are taken for a slip.
+_WORDS = frozenset({
+    "kind", "table", "path", "file", "uri", "url", "endpoint", "key", "keys", "mode", "mapping", "on_error",
+    "create", "data", "format", "auth", "credential", "bucket", "provider", "container", "database", "db_path",
+    "dsn", "host", "port", "user", "password", "sslmode", "schema", "method", "headers", "json", "form", "body",
+    "params", "payload", "verify", "ca", "cert", "proxy", "query", "sql", "command", "statement", "types", "pages",
+    "retry", "chunk", "ref", "rows_path", "name", "content_type", "spec", "timeout", "multipart", "redirects",
+    "type", "locator", "meta", "auth_reference",
+})  # fmt: skip
 _FORMAT_KINDS = ("parquet", "csv", "json")
 
 
@@ -123,6 +133,7 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
         return SourcePlan("data", {"data": source})
     if not isinstance(source, Mapping):
         raise BadInput("there is nothing to move: give `source` {kind, ...}, or `data` a list of rows")
+    _no_slips(source, "the source")
     fields = {name: _plain(each) for name, each in source.items()}
     if {"type", "locator"} <= set(fields):
         return SourcePlan("data", {"data": fields})
@@ -134,6 +145,7 @@ def _target(number: int, target: Any) -> TargetPlan:
     what = f"target {number}"
     if not isinstance(target, Mapping):
         raise BadInput(f"{what} is a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
+    _no_slips(target, what)
     fields = {name: each if name == "mapping" else _plain(each) for name, each in target.items()}
     kind = _known(fields.pop("kind", None) or _guessed(fields), what, fields)
     if kind == "data":
@@ -170,6 +182,13 @@ def _target(number: int, target: Any) -> TargetPlan:
         needed = {"object": "path", "http": "url"}.get(kind, "table")
         raise BadInput(f"{what}: {kind} needs `{needed}`")
     return plan
+
+
+def _no_slips(given: Mapping[str, Any], what: str) -> None:
+    for word in given:
+        meant = get_close_matches(str(word), _WORDS, 1, 0.85) if word not in _WORDS else []
+        if meant:
+            raise BadInput(f"{what} has no `{word}`: did you mean `{meant[0]}`?")
 
 
 def _known(kind: Any, what: str, fields: dict[str, Any]) -> str:

@@ -170,7 +170,8 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
         if known is None:
             hint = did_you_mean(key, keys, "it takes: " + ", ".join(keys))
             message = f'a keychain entry of kind {kind} has no field "{key}"'
-            reader.add("unknown-keychain-field", fields[key][0], message, hint)
+            place = fields[key][0] if key in fields else value  # what `data` of a token request has
+            reader.add("unknown-keychain-field", place, message, hint)
         elif not reader.fits(value, known, key, shape):
             del entry.fields[key]
     for key, known in keys.items():
