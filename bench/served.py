@@ -144,8 +144,7 @@ class Caller:
         async with self._session.get(stream) as answer:
             async for line in answer.content:
                 if line.startswith(b"data:") and b"playbook.processed" in line:
-                    status = _status(msgspec.json.decode(line[5:]))
-                    break
+                    status = _status(msgspec.json.decode(line[5:]))  # and on to the stream's own end
         if status != "success":
             raise RuntimeError(f"execution {document['execution_id']} ended with {status}")
 

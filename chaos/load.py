@@ -12,14 +12,15 @@ import time
 import urllib.request
 from collections.abc import Sequence
 
-import aiohttp
 import msgspec
 
 from chaos.findings import Finding, milliseconds, percentile
 from chaos.judging import judge
+from chaos.sending import Answer, send
 from chaos.solo import kill_server, resident, solo, submit
 from noetl.backends import open_stores
 from noetl.control.requests import Submission
+from noetl.drivers import loops
 from noetl.local import open_local
 from noetl.model.events import IterationDone, IterationFailed, IterationStarted
 from noetl.ports import ExecutionFilter
@@ -39,8 +40,8 @@ def burst(*, quick: bool) -> Finding:
     rate, seconds = (50, 4) if quick else (500, 120)
     with solo(workers=1, NOETL_SLOTS="256") as cluster:
         cluster.ask("POST", "/api/catalog/register", {"content": ONE})
-        asyncio.run(_send(cluster, 20, 1))  # the first requests compile and open
-        answers = asyncio.run(_send(cluster, rate, seconds))
+        _send(cluster, 20, 1)  # the first requests compile and open
+        answers = _send(cluster, rate, seconds)
         ids = [each[2] for each in answers if each[2]]
         store = str(cluster.home / "noetl.db")
         left = asyncio.run(_drain(store, 120))
@@ -74,32 +75,8 @@ def burst(*, quick: bool) -> Finding:
     )
 
 
-Answer = tuple[float, float, str, float]  # planned, answered (monotonic), execution id, planned (clock)
-
-
-async def _send(cluster: Cluster, rate: int, seconds: int) -> list[Answer]:
-    headers = {"Authorization": f"Bearer {cluster.token}", "Content-Type": "application/json"}
-    connector = aiohttp.TCPConnector(limit=256)
-    timeout = aiohttp.ClientTimeout(total=60)
-    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
-
-        async def one(planned: float, clock: float) -> Answer:
-            try:
-                async with session.post(f"{cluster.url}/api/execute", data=b'{"path": "load/one"}') as answer:
-                    document = await answer.json()
-                    execution_id = document.get("execution_id", "") if answer.status == 202 else ""
-            except (aiohttp.ClientError, TimeoutError):
-                execution_id = ""
-            return planned, time.monotonic(), execution_id, clock
-
-        began, clock = time.monotonic(), time.time()
-        sent = []
-        for number in range(rate * seconds):
-            planned = began + number / rate
-            if (early := planned - time.monotonic()) > 0.001:
-                await asyncio.sleep(early)
-            sent.append(asyncio.create_task(one(planned, clock + number / rate)))
-        return list(await asyncio.gather(*sent))
+def _send(cluster: Cluster, rate: int, seconds: int) -> list[Answer]:
+    return loops.run(send(cluster.url, cluster.token, b'{"path": "load/one"}', rate, seconds))
 
 
 async def _drain(store: str, seconds: float) -> int:
