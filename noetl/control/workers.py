@@ -19,7 +19,7 @@ from noetl.control.answers import Answer, all_of
 from noetl.control.catalogue import Catalogue
 from noetl.control.claims import Claims, pool_name
 from noetl.control.deeds import Deeds
-from noetl.control.execution import Offer
+from noetl.control.execution import Execution, Offer
 from noetl.control.leases import Lease, Leases
 from noetl.control.lines import Lines
 from noetl.control.registry import Executions
@@ -121,8 +121,8 @@ class Workers:
         """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
         claim = Claim(worker, free, self._claims.pool_of(worker))
         waiting = await self._queue.take(_share(claim)) if free > 0 else []
-        told = [self.executions.tell(execution_of(report.run_id), ReportMade(report, worker)) for report in reports]
-        asked = self._ask_for_more(claim, reports, free - len(waiting))
+        told, ids = self._tell(worker, reports)
+        asked = self._ask_for_more(claim, ids, free - len(waiting))
         claimed = self._claim_runs(claim, waiting)
         await self._all(claim, told, asked, list(zip(waiting, claimed, strict=True)))
         orders = self._orders_of(zip(waiting, claimed, strict=True))
@@ -205,11 +205,22 @@ class Workers:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
-    def _ask_for_more(self, claim: Claim, reports: Sequence[Report], slots: int) -> list[Answer]:
+    def _tell(self, worker: str, reports: Sequence[Report]) -> tuple[list[Answer], list[str]]:
+        """Put the reports into their executions' mailboxes; most of many are of one loop. The executions' ids, too."""
+        found: dict[str, Execution] = {}
+        told = []
+        for report in reports:
+            execution_id = execution_of(report.run_id)
+            execution = found.get(execution_id)
+            if execution is None:
+                execution = found[execution_id] = self.executions.of(execution_id)
+            told.append(execution.tell(ReportMade(report, worker)))
+        return told, list(found)
+
+    def _ask_for_more(self, claim: Claim, ids: Sequence[str], slots: int) -> list[Answer]:
         """Lend the free slots to the executions just reported on, in equal shares."""
         if slots <= 0:
             return []
-        ids = list(dict.fromkeys(execution_of(report.run_id) for report in reports))
         asked = []
         for left, execution_id in zip(range(len(ids), 0, -1), ids, strict=True):
             share = -(-slots // left)

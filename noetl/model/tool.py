@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
+from noetl.model.ids import idempotency_key
 from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference
 
@@ -146,12 +147,17 @@ class ToolCall(Struct, frozen=True, gc=False):
     step: str
     task: str
     task_run_id: str
-    idempotency_key: str
     attempt: int = 1
     timeout: Timeout = Timeout()
     scopes: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""  # file:line:column of the task in the author's text
     code_line: int | None = None  # line of the YAML on which the first line of `code` stands, for tracebacks
+    part: str = ""  # which of several effects of this one execution is meant, where a tool has several
+
+    @property
+    def idempotency_key(self) -> str:
+        """A stable key for the effect: the same for all attempts of a visit."""
+        return idempotency_key(self.task_run_id) + self.part
 
 
 Run = Callable[[ToolCall], Awaitable[Outcome]]

@@ -298,7 +298,7 @@ def block_iteration(frame: Frame, level: Level) -> None:
 def _named(iter_: Mapping[str, Any], name: str) -> Any:
     """An iterator's value, however far out its loop is."""
     current: Any = iter_
-    while isinstance(current, Mapping):
+    while current is not None and isinstance(current, Mapping):
         if name in current:
             return current[name]
         current = current.get("parent")

@@ -14,7 +14,6 @@ from typing import Any
 
 from noetl.drivers.lifetime import close_shared
 from noetl.errors import PayloadUnavailable, SecretUnavailable
-from noetl.model.ids import idempotency_key
 from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference, ReferenceMeta
 from noetl.model.tool import Timeout, ToolCall
@@ -114,7 +113,6 @@ def tool_call(
         step="s",
         task="t",
         task_run_id=task_run,
-        idempotency_key=idempotency_key(task_run),
         attempt=attempt,
         timeout=timeout if isinstance(timeout, Timeout) else Timeout(total=timeout),
         **others,

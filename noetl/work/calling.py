@@ -39,7 +39,7 @@ def timeout_of(spec: Mapping[str, Any]) -> Timeout:
     value = spec.get("timeout")
     if value is None:
         return _NO_TIMEOUT
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         parts = value.get("connect"), value.get("read"), value.get("total")
         try:
             return _timeout(*parts)
@@ -77,7 +77,7 @@ def _seconds(value: Any, what: str) -> float | None:
 async def call_tool(run: Run, call: ToolCall, clock: Clock) -> Outcome:
     """Run the tool, with its own retries if its spec has any."""
     retry = call.spec.get("retry")
-    if not isinstance(retry, Mapping):
+    if retry is None or not isinstance(retry, Mapping):
         return await _once(run, call)
     attempts = min(int(_number(retry.get("attempts"), 3, "retry.attempts")), MOST_RETRIES)
     delay = _number(retry.get("delay"), 0.0, "retry.delay")

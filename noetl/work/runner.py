@@ -26,7 +26,6 @@ from noetl.model.events import (
     TaskProgress,
     instant,
 )
-from noetl.model.ids import idempotency_key
 from noetl.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.model.playbook import OutputPolicy, Step, Task
 from noetl.model.position import Position
@@ -224,7 +223,7 @@ class Runner:
                     outlet.queue(sent)
                 else:
                     await outlet.flush(sent)
-                outcome = await self._run_task(job, action, run, pure)
+                outcome = await self._run_task(job, action, run)
                 pending = await self._apply(job, action.task, outcome, action.task_run_id)
             elif isinstance(action, Returned):
                 # What was pending is settled by the event that follows: they leave in one report.
@@ -338,7 +337,7 @@ class Runner:
             known = self._tools[kind] = (self._load(kind), spec is not None and spec.pure)
         return known
 
-    async def _run_task(self, job: Job, action: RunTask, run: Run, pure: bool) -> Outcome:
+    async def _run_task(self, job: Job, action: RunTask, run: Run) -> Outcome:
         order, clock = job.order, self._clock
         context = order.context
         where, code_line = job.frame.programs.place_of(action.task)
@@ -360,7 +359,6 @@ class Runner:
                 step=context.step,
                 task=action.label,
                 task_run_id=action.task_run_id,
-                idempotency_key="" if pure else idempotency_key(action.task_run_id),
                 attempt=action.attempt,
                 timeout=timeout_of(action.spec),
                 scopes=action.scopes,

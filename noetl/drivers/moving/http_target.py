@@ -39,7 +39,7 @@ class HttpTarget(Target):
     async def _send(self, fields: dict[str, Any], index: int) -> None:
         fields.setdefault("method", "POST")
         # A chunk that is sent again, by the next attempt, is known to be the same.
-        call = replace(self.call, idempotency_key=f"{self.call.idempotency_key}-{index}")
+        call = replace(self.call, part=f"-{index}")
         nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
         outcome = await http_task.perform(call, fields, nulls)
         if outcome.error is not None:
