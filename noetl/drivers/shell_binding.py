@@ -10,7 +10,8 @@ can end a quote, start a command or redirect anything:
 
 To know the place, the author's text is followed through quotes, substitutions, comments and
 here-documents. Should that ever be wrong, the reference is still only a reference: the worst that can
-come of it is a quote too many. Two places allow no reference, and there only harmless values pass: an
+come of it is a quote too many. What an inner shell reads as code again (`sh -c`, `eval`) takes only
+harmless values. Two places allow no reference, and there only harmless values pass: an
 arithmetic expression (numbers), and a here-document with a quoted delimiter (one line of text).
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from noetl.drivers.shell_inner import WAY_OUT, is_harmless, reads_code
 from noetl.expr.binding import Bound
 
 PREFIX = "NOETL_"
@@ -46,6 +48,8 @@ def bind(parts: Sequence[str | Bound]) -> tuple[str, dict[str, str]]:
             reader.read(text)
             made.append(text)  # digits are digits everywhere
             continue
+        if not is_harmless(text) and reads_code("".join(made)):
+            raise CannotBind(f"a value would become code of the shell inside this command; {WAY_OUT}")
         name = f"{PREFIX}{len(variables) + 1}"
         reference, is_used = reader.reference(name, text)
         if is_used:

@@ -16,6 +16,7 @@ import msgspec
 
 from noetl.drivers.processes import Ended, base_environment, run_program
 from noetl.drivers.shell_binding import CannotBind, bind
+from noetl.drivers.shell_inner import code_among
 from noetl.errors import NoetlError
 from noetl.expr.binding import Bound, bound_parts, bound_text
 from noetl.model.outcome import Outcome, error, ok
@@ -87,6 +88,10 @@ async def _argv(
     shell = _shell(given.get("shell"), env)
     if isinstance(value, list) and value:
         words = [_word(each) for each in value]
+        code = code_among(words)
+        if code is not None and isinstance(value[code], str):  # [bash, -c, text]: the text is a command as well
+            words[code], variables = bind(bound_parts(value[code]))
+            env.update(variables)
         if there[0] == "command" and not any(space in words[0] for space in " \t\n"):
             return [*words, *arguments]  # a program and its arguments: no shell, nothing to bind
         value = "set -e\n" + "\n".join(str(each) for each in value)

@@ -398,3 +398,34 @@ def test_the_pipeline_binds_what_templates_of_a_command_yield():
     field = next(field for field in program.tasks[0].fields if field.name == "command")
     rendered = field.value.evaluate({"workload": {"x": "; id"}})
     assert bound_parts(rendered) == ["echo ", Bound("; id")]
+
+
+HOSTILE = "a'; echo INJECTED; \"$(echo X)`echo Y`"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("bash -c 'echo ", "'"), ('sh -c "echo ', '"'), ("/bin/bash -lc 'x; echo ", "'"), ("eval echo ", ""),
+        ("true && bash -e -c \"echo '", "'\""),
+    ],
+)  # fmt: skip
+def test_no_value_becomes_code_of_an_inner_shell(parts):
+    with pytest.raises(CannotBind, match="would become code"):
+        bind([parts[0], Bound(HOSTILE), parts[1]])
+    _text, variables = bind([parts[0], Bound("my file-1.txt"), parts[1]])
+    assert list(variables.values()) == ["my file-1.txt"]
+
+
+@pytest.mark.parametrize(
+    "parts", [("bash -c 'printf %s \"$1\"' _ ", ""), ("bash script.sh -c; printf %s ", ""), ("printf %s ", " -c x")]
+)
+def test_arguments_beside_the_code_of_an_inner_shell_take_everything(parts):
+    _text, variables = bind([parts[0], Bound(HOSTILE), parts[1]])
+    assert list(variables.values()) == [HOSTILE]
+
+
+def test_code_in_a_list_of_arguments_is_bound_like_any_command():
+    given = compile_bound(["bash", "-c", "printf %s {{ v }}"]).evaluate({"v": HOSTILE})
+    outcome = asyncio.run(load("shell")(tool_call("shell", {"command": given})))
+    assert outcome.data["stdout"] == HOSTILE
