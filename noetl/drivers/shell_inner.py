@@ -28,11 +28,10 @@ def is_harmless(text: str) -> bool:
 
 def reads_code(before: str) -> bool:
     """Whether what follows this part of a command is inside an argument that is read as code again."""
-    last = None
-    for last in _CODE.finditer(before):
-        pass
-    if last is None:
+    found = list(_CODE.finditer(before))
+    if not found:
         return False
+    last = found[-1]
     quote = ""
     ends = ";&|\n" if last["eval"] else ";&|\n\t "
     position, end = last.end(), len(before)
