@@ -302,9 +302,14 @@ class Client:
 
     # ── limits ──────────────────────────────────────────────────────────────────────────
 
-    def set_limit(self, subject: str, name: str, most: int) -> dict[str, Any]:
-        """At most so many at once: runs of a `pool`, with a `credential`, or executions of a `playbook`."""
-        return self._document("PUT", _limit(subject, name), {"most": most})
+    def set_limit(
+        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
+    ) -> dict[str, Any]:
+        """At most so many at once: runs of a `pool`, with a `credential`, or executions of a `playbook`.
+
+        `weight` of a playbook: the turns its executions get where others get one, while runs wait for workers."""
+        given = {name: value for name, value in (("most", most), ("weight", weight)) if value is not None}
+        return self._document("PUT", _limit(subject, name), given)
 
     def limits(self) -> Iterator[dict[str, Any]]:
         """All of them, with who holds what they limit and how many wait."""

@@ -336,6 +336,7 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     since: float = 0.0  # when it began to wait, in seconds since the epoch; 0: not known
     limit: str | None = None  # it stands in the line of this key, whose limit is reached; or was let out of it
     turn: int | None = None  # its place in that line; whoever puts it back there gives it back
+    weight: int = 1  # turns its execution gets where others get one
 
 
 class LineDepth(Struct, frozen=True):

@@ -12,7 +12,7 @@ from noetl.api.access import Caller
 from noetl.api.documents import answer, page
 from noetl.api.executions import Body
 from noetl.api.parts import needs, parts_of
-from noetl.control.limits import MOST, Limits, Subject
+from noetl.control.limits import MOST, MOST_WEIGHT, Limits, Subject
 from noetl.errors import RequestRefused
 
 router = APIRouter(tags=["limits"])
@@ -21,9 +21,11 @@ Name = Annotated[str, Path(min_length=1, max_length=900, description="of a pool,
 
 
 class LimitBody(Body):
-    """How many at once; 0 holds everything back."""
+    """How many at once (0 holds everything back), and how many turns a playbook's executions get where others get one;
+    what is not given stays as it is."""
 
-    most: int = Field(ge=0, le=MOST)
+    most: int | None = Field(None, ge=0, le=MOST)
+    weight: int | None = Field(None, ge=1, le=MOST_WEIGHT)
 
 
 @router.get("/api/limits", summary="All limits, who holds what they limit, and how many wait")
@@ -53,7 +55,7 @@ async def put(
 ) -> Response:
     """A lower one lets those finish who hold more; a higher one lets those go on who wait."""
     kept = _limits(request)
-    return answer(await kept.document(await kept.set(subject, name, body.most, by=caller.name)))
+    return answer(await kept.document(await kept.set(subject, name, body.most, weight=body.weight, by=caller.name)))
 
 
 @router.delete("/api/limits/{subject}/{name:path}", status_code=204, summary="Remove a limit")

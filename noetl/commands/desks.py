@@ -51,7 +51,7 @@ class ScheduleDesk(Protocol):
 class LimitDesk(Protocol):
     """Where limits are kept; answers are documents."""
 
-    async def set(self, subject: str, name: str, most: int) -> Mapping[str, Any]:
+    async def set(self, subject: str, name: str, most: int | None, weight: int | None) -> Mapping[str, Any]:
         """Set or change one."""
 
     async def list(self) -> list[Mapping[str, Any]]:

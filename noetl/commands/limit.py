@@ -31,18 +31,24 @@ def limit() -> None:
 @limit.command("set")
 @subject_argument
 @name_argument
-@click.argument("most", type=click.IntRange(0, 1_000_000), metavar="MOST")
+@click.argument("most", type=click.IntRange(0, 1_000_000), metavar="[MOST]", required=False)
+@click.option(
+    "--weight",
+    type=click.IntRange(1, 60),
+    metavar="N",
+    help="Turns that executions of the playbook get where others get one, while runs wait for workers.",
+)
 @placed
 @as_json
 @talk
-def set_(subject: str, name: str, most: int, place: Place, as_json: bool) -> None:
-    """Set a limit, or change it.
+def set_(subject: str, name: str, most: int | None, weight: int | None, place: Place, as_json: bool) -> None:
+    """Set a limit or a weight, or change it.
 
     Who holds more than a lower limit allows, finishes; 0 holds everything back.
 
     Example: noetl limit set credential pg_main 5
     """
-    _show(_ask(place, lambda desk: desk.set(subject, name, most)), as_json)
+    _show(_ask(place, lambda desk: desk.set(subject, name, most, weight)), as_json)
 
 
 @limit.command("list")
@@ -56,10 +62,10 @@ def list_(place: Place, as_json: bool) -> None:
         terminal.json(found)
     elif found:
         rows = [
-            (one["subject"], one["name"], one["most"], one["held"], one["waiting"], one["waiting_since"])
+            (one["subject"], one["name"], one["most"], one["weight"], one["held"], one["waiting"], one["waiting_since"])
             for one in found
         ]
-        terminal.table(("limits", "name", "most", "held", "waiting", "since"), rows)
+        terminal.table(("limits", "name", "most", "weight", "held", "waiting", "since"), rows)
     else:
         terminal.note("no limits; `noetl limit set pool|credential|playbook NAME MOST` sets one")
 
@@ -101,7 +107,10 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
     since = f", since {document['waiting_since']}" if document["waiting_since"] else ""
     what = "execution" if document["subject"] == "playbook" else "run"
     what += "" if document["most"] == 1 else "s"
-    terminal.data(f"{'limit':<10} {document['subject']} {document['name']}: at most {document['most']} {what} at once")
+    most = "any number of" if document["most"] is None else f"at most {document['most']}"
+    terminal.data(f"{'limit':<10} {document['subject']} {document['name']}: {most} {what} at once")
+    if document["weight"] != 1:
+        terminal.data(f"{'weight':<10} {document['weight']}")
     terminal.data(f"{'held':<10} {document['held']}")
     terminal.data(f"{'waiting':<10} {document['waiting']} runs{since}")
     for holder in document["holders"]:

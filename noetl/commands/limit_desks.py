@@ -22,9 +22,10 @@ class LocalLimits:
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
 
-    async def set(self, subject: str, name: str, most: int) -> Mapping[str, Any]:
+    async def set(self, subject: str, name: str, most: int | None, weight: int | None) -> Mapping[str, Any]:
         """Set or change it."""
-        return await self._limits.document(await self._limits.set(subject, name, most, by="the command line"))
+        limit = await self._limits.set(subject, name, most, weight=weight, by="the command line")
+        return await self._limits.document(limit)
 
     async def list(self) -> list[Mapping[str, Any]]:
         """All of them."""
@@ -57,9 +58,9 @@ class ServerLimits:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def set(self, subject: str, name: str, most: int) -> Mapping[str, Any]:
+    async def set(self, subject: str, name: str, most: int | None, weight: int | None) -> Mapping[str, Any]:
         """Set or change it."""
-        return await asyncio.to_thread(self._client.set_limit, subject, name, most)
+        return await asyncio.to_thread(lambda: self._client.set_limit(subject, name, most, weight=weight))
 
     async def list(self) -> list[Mapping[str, Any]]:
         """All of them."""

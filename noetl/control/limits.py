@@ -27,6 +27,8 @@ KIND = "limit"
 LOOK_SECONDS = 1.0  # how late a change, or a slot, is noticed of which nobody told
 CHANNEL = "noetl_limits"
 MOST = 1_000_000
+MOST_WEIGHT = 60
+POOLS = "the workers' setting worker.pool (default=3,reports=1)"
 PAGE = 1000
 TRIES = 20
 SHOWN = 20  # holders in a document
@@ -46,11 +48,14 @@ class Bell(Protocol):
 
 
 class Limit(Struct, frozen=True, omit_defaults=True):
-    """At most `most` at once: runs of a pool or with a credential, executions of a playbook."""
+    """At most `most` at once (None: any number): runs of a pool or with a credential, executions of a playbook.
+
+    While runs wait for workers, an execution of a playbook gets `weight` turns where others get one."""
 
     subject: Subject
     name: str
-    most: int
+    most: int | None = None
+    weight: int = 1
     changed_at: float = 0.0
     changed_by: str = ""
 
@@ -82,12 +87,24 @@ class Limits:
         if bell is not None:
             bell.listen(CHANNEL, lambda _: self._changed.set())
 
-    async def set(self, subject: str, name: str, most: int, *, by: str = "") -> Limit:
-        """Set a limit, or change it. Who holds more than a lower one allows, finishes."""
-        limit = Limit(_subject(subject), _name(name), _most(most), self._clock.now(), by)
-        data = msgspec.json.encode(limit)
+    async def set(
+        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None, by: str = ""
+    ) -> Limit:
+        """Set a limit or a weight, or change it; what is not given stays. Who holds more than a lower limit allows,
+        finishes."""
+        limit = Limit(_subject(subject), _name(name), changed_at=self._clock.now(), changed_by=by)
+        given: dict[str, Any] = {}
+        if most is not None:
+            given["most"] = _most(most)
+        if weight is not None:
+            given["weight"] = _weight(limit, weight)
+        if not given:
+            raise RequestRefused(f"say how many of {limit.key} may go on at once, or what it weighs")
         for _ in range(TRIES):
             known = await self._kept.get(KIND, limit.key)
+            before = {} if known is None else {name: getattr(_decode(known), name) for name in ("most", "weight")}
+            limit = msgspec.structs.replace(limit, **before | given)
+            data = msgspec.json.encode(limit)
             if known is None:
                 try:
                     await self._kept.add(StoredTrigger(KIND, limit.key, data))
@@ -113,12 +130,12 @@ class Limits:
         found = await self._kept.get(KIND, f"{_subject(subject)} {_name(name)}")
         if found is None:
             raise NotFound(f"{subject} {name} has no limit")
-        return msgspec.json.decode(found.data, type=Limit)
+        return _decode(found)
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Limit]:
         """By key, one page."""
         found = await self._kept.list(KIND, after=(after or "").replace("\x00", ""), limit=limit)
-        return [msgspec.json.decode(each.data, type=Limit) for each in found]
+        return [_decode(each) for each in found]
 
     async def any(self) -> bool:
         """Whether anything is limited."""
@@ -128,10 +145,13 @@ class Limits:
     async def refresh(self) -> None:
         """Read them again, and let out who may go on now."""
         most: dict[str, int] = {}
+        weights: dict[str, int] = {}
         after: str | None = None
         while page := await self.list(after=after, limit=PAGE):
-            most |= {each.key: each.most for each in page}
+            most |= {each.key: each.most for each in page if each.most is not None}
+            weights |= {each.name: each.weight for each in page if each.weight != 1}
             after = page[-1].key
+        self._lines.weights = weights
         if most != self._lines.most:
             self._lines.most = most
             await self._lines.look()
@@ -181,6 +201,7 @@ class Limits:
             "subject": limit.subject,
             "name": limit.name,
             "most": limit.most,
+            "weight": limit.weight,
             "held": held,
             "waiting": waiting.runs if waiting else 0,
             "waiting_since": instant(waiting.since) if waiting and waiting.since else None,
@@ -216,6 +237,18 @@ def _name(name: str) -> str:
     if not name or len(name) > 900 or any(ord(each) < 32 for each in name) or name != name.strip():
         raise RequestRefused("the name of what is limited has 1 to 900 characters, no line breaks and no blanks around")
     return name
+
+
+def _decode(kept: StoredTrigger) -> Limit:
+    return msgspec.json.decode(kept.data, type=Limit)
+
+
+def _weight(limit: Limit, weight: int) -> int:
+    if limit.subject != "playbook":
+        raise RequestRefused(f"only playbooks have a weight; the slots of pools are divided by {POOLS}")
+    if not 1 <= weight <= MOST_WEIGHT:
+        raise RequestRefused(f"a weight is a number from 1 to {MOST_WEIGHT}")
+    return weight
 
 
 def _most(most: int) -> int:

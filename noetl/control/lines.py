@@ -34,6 +34,7 @@ class Lines:
 
     def __init__(self, store: EventStore, queue: RunQueue, deeds: Deeds) -> None:
         self.most: dict[str, int] = {}
+        self.weights: dict[str, int] = {}  # playbook -> turns of its executions where others get one
         self._store = store
         self._queue = queue
         self._deeds = deeds

@@ -354,7 +354,7 @@ class Orchestrator:
         else:
             self.work.adopt(state)
         commands = list(commands)
-        self._carry_out(state.execution_id, commands)
+        self._carry_out(state.execution_id, commands, state.playbook.path)
         if any(isinstance(command, GoOn) for command in commands):
             self._executions.of(state.execution_id).nudge()
 
@@ -429,7 +429,7 @@ class Orchestrator:
     def _written(self, execution: Execution, decision: Decision) -> None:
         """A decision is on disk: leases follow its events, its commands are carried out."""
         self.work.follow(decision.events)
-        self._carry_out(execution.id, decision.commands)
+        self._carry_out(execution.id, decision.commands, execution.summary.path if execution.summary else "")
         if execution.overtaken:
             execution.overtaken = False
             if self._acts and not self._parts.shared:  # servers that share a store each do what they decide
@@ -445,15 +445,18 @@ class Orchestrator:
             self._has_ended(execution.id)
             execution.state = None  # nothing more is decided; whoever asks later folds the log
 
-    def _carry_out(self, execution_id: str, commands: Iterable[Command]) -> None:
+    def _carry_out(self, execution_id: str, commands: Iterable[Command], path: str = "") -> None:
         if not self._acts:
             return
         queued: list[QueuedRun] = []
+        weight = self.lines.weights.get(path, 1) if self.lines.weights else 1
         for command in commands:
             if isinstance(command, EnqueueRun):
                 pool = command.pool or "default"
                 now = self._parts.clock.now()
-                queued.append(QueuedRun(execution_id, command.run_id, pool, command.together, now, command.limit))
+                queued.append(
+                    QueuedRun(execution_id, command.run_id, pool, command.together, now, command.limit, weight=weight)
+                )
             elif isinstance(command, SetTimer):
                 self._timers.set(execution_id, command.at)
             elif isinstance(command, CancelRun):

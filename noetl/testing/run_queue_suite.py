@@ -209,3 +209,15 @@ class RunQueueSuite:
             assert [run.run_id for run in await waiting] == ["1:s:1/0"]
 
         asyncio.run(self.closing(scenario))
+
+    def test_an_execution_gets_as_many_turns_as_it_weighs_and_all_of_them_when_it_is_alone(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([msgspec.structs.replace(run, weight=3) for run in runs("1", 40)] + runs("2", 40))
+            first = [run for _ in range(20) for run in await queue.take(Claim("w", 1))]
+            assert [run.execution_id for run in first].count("1") in (14, 15, 16)
+            await queue.remove("1")
+            alone = [run for _ in range(10) for run in await queue.take(Claim("w", 1))]
+            assert [run.execution_id for run in alone] == ["2"] * 10
+
+        asyncio.run(self.closing(scenario))

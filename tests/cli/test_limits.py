@@ -38,7 +38,7 @@ def test_a_run_that_a_limit_holds_says_so_and_goes_on_without_it(tmp_path, monke
     ("words", "expected"),
     [
         (("set", "worker", "w", "1"), "name a pool, a credential or a playbook"),
-        (("set", "pool", "gpu", "many"), "invalid value for 'MOST'"),
+        (("set", "pool", "gpu", "many"), "'many' is not a valid integer"),
         (("show", "pool", "gpu"), "pool gpu has no limit"),
         (("remove", "pool", "gpu"), "pool gpu has no limit"),
     ],

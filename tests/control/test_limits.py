@@ -238,6 +238,30 @@ def test_work_that_nothing_limits_asks_nothing_of_anybody():
     asyncio.run(scenario())
 
 
+def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
+    async def scenario():
+        async with control_plane() as (orchestrator, store):
+            assert (await orchestrator.limits.set("playbook", "heavy", weight=3)).most is None
+            loop = WIDE.replace("range(12)", "range(40)")
+            for name in ("heavy", "light"):
+                await orchestrator.submit(Submission(text=text(name, loop)))
+            hand, ran = Hand(orchestrator.work, slots=1), []
+            orders = await orchestrator.work.claim(Claim("hand", 1), wait=5)
+            while len(ran) < 40:
+                ran += [(await orchestrator.summary(order.context.execution_id)).path for order in orders]
+                _, orders = await orchestrator.work.report("hand", [hand.report(each) for each in orders], free=1)
+            assert ran.count("heavy") in range(28, 33)
+            assert store.asked == 0  # a weight is no limit
+            changed = await orchestrator.limits.set("playbook", "heavy", 2)
+            assert (changed.most, changed.weight) == (2, 3)
+            with pytest.raises(RequestRefused, match="only playbooks have a weight"):
+                await orchestrator.limits.set("pool", "default", weight=2)
+            with pytest.raises(RequestRefused, match="say how many"):
+                await orchestrator.limits.set("pool", "default")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("subject", "name", "most", "words"),
     [

@@ -25,6 +25,7 @@ class MemoryRunQueue:
         self._pools: dict[str, Executions] = {}
         self._lines: dict[str, Executions] = {}  # by the key whose limit is reached
         self._in_line: dict[str, str] = {}  # run id -> key
+        self._served: dict[str, int] = {}  # execution -> runs taken of the turns that are its own now
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool, in the order they came
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
@@ -50,7 +51,7 @@ class MemoryRunQueue:
             first = sorted(line, key=lambda each: (len(each), each))[: max(0, most)]
             out += [run for execution_id in first for run in line.pop(execution_id).values()]
         else:
-            out += _turns(line, most)
+            out += self._turns(line, most)
         if not line:
             self._lines.pop(limit, None)
         for run in out:
@@ -66,6 +67,25 @@ class MemoryRunQueue:
         """Every limit in whose line somebody stands."""
         return [LineDepth(key, *_depth(line)) for key, line in self._lines.items()]
 
+    def _turns(self, executions: Executions, most: int) -> list[QueuedRun]:
+        """Take up to so many, each execution in its turn, as often in a row as it weighs."""
+        taken: list[QueuedRun] = []
+        # A share for each execution, so that one append can lease several runs of it.
+        share = max(1, most // len(executions)) if executions else 1
+        while executions and len(taken) < most:
+            execution_id, runs = next(iter(executions.items()))
+            before = self._served.pop(execution_id, 0)
+            own = max(1, share * next(iter(runs.values())).weight - before)
+            picked = tuple(islice(runs, min(own, most - len(taken))))
+            taken += [runs.pop(run_id) for run_id in picked]
+            if runs and len(picked) < own:
+                self._served[execution_id] = before + len(picked)  # it is still its turn
+                continue
+            del executions[execution_id]
+            if runs:
+                executions[execution_id] = runs  # to the end of the line
+        return taken
+
     def _stand_in_line(self, run: QueuedRun, limit: str) -> None:
         line = self._lines.setdefault(limit, {})
         self._in_line[run.run_id] = limit
@@ -78,7 +98,7 @@ class MemoryRunQueue:
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs that wait now, fair between executions."""
         executions = self._pools.get(claim.pool)
-        return _turns(executions, claim.slots) if executions else []
+        return self._turns(executions, claim.slots) if executions else []
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait; the answer ends it."""
@@ -96,6 +116,7 @@ class MemoryRunQueue:
                     self._in_line.pop(run_id, None)
                 if not waiting:
                     del executions[execution_id]
+        self._served.pop(execution_id, None)
         for key in [key for key, line in self._lines.items() if not line]:
             del self._lines[key]
 
@@ -115,20 +136,6 @@ class MemoryRunQueue:
     def _wake(self, pool: str) -> None:
         for wake in list(self._watchers.get(pool, ())):
             wake()
-
-
-def _turns(executions: Executions, most: int) -> list[QueuedRun]:
-    """Take up to so many, each execution in its turn."""
-    taken: list[QueuedRun] = []
-    while executions and len(taken) < most:
-        # A share for each execution, so that one append can lease several runs of it.
-        share = max(1, (most - len(taken)) // len(executions))
-        execution_id = next(iter(executions))
-        runs = executions.pop(execution_id)
-        taken += [runs.pop(run_id) for run_id in tuple(islice(runs, share))]
-        if runs:
-            executions[execution_id] = runs  # to the end of the line
-    return taken
 
 
 def _depth(executions: Executions) -> tuple[int, float | None]:

@@ -43,15 +43,18 @@ SCHEMA = (
 CHANNEL = "noetl_queue"
 POLL_SECONDS = 0.5  # how soon a run is found of which nobody told us
 
-_PUT = """
+TURN = 60  # between two runs of an execution that weighs 1
+MOST_WEIGHT = 60
+
+_PUT = f"""
     INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn)
     SELECT w.run_id, w.execution, w.pool, w.affinity,
       greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND NOT q.parked), 0)
-      ) + row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place)
-    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[]) WITH ORDINALITY
-      AS w(run_id, execution, pool, affinity, place)
+      ) + (row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[]) WITH ORDINALITY
+      AS w(run_id, execution, pool, affinity, weight, place)
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
@@ -62,16 +65,16 @@ _TAKE = """
     )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8
 """
 # A line has turns of its own, so that who comes later stands behind its head; who was at the head returns to it.
-_STAND_IN_LINE = """
+_STAND_IN_LINE = f"""
     INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn, since, line, parked)
     SELECT w.run_id, w.execution, w.pool, w.affinity,
       coalesce(w.turn, greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND q.line = w.line), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.line = w.line AND q.parked), 0)
-      ) + row_number() OVER (PARTITION BY w.execution, w.line ORDER BY w.place)),
+      ) + (row_number() OVER (PARTITION BY w.execution, w.line ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight),
       coalesce(to_timestamp(nullif(w.since, 0)), now()), w.line, true
-    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[]) WITH ORDINALITY
-      AS w(run_id, execution, pool, affinity, turn, since, line, place)
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::int8[], $7::float8[], $8::text[])
+      WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, turn, since, line, place)
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
@@ -218,10 +221,11 @@ def _queued(row: Sequence[object]) -> QueuedRun:
     return QueuedRun(str(execution), str(run_id), str(pool), affinity, since, line, turn if line else None)  # type: ignore[arg-type]
 
 
-def _columns(runs: Sequence[QueuedRun]) -> tuple[list[str], list[int], list[str], list[str | None]]:
+def _columns(runs: Sequence[QueuedRun]) -> tuple[list[str], list[int], list[str], list[str | None], list[int]]:
     return (
         [run.run_id for run in runs],
         [int(run.execution_id) for run in runs],
         [run.pool for run in runs],
         [run.affinity for run in runs],
+        [min(run.weight, MOST_WEIGHT) for run in runs],
     )

@@ -110,11 +110,11 @@ def _() -> Any:
 def _() -> Any:
     carry_out = Orchestrator._carry_out
 
-    def forgetful(self: Any, execution_id: str, commands: Any) -> None:
+    def forgetful(self: Any, execution_id: str, commands: Any, path: str = "") -> None:
         state = self._executions.of(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         kept = [each for each in commands if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        carry_out(self, execution_id, kept)
+        carry_out(self, execution_id, kept, path)
 
     return patch.object(Orchestrator, "_carry_out", forgetful)
 
