@@ -19,6 +19,7 @@ from noetl.errors import AccessRefused, NoetlError
 from noetl.settings import BadSetting, Loaded, Settings, load, without_password
 
 MIN_FREE = 1 << 30
+FULL = 32 << 20
 SAFE_SQLITE = (3, 51, 3)  # older ones can damage a WAL that two processes write at the same moment
 DRIVERS = {"postgres": "psycopg", "nats": "nats", "server": "fastapi", "data": "adbc_driver_postgresql"}
 
@@ -55,7 +56,9 @@ def _home(settings: Settings) -> Iterator[Finding]:
         return
     yield Finding("home", OK, f"{settings.home}" + ("" if settings.home.exists() else " (made at the first run)"))
     free = shutil.disk_usage(nearest).free
-    yield Finding("disk", OK if free >= MIN_FREE else WARNING, f"{free / (1 << 30):.1f} GB free")
+    mend = "" if free >= MIN_FREE else f"; make room at {nearest}; `noetl retention` forgets old executions"
+    status = OK if free >= MIN_FREE else WARNING if free >= FULL else FAILED
+    yield Finding("disk", status, f"{free / (1 << 30):.2f} GB free{mend}")
 
 
 def _sqlite() -> Finding:

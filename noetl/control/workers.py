@@ -76,7 +76,7 @@ class Workers:
         self._clock = clock
         self._deeds = deeds
         self._lines = lines
-        self._lease_seconds = lease_seconds
+        self.term = lease_seconds  # seconds that a lease lives without a sign of life; None: for ever
         self._signs = signs  # where other servers work on the same store
         self._claims = Claims(queue, self._lease, self._return)
         self._watch: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class Workers:
                 unknown.append((lease.run_id, lease.epoch))
             else:
                 self.leases.release(lease.run_id, lease.epoch)  # its end was reported to another server
-        return Standing(lost, unknown)
+        return Standing(lost, unknown, self.term)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs taken away from this worker; waits up to `wait` seconds for one."""
@@ -166,13 +166,13 @@ class Workers:
 
     def start(self) -> None:
         """Watch over leases, where they can expire."""
-        if self._lease_seconds is not None and self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._watch_leases(self._lease_seconds))
+        if self.term is not None and self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._watch_leases(self.term))
 
     @property
     def watching(self) -> bool:
         """Whether leases that expire are noticed."""
-        return self._lease_seconds is None or (self._watch is not None and not self._watch.done())
+        return self.term is None or (self._watch is not None and not self._watch.done())
 
     def offers(self) -> list[Offer]:
         """Free slots of workers that wait, for a decision that is about to be made."""

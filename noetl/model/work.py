@@ -91,10 +91,12 @@ class Standing(Struct, frozen=True, omit_defaults=True, gc=False):
     """The server's answer to a worker that said what it holds.
 
     `lost` is no longer the worker's. `unknown` is the worker's by the log, and was not among what it said: an answer
-    that got lost on its way. A worker that has never had such a run gives it back."""
+    that got lost on its way. A worker that has never had such a run gives it back. `term` is how many seconds a lease
+    lives without a sign of life, for workers to give theirs often enough."""
 
     lost: list[str] = field(default_factory=list)
     unknown: list[tuple[str, int]] = field(default_factory=list)  # run id, epoch
+    term: float | None = None
 
 
 class Claim(Struct, frozen=True, omit_defaults=True, gc=False):

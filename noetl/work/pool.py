@@ -27,6 +27,7 @@ from noetl.work.runner import Runner, failure_of
 
 CLAIM_WAIT = 20.0  # seconds a claim may wait at the server
 REVOKED_WAIT = 20.0
+BEATS = 4  # signs of life within the term of a lease
 HEARTBEAT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # after a call that failed
 STOP_SECONDS = 5.0  # that a cancelled tool may take to stop its work
@@ -212,8 +213,8 @@ class Pool:
         self._accept(await self._link.claim(claim, wait=CLAIM_WAIT))
 
     async def _beat(self) -> None:
+        await self._say_what_is_held()  # before the first pause: the answer says how long it may be
         await self._clock.sleep(self._heartbeat)
-        await self._say_what_is_held()
 
     async def _say_what_is_held(self) -> None:
         """A sign of life. Runs of whose lease we hear by the answer alone are given back: their order got lost.
@@ -221,6 +222,8 @@ class Pool:
         From then on they are not ours, and an order that comes late after all is not followed. A run that was
         stopped here is another matter: its tool may have run, so its lease has to run out."""
         standing = await self._link.extend(self.worker, list(self._held))
+        if standing.term is not None:
+            self._heartbeat = min(self._heartbeat, standing.term / BEATS)
         self._lose(standing.lost)
         strangers = [key for key in standing.unknown if key not in self._held and key not in self._let_go]
         if strangers:

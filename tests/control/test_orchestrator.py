@@ -10,7 +10,7 @@ from noetl.control.requests import Submission
 from noetl.errors import Conflict, InvalidPlaybook, NotFound
 from noetl.model.events import ExecutionCancelled, PlaybookProcessed, StepStarted
 from noetl.model.outcome import error
-from noetl.model.work import Claim, Standing
+from noetl.model.work import Claim
 from tests.control.conftest import Hand, make_orchestrator
 
 CHAIN = """
@@ -250,7 +250,7 @@ def test_a_worker_that_shows_life_keeps_its_run():
         (order,) = await orchestrator.work.claim(Claim("w", 1), wait=5)
         for _ in range(10):
             await asyncio.sleep(0.02)
-            assert await orchestrator.work.extend("w", [(order.run_id, order.epoch)]) == Standing()
+            assert (await orchestrator.work.extend("w", [(order.run_id, order.epoch)])).lost == []
         standing = await orchestrator.work.extend("w", [(order.run_id, 7), ("1:x:1", 1)])
         assert standing.lost == [order.run_id, "1:x:1"]
         await orchestrator.close()

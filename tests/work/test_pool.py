@@ -487,3 +487,15 @@ def test_a_broken_run_is_told_as_its_own_failure(caplog):
     events = asyncio.run(check())
     assert isinstance(events[-1], StepFailed) and "ZeroDivisionError" in events[-1].output.error.message
     assert "broke this worker's own code" in caplog.text
+
+
+def test_a_worker_gives_signs_of_life_as_often_as_the_leases_of_its_server_need_them():
+    bench = Bench()  # whose own heart beats once an hour
+    bench.link.term = 20.0
+
+    async def scenario() -> None:
+        async with bench.running():
+            await until(lambda: len(bench.link.extended) >= 4)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert set(bench.clock.slept) == {5.0}

@@ -122,6 +122,7 @@ class FakeLink:
         self.follow_ups: list[RunOrder] = []
         self.free_seen: list[int] = []
         self.lost: set[str] = set()
+        self.term: float | None = None  # of its leases
         self.leased: list[tuple[str, int]] = []  # what the worker holds as the server sees it
         self.given_back: list[tuple[str, int]] = []
         self.fetched: list[str] = []
@@ -147,7 +148,7 @@ class FakeLink:
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
         self.extended.append(list(runs))
         unsaid = [key for key in self.leased if key not in runs]
-        return Standing([run_id for run_id, _ in runs if run_id in self.lost], unsaid)
+        return Standing([run_id for run_id, _ in runs if run_id in self.lost], unsaid, self.term)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         return [await self._revoked.get()]
