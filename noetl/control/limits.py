@@ -83,6 +83,7 @@ class Limits:
         self._queue = queue
         self._clock = clock
         self._bell = bell
+        self._watched = False
         self._changed = asyncio.Event()  # somebody says that the limits are other ones now
         if bell is not None:
             bell.listen(CHANNEL, lambda _: self._changed.set())
@@ -138,8 +139,9 @@ class Limits:
         return [_decode(each) for each in found]
 
     async def any(self) -> bool:
-        """Whether anything is limited."""
-        await self.refresh()
+        """Whether anything is limited; who does not watch over the limits has to look."""
+        if not self._watched:
+            await self.refresh()
         return bool(self._lines.most)
 
     async def refresh(self) -> None:
@@ -158,6 +160,7 @@ class Limits:
 
     async def watch(self, every: float = LOOK_SECONDS) -> None:
         """Hear of changes and look at the lines, for ever."""
+        self._watched = True
         while True:
             heard = asyncio.ensure_future(self._changed.wait())
             slept = asyncio.ensure_future(self._clock.sleep(every))
@@ -181,7 +184,7 @@ class Limits:
         """The limits an execution may wait for that are reached now, each with who holds what it limits, in words."""
         if state.finished is not None:
             return {}
-        await self.refresh()  # who only looks does not hear of changes
+        await self.any()
         keys = [key for key in state.net.every_need() if key in self._lines.most]
         held = await self._store.held(keys) if keys else {}
         found = {}
