@@ -5,7 +5,8 @@ W2  a chain of 40 steps
 W3  a parallel loop of 1,000 items
 W4  1,000 executions of three steps at once
 
-Both sides take turns, so that they see the same machine.
+Both sides take turns, so that they see the same machine. All but the cold one are done in a process that lives long,
+set up as those of ours are that do (`drivers.loops`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from bench.figures import Figure, Watch, cold, figure
 from bench.limits import BareLog, BareShape
 from noetl.control.requests import Submission
+from noetl.drivers import loops
 from noetl.local import LocalEngine, open_local
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: {name}}}\n"
@@ -130,6 +132,7 @@ async def measure_case(case: Case, folder: Path, rounds: int) -> list[Figure]:
             shape = BareShape(log)
             await case.ours(engine)  # warm: the playbook compiled, processes started
             await case.bare(shape)
+            loops.settle()
             for _ in range(rounds):
                 await ours.round(lambda: case.ours(engine), case.repeats)
                 await bare.round(lambda: case.bare(shape), case.repeats)
@@ -172,7 +175,7 @@ def measure(part: str, *, quick: bool = False) -> Iterator[Figure]:
     for case in cases(part, quick):
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir="."))  # on the disk that the project is on, not in memory
         try:
-            yield from asyncio.run(measure_case(case, folder.resolve(), case.rounds))
+            yield from loops.run(measure_case(case, folder.resolve(), case.rounds))
         finally:
             shutil.rmtree(folder)
     if part == "w1":
