@@ -330,7 +330,13 @@ def without_password(address: str) -> str:
 # ── reading the places ──────────────────────────────────────────────────────────────────
 
 
-_FLAGS = {"server_url": "server", "server_host": "host", "server_port": "port", "worker_pool": "pool"}
+_FLAGS = {
+    "server_url": "server",
+    "server_host": "host",
+    "server_port": "port",
+    "worker_pool": "pool",
+    "retention": "older-than",
+}
 
 
 def load(

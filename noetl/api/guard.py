@@ -100,7 +100,7 @@ class Guard:
         text = _token(headers)
         caller = self._tokens.caller(text) if text else None
         if text and caller is None and not self._failures.allow(address):
-            return problem(429, "too many wrong tokens from this address; wait a little")
+            return problem(429, "too many wrong tokens from this address; wait a little", headers={"Retry-After": "1"})
         # How much a worker's work is, the server itself decides.
         works = caller is not None and caller.may("worker") and path.startswith(WORK)
         if not works and not self._rate.allow(caller.name if caller else address):
@@ -125,7 +125,7 @@ class Guard:
         scheme, host = _origin(origin)
         if scheme in ("http", "https") and host in self._hosts:
             return None
-        return problem(403, f"requests from pages of {origin!r} are not taken")
+        return problem(403, f"requests from pages of {origin!r} are not taken", title="This page may not ask")
 
 
 class Rate:
