@@ -13,6 +13,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from noetl.drivers import objects
 from noetl.drivers.lifetime import close_shared
 from noetl.model.outcome import Outcome
 from noetl.testing import services
@@ -302,3 +303,46 @@ def test_the_same_file_may_be_written_side_by_side(host: ToolHost, tmp_path: Pat
     content = (tmp_path / "to" / "x").read_bytes()
     assert len(content) == 300_000 and len(set(content)) == 1
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, None), (10, None), (10, 3_000_000)])
+def test_an_object_that_takes_longer_than_one_request_is_taken_up_where_it_was(start: int, count: int | None) -> None:
+    body = bytes(range(250)) * 16_000
+    wanted = body[start:] if count is None else body[start : start + count]
+    asked: list[dict[str, str]] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As an S3 store answers, but the first time only half of it comes."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+        asked.append({name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])})
+        given = asked[-1].get("range", "bytes=0-").removeprefix("bytes=").split("-")
+        first, last = int(given[0]), min(int(given[1] or len(body)), len(body) - 1)
+        part = body[first : last + 1]
+        lines = [
+            "HTTP/1.1 206 Partial Content" if "range" in asked[-1] else "HTTP/1.1 200 OK",
+            f"Content-Range: bytes {first}-{last}/{len(body)}",
+            f"Content-Length: {len(part)}",
+            "Last-Modified: Mon, 16 Nov 2026 06:00:00 GMT",
+            'ETag: "one"',
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + (part if len(asked) > 1 else part[: len(part) // 2]))
+        lines_open.append(writer)
+
+    lines_open: list[asyncio.StreamWriter] = []
+
+    async def check() -> bytes:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        place = objects.place_of("s3://b/large")
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        fields = {"access_key_id": "a", "secret_access_key": "b", "endpoint": endpoint}
+        store = objects.new_store(place, objects.config_of(place, fields), total=1.0)
+        got = [chunk async for chunk in objects.download(store, "large", start=start, count=count, chunk=1 << 16)]
+        for line in lines_open:
+            line.close()
+            with suppress(ConnectionError):
+                await line.wait_closed()
+        server.close()
+        return b"".join(got)
+
+    assert asyncio.run(check()) == wanted
+    assert len(asked) == 2 and asked[1]["if-match"] == '"one"'
