@@ -44,8 +44,8 @@ def page(figures: list[Figure], *, quick: bool = False, told: Sequence[Told] = (
         "# Benchmarks\n",
         "Written by `make bench`; do not edit. Every acknowledgement waits for the flush to disk "
         "(SQLite, WAL, `synchronous=FULL`). The bare limit is the same events written by a group-commit loop with no "
-        "engine around it, measured in the same run, in turns. Warm work is done in a process set up as ours are that live long "
-        "(libuv's loop, a rare collector), the bare limit, too. Higher is better for rates, lower for times; "
+        "engine around it, measured in the same run, in turns. Warm work is done in a process set up as ours are that "
+        "live long (libuv's loop, a rare collector), the bare limit, too. Higher is better for rates, lower for times; "
         "the last column says how far from the limit we are.\n",
         "\n".join(f"- {line}" for line in machine(quick)) + "\n",
         "![the workloads beside their bare limit](benchmarks.svg)\n",
