@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 from fastapi import Header, Query, Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from noetl.api.operations import Operations, operations_of
 from noetl.api.parts import parts_of
 from noetl.model.events import Recorded
 
+STILL = b": still here\n\n"
+END = b"event: end\ndata: {}\n\n"
 KEEP_ALIVE = 15.0  # seconds between comments on a silent stream
 FORM = "text/event-stream"
 STREAM: dict[str, Any] = {
@@ -41,38 +44,62 @@ async def streamed(
     await parts.orchestrator.summary(execution_id, newest=False)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))
-    gathered = Gathered(parts.orchestrator.subscribe(execution_id, after), parts.stopped(), most)
-    return StreamingResponse(
-        _blocks(gathered, told, linger, operations_of(request)),
-        media_type=FORM,
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    return EventStream(
+        parts.orchestrator.subscribe(execution_id, after), parts.stopped(), operations_of(request), told, most, linger
     )
 
 
-async def _blocks(gathered: Gathered, told: Told, linger: float, operations: Operations) -> AsyncIterator[bytes]:
-    """All that there is at a moment goes out in one piece."""
-    operations.streams += 1
-    begin = b"retry: 1000\n\n"
-    try:
-        while not gathered.stopped:
-            events, ended = await gathered.take(linger)
-            block = begin + (told(events) if events else b"") + (b"event: end\ndata: {}\n\n" if ended else b"")
-            if not gathered.stopped or events:
-                yield block or b": still here\n\n"
-            if ended:
-                return
-            begin = b""
-    finally:
-        operations.streams -= 1
-        await gathered.close()
+class EventStream(StreamingResponse):
+    """All that there is of a log at a moment goes out in one piece, until its end, or until the reader hangs up."""
+
+    def __init__(
+        self,
+        events: AsyncIterator[Recorded],
+        stopping: asyncio.Future[Any],
+        operations: Operations,
+        told: Told,
+        most: int,
+        linger: float,
+    ) -> None:
+        super().__init__((), media_type=FORM, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._gathered = Gathered(events, stopping, most)
+        self._operations = operations
+        self._told = told
+        self._linger = linger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell what comes."""
+        gone = asyncio.ensure_future(_hung_up(receive))
+        self._gathered.until(gone)
+        self._operations.streams += 1
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            begin = b"retry: 1000\n\n"
+            more = True
+            while more:
+                events, ended = await self._gathered.take(self._linger)
+                block = begin + (self._told(events) if events else b"") + (END if ended else b"")
+                more = not ended and not self._gathered.stopped
+                await send({"type": "http.response.body", "body": block or (STILL if more else b""), "more_body": more})
+                begin = b""
+        finally:
+            self._operations.streams -= 1
+            gone.cancel()
+            await self._gathered.close()
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Gathered:
-    """Events of a log as they come, to be taken all at once; whoever reads comes back when the server stops."""
+    """Events of a log as they come, to be taken all at once; nobody waits any more when the server stops, or the reader
+    has gone."""
 
     def __init__(self, events: AsyncIterator[Recorded], stopping: asyncio.Future[Any], most: int) -> None:
         self._events = events
-        self._stopping = stopping
+        self._ends = [stopping]
         self._most = most
         self._come: list[Recorded] = []
         self._bell = asyncio.Event()
@@ -82,8 +109,13 @@ class Gathered:
 
     @property
     def stopped(self) -> bool:
-        """The server is about to stop."""
-        return self._stopping.done()
+        """Nobody is told any more: the reader comes back, or has gone."""
+        return any(end.done() for end in self._ends)
+
+    def until(self, end: asyncio.Future[Any]) -> None:
+        """This ends it, too."""
+        self._ends.append(end)
+        end.add_done_callback(self._ring)
 
     async def take(self, linger: float) -> tuple[list[Recorded], bool]:
         """What has come (nothing, when that takes too long), and whether that was the last of it."""
@@ -108,7 +140,8 @@ class Gathered:
 
     async def close(self) -> None:
         """Nobody reads on."""
-        self._stopping.remove_done_callback(self._ring)
+        for end in self._ends:
+            end.remove_done_callback(self._ring)
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)

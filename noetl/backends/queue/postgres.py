@@ -100,6 +100,7 @@ class PostgresRunQueue:
         self._looked: dict[str, float] = {}  # pool -> when it was last found empty, and no bell rang since
         self._listening = False
         self._closed = False
+        self._leaving: set[int] = set()  # executions of which nothing waits any more
         database.migrate("queue", SCHEMA)
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
@@ -182,7 +183,16 @@ class PostgresRunQueue:
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Forget these runs of an execution, or all of them."""
         if runs is None:
-            await self._database.execute("DELETE FROM noetl_queue WHERE execution = $1", int(execution_id))
+            self._leaving.add(int(execution_id))
+            await asyncio.sleep(0)  # executions that end with the same flush leave together
+            leaving, self._leaving = self._leaving, set()
+            if not leaving:
+                return
+            try:
+                await self._database.execute("DELETE FROM noetl_queue WHERE execution = ANY($1::int8[])", list(leaving))
+            except BaseException:
+                self._leaving |= leaving
+                raise
         else:
             await self._database.execute("DELETE FROM noetl_queue WHERE run_id = ANY($1::text[])", list(runs))
 
