@@ -23,6 +23,7 @@ KNOWN = ((3, 13), (3, 15))  # from, and up to but not including
 MOST_BODY = 64 * 1024
 MOST_LANES = 256
 BARE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that need not say that they have no body
+METHODS = BARE | {"POST", "PUT", "PATCH", "DELETE"}
 AGAIN = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})  # repeated when a kept connection turns out to be closed
 # Headers that say how a message is framed, or that the library gives a meaning of its own.
 FRAMING = frozenset(
@@ -30,7 +31,6 @@ FRAMING = frozenset(
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*")
-_METHOD = re.compile(r"[A-Z]+")
 
 
 class Reply:
@@ -127,7 +127,7 @@ class Lanes:
         timeout: aiohttp.ClientTimeout,
     ) -> Reply | None:
         """The answer to a small request; None when it has to go by the session, and nothing was sent."""
-        if not self._usable or (body is None and method not in BARE) or _METHOD.fullmatch(method) is None:
+        if not self._usable or method not in (BARE if body is None else METHODS):
             return None
         if body is not None and (type(body) is not bytes or len(body) > MOST_BODY):
             return None

@@ -22,7 +22,10 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
     """The running loop's one thing of this key, made at the first call.
 
     If it has a `close()` (plain or async), `close_shared` calls it."""
-    things = _shared.setdefault(asyncio.get_running_loop(), {})
+    loop = asyncio.get_running_loop()
+    things = _shared.get(loop)
+    if things is None:
+        things = _shared[loop] = {}
     if key not in things:
         things[key] = make()
     found: T = things[key]

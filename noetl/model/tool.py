@@ -72,6 +72,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
 def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters under their fields' own names; a field's own name wins over its aliases."""
     spelled = dict(given)
+    if spec.spellings.keys().isdisjoint(spelled):
+        return spelled
     for alias, name in spec.spellings.items():
         if alias in spelled:
             value = spelled.pop(alias)
