@@ -1,4 +1,4 @@
-"""The pages of operations in a real browser: health, charts, workers, schedules, credentials."""
+"""The pages of operations in a real browser: health, charts, workers, limits, schedules, credentials."""
 
 from __future__ import annotations
 
@@ -159,6 +159,37 @@ def test_a_webhook_is_added_its_secret_told_once_and_removed(opened: Opened, clu
     expect(page.get_by_role("heading", name="No webhooks yet")).to_be_visible()
 
 
+def test_a_limit_is_set_says_who_holds_it_and_is_removed(opened: Opened, cluster: Cluster):
+    _, first = cluster.ask("POST", "/api/execute", {"content": LONG})
+    tab = opened("/operations/limits")
+    page = tab.page
+    page.get_by_role("button", name="Set a limit").click()
+    form = page.get_by_role("dialog")
+    form.get_by_role("button", name="Set it").click()
+    expect(form.get_by_role("alert")).to_have_text("Say what is limited.")
+    form.get_by_label("Of", exact=True).select_option("playbook")
+    form.get_by_label("Name").fill("tests/long")
+    form.get_by_label("At once, at most").fill("one")
+    form.get_by_role("button", name="Set it").click()
+    expect(form.get_by_role("alert")).to_have_text("one is no whole number.")
+    form.get_by_label("At once, at most").fill("1")
+    form.get_by_role("button", name="Set it").click()
+    row = page.get_by_role("row", name=re.compile("executions of a playbook"))
+    expect(row.get_by_role("link", name="tests/long")).to_have_attribute("href", re.compile(first["execution_id"]))
+    _, second = cluster.ask("POST", "/api/execute", {"content": LONG})
+    expect(row).to_contain_text("since")
+    assert tab.serious_violations() == []
+    row.get_by_role("button", name="Change").click()
+    form.get_by_label("Weight").fill("3")
+    form.get_by_role("button", name="Set it").click()
+    expect(row).to_contain_text("weight 3")
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.get_by_role("heading", name="No limits yet")).to_be_visible()
+    for started in (first, second):
+        cluster.ask("POST", f"/api/executions/{started['execution_id']}/cancel")
+
+
 def test_a_viewer_sees_operations_but_neither_secrets_nor_levers(opened: Opened, cluster: Cluster):
     token = Tokens(cluster.home).add("ida", "viewer")
     tab = opened("/operations/schedules", token=token)
@@ -177,6 +208,7 @@ def test_the_pages_have_no_serious_barriers(opened: Opened, dark: bool):
     assert tab.serious_violations() == []
     for name, sign in (
         ("Workers", "Pool"),
+        ("Limits", "noetl limit set"),
         ("Schedules", "noetl schedule add"),
         ("Credentials", "noetl credential set"),
     ):
@@ -194,6 +226,7 @@ def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
     places = {
         "": "Pool",
         "/workers": "Holds",
+        "/limits": "noetl limit set",
         "/schedules": "noetl schedule add",
         "/webhooks": "noetl webhook add",
         "/credentials": "noetl credential set",

@@ -1,17 +1,18 @@
-/** Workers, queue, schedules, webhooks, credentials: `params.rest` is what follows /operations/ in the address. */
+/** Workers, queue, limits, schedules, webhooks, credentials: `params.rest` is what follows /operations/ in the address. */
 import "./operations.css";
 import { EmptyState, Tabs } from "../frame/pieces";
 import { go, Link } from "../frame/router";
 import { useMay } from "../frame/session";
 import { Credentials } from "./credentials";
+import { Limits } from "./limits";
 import { Overview } from "./overview";
 import { Schedules } from "./schedules";
 import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 
-type Room = "overview" | "workers" | "schedules" | "webhooks" | "credentials";
+type Room = "overview" | "workers" | "limits" | "schedules" | "webhooks" | "credentials";
 
-const ROOMS: Record<Room, () => any> = { overview: Overview, workers: Workers, schedules: Schedules, webhooks: Webhooks, credentials: Credentials };
+const ROOMS: Record<Room, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, webhooks: Webhooks, credentials: Credentials };
 
 export function Operations({ params }: { params: Record<string, string> }) {
   const mayKeepSecrets = useMay("admin");
@@ -20,6 +21,7 @@ export function Operations({ params }: { params: Record<string, string> }) {
   const tabs: [Room, string][] = [
     ["overview", "Overview"],
     ["workers", "Workers"],
+    ["limits", "Limits"],
     ["schedules", "Schedules"],
     ["webhooks", "Webhooks"],
   ];

@@ -1,4 +1,4 @@
-/** Pieces that schedules, webhooks and credentials share. */
+/** Pieces that the lists and forms of operations share. */
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { Problem, type Page } from "../frame/api";
@@ -119,6 +119,30 @@ export function TextField({ id, label, hint, value, onInput, disabled, offered, 
           ))}
         </datalist>
       )}
+    </div>
+  );
+}
+
+interface ChoiceProps {
+  id: string;
+  label: string;
+  value: string;
+  onChange: (key: string) => void;
+  choices: Record<string, string>;
+}
+
+/** One of a few, by the words that say what it means. */
+export function Choice({ id, label, value, onChange, choices }: ChoiceProps) {
+  return (
+    <div>
+      <label for={id}>{label}</label>
+      <select id={id} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+        {Object.entries(choices).map(([key, words]) => (
+          <option key={key} value={key}>
+            {words}
+          </option>
+        ))}
+      </select>
     </div>
   );
 }

@@ -6,7 +6,7 @@ import { Button, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
 import { Link } from "../frame/router";
 import { useMay } from "../frame/session";
 import { Time } from "../frame/times";
-import { Above, deedThen, FormDialog, List, PlaybookField, Starter, Sure, TextField, wordsOf } from "./pieces";
+import { Above, Choice, deedThen, FormDialog, List, PlaybookField, Starter, Sure, TextField, wordsOf } from "./pieces";
 
 interface Schedule {
   name: string;
@@ -229,29 +229,6 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) 
         <textarea id="schedule-payload" rows={2} spellcheck={false} value={payload} onInput={(event) => setPayload(event.currentTarget.value)} />
       </div>
     </FormDialog>
-  );
-}
-
-interface ChoiceProps {
-  id: string;
-  label: string;
-  value: string;
-  onChange: (key: string) => void;
-  choices: Record<string, string>;
-}
-
-function Choice({ id, label, value, onChange, choices }: ChoiceProps) {
-  return (
-    <div>
-      <label for={id}>{label}</label>
-      <select id={id} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
-        {Object.entries(choices).map(([key, words]) => (
-          <option key={key} value={key}>
-            {words}
-          </option>
-        ))}
-      </select>
-    </div>
   );
 }
 
