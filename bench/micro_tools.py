@@ -7,7 +7,6 @@ call's start and outcome in the log.
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from bench.workloads import HEAD, run_one
-from noetl.clictl import GARBAGE
+from noetl.drivers import loops
 from noetl.drivers.lifetime import close_shared
 from noetl.drivers.masking import Masker
 from noetl.local import LocalEngine, open_local
@@ -104,15 +103,6 @@ def http_loop(url: str, calls: int) -> str:
 
 
 async def _http(url: str, folder: Path) -> list[tuple[str, float, str]]:
-    before = gc.get_threshold()
-    gc.set_threshold(*GARBAGE)  # as under our command; both sides are in this process
-    try:
-        return await _with_engine(url, folder)
-    finally:
-        gc.set_threshold(*before)
-
-
-async def _with_engine(url: str, folder: Path) -> list[tuple[str, float, str]]:
     async with await open_local(home=folder / "home", store=str(folder / "log.db")) as engine:
         return await _beside_bare_aiohttp(url, engine)
 
@@ -140,6 +130,7 @@ async def _beside_bare_aiohttp(url: str, engine: LocalEngine) -> list[tuple[str,
         await together(500, bare)
         await together(500, ours)
         await together(1, looped)
+        loops.settle()  # as in our processes; both sides are in this one
         bare_seconds = our_seconds = loop_seconds = 0.0
         for _ in range(4):  # in turns, so that all see the same machine
             bare_seconds += await together(share, bare)

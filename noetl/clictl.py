@@ -20,8 +20,6 @@ from collections.abc import Sequence
 
 from noetl import __version__
 
-GARBAGE = (50_000, 20, 20)  # objects between two searches for garbage, and how much rarer the thorough ones are
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
@@ -31,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"noetl {__version__}")
         sys.exit(0)
     # What is imported stays: looking through it for garbage again and again is a tenth of the start.
-    gc.set_threshold(*GARBAGE)
+    gc.set_threshold(50_000, 20, 20)
     try:
         from noetl.commands import program
     except KeyboardInterrupt:
