@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from noetl.api.access import Caller
@@ -23,6 +23,14 @@ Name = Annotated[str, Path(min_length=1, max_length=900, description="of a pool,
 class LimitBody(Body):
     """How many at once (0 holds everything back), and how many turns a playbook's executions get where others get one;
     what is not given stays as it is."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "anyOf": [{"required": [name], "properties": {name: {"type": "integer"}}} for name in ("most", "weight")]
+        },
+    )
 
     most: int | None = Field(None, ge=0, le=MOST)
     weight: int | None = Field(None, ge=1, le=MOST_WEIGHT)
