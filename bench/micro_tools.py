@@ -23,7 +23,7 @@ from noetl.testing.tools import ToolHost, tool_call
 from noetl.tools import load
 
 CALLS = 10_000
-IN_FLIGHT = 50
+IN_FLIGHT = 100  # as in W3
 
 SERVER = """
 import asyncio
@@ -66,7 +66,7 @@ def measure() -> Iterator[tuple[str, float, str]]:
     try:
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}/small"
         with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:  # on the disk that the project is on
-            yield from asyncio.run(_http(url, Path(folder).resolve()))
+            yield from loops.run(_http(url, Path(folder).resolve()))
     finally:
         server.kill()
         server.wait()
