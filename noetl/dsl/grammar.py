@@ -171,7 +171,7 @@ _shape(
         "max_step_runs": Key(
             "count",
             "Most step runs of one execution. Unless it is set: a million, and of those that repeat one another more "
-            "than 100,000 (1,000 in a circle that no guard can leave) only where they are not faster than 50 a second.",
+            "than 100,000 (300 in a circle that no guard can leave) only where they are not faster than 50 a second.",
             least=1,
             templated=False,
         ),

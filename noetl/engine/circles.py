@@ -15,7 +15,7 @@ from noetl.engine.state import State
 from noetl.model.playbook import DEFAULT_MAX_STEP_RUNS
 
 BURST = 100_000  # repeated step runs that may follow each other at any speed
-ENDLESS_BURST = 1_000  # the same where no way leads out of the circle
+ENDLESS_BURST = 300  # the same where no way leads out of the circle
 COOLING = 50.0  # repeated step runs in a second that may go on for ever
 
 _MEANT = "if that is meant, set executor.spec.policy.limits.max_step_runs to how many there may be"
