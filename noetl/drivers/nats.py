@@ -13,6 +13,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import UTC, datetime
+from errno import ECONNRESET
 from typing import Any, NamedTuple
 
 from noetl.drivers.lifetime import shared
@@ -54,7 +55,6 @@ async def client_of(fields: Mapping[str, Any], *, timeout: float | None = None) 
 
 async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
     """A new connection; the caller closes it."""
-    import nats
 
     options: dict[str, Any] = {}
     for name, spellings in {
@@ -73,23 +73,35 @@ async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) ->
     if not url:
         raise ValueError("the connection has no url: give `auth` a credential, a nats:// URL, or `url`")
     servers = [server.strip() for server in url.split(",")] if isinstance(url, str) else list(url)
+    options |= {"connect_timeout": int(timeout or 5) or 1, "reconnect_time_wait": 0, "name": "noetl"}
+    try:
+        return await _connected(servers, options)
+    except ConnectionRefusedError:
+        raise
+    except ConnectionError:
+        # A server that refuses a credential hangs up at once, and its word may be lost with the connection. One that
+        # is asked to confirm each command says why before anything else is sent.
+        await (await _connected(servers, {**options, "verbose": True})).close()
+        return await _connected(servers, options)
+
+
+async def _connected(servers: list[str], options: Mapping[str, Any]) -> Any:
+    import nats
+
     problems: list[Exception] = []
 
     async def note(problem: Exception) -> None:
         problems.append(problem)  # said by whoever waits for the answer
 
     try:
-        return await nats.connect(
-            servers,
-            connect_timeout=int(timeout or 5) or 1,
-            max_reconnect_attempts=2,
-            reconnect_time_wait=0,
-            error_cb=note,
-            name="noetl",
-            **options,
-        )
+        client = await nats.connect(servers, max_reconnect_attempts=2, error_cb=note, **options)
     except nats.errors.NoServersError as failure:
-        raise (problems[-1] if problems else failure) from failure
+        told = [problem for problem in problems if not isinstance(problem, OSError)]
+        raise (told or problems or [failure])[-1] from failure
+    if not client.is_connected:  # the server hung up without a word, which the client takes for an answer
+        await client.close()
+        raise ConnectionResetError(ECONNRESET, "the server closed the connection")
+    return client
 
 
 class ObjectInfo(NamedTuple):

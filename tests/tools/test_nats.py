@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import socketserver
+import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +200,25 @@ def test_a_wrong_token_is_an_auth_error_and_fields_have_prefixes(tmp_path: Path)
         bad = run_tool("nats", {"auth": "bad", "action": "publish", "subject": "a"}, host=host)
     assert good.status == "ok"
     assert bad.error is not None and bad.error.kind == "auth"
+
+
+def test_a_refusal_that_is_lost_when_the_server_hangs_up_is_asked_for_again() -> None:
+    class Curt(socketserver.StreamRequestHandler):
+        """Hangs up on whoever does not wait for its word."""
+
+        def handle(self) -> None:
+            self.wfile.write(b'INFO {"auth_required":true}\r\n')
+            if b'"verbose":true' in self.rfile.readline().replace(b" ", b""):
+                self.wfile.write(b"-ERR 'Authorization Violation'\r\n")
+            else:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Curt) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"nats://someone:wrong@127.0.0.1:{server.server_address[1]}"
+        refused = run_tool("nats", {"auth": url, "action": "publish", "subject": "a"})
+        server.shutdown()
+    assert refused.error is not None and refused.error.kind == "auth", refused.error
 
 
 def test_a_server_that_dies_in_the_middle_is_an_error_and_its_return_is_noticed(tmp_path: Path) -> None:
