@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -27,6 +27,16 @@ workflow:
 
 LONG = NOOP.replace("ticked", "long").replace("{kind: noop}", "{kind: python, code: 'import time; time.sleep(60)'}")
 NOBODY = NOOP.replace("ticked", "nobody") + "    spec: {pool: gpu}\n"
+
+
+@pytest.fixture(autouse=True)
+def empty_rooms(cluster: Cluster) -> Iterator[None]:
+    """What a test leaves behind is no other test's matter."""
+    yield
+    for kind in ("limits", "schedules", "webhooks", "credentials"):
+        for left in cluster.ask("GET", f"/api/{kind}")[1]["items"]:
+            name = f"{left['subject']}/{left['name']}" if kind == "limits" else left["name"]
+            assert cluster.ask("DELETE", f"/api/{kind}/{name}")[0] == 204
 
 
 def test_the_overview_says_that_all_is_well_and_who_is_missing(opened: Opened, cluster: Cluster):
@@ -150,6 +160,7 @@ def test_a_webhook_is_added_its_secret_told_once_and_removed(opened: Opened, clu
     assert len(secret) > 20
     assert tab.serious_violations() == []
     page.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.get_by_text(f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
     page.reload()
     expect(page.get_by_text(f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()

@@ -1,5 +1,5 @@
 /** A small chart of one hour: lines or areas over time, read out by the pointer, the arrow keys, or a screen reader. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { shortTime } from "../frame/times";
 
 export interface Series {
@@ -22,6 +22,7 @@ interface ChartProps {
   digits?: number;
 }
 
+const NARROWEST = 220;
 const HEIGHT = 150;
 const LEFT = 42;
 const RIGHT = 10;
@@ -30,11 +31,14 @@ const BOTTOM = 22;
 
 export function Chart({ title, unit, times, series, every, digits = 0 }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(480);
+  const [width, setWidth] = useState(NARROWEST);
   const [at, setAt] = useState<number | null>(null);
-  useEffect(() => {
-    const watch = new ResizeObserver(([entry]) => setWidth(Math.max(220, entry.contentRect.width)));
-    if (box.current) watch.observe(box.current);
+  useLayoutEffect(() => {
+    if (!box.current) return;
+    const fit = (to: number) => setWidth(Math.max(NARROWEST, to));
+    fit(box.current.clientWidth); // before the first painting: nothing jumps
+    const watch = new ResizeObserver(([entry]) => fit(entry.contentRect.width));
+    watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
 
