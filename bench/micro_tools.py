@@ -7,13 +7,12 @@ call's start and outcome in the log.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+from bench.answering import answering
 from bench.workloads import HEAD, run_one
 from noetl.drivers import loops
 from noetl.drivers.lifetime import close_shared
@@ -24,25 +23,6 @@ from noetl.tools import load
 
 CALLS = 10_000
 IN_FLIGHT = 100  # as in W3
-
-SERVER = """
-import asyncio
-from aiohttp import web
-
-async def small(request):
-    return web.json_response({"id": 1, "name": "a small answer", "ok": True})
-
-async def main():
-    app = web.Application()
-    app.router.add_get("/small", small)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
 
 
 async def together(count: int, work: Callable[[int], Awaitable[object]], in_flight: int = IN_FLIGHT) -> float:
@@ -61,16 +41,8 @@ async def together(count: int, work: Callable[[int], Awaitable[object]], in_flig
 def measure() -> Iterator[tuple[str, float, str]]:
     """Figures as (name, value, unit)."""
     yield from asyncio.run(_python())
-    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    try:
-        url = f"http://127.0.0.1:{server.stdout.readline().strip()}/small"
-        with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:  # on the disk that the project is on
-            yield from loops.run(_http(url, Path(folder).resolve()))
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
+    with answering() as url, tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:  # on the project's disk
+        yield from loops.run(_http(f"{url}/small", Path(folder).resolve()))
     yield from _masking()
 
 

@@ -17,36 +17,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench.answering import BLOCK, answering
 from bench.figures import Figure, figure, peak_mb
 from noetl.testing import services
 
 MEGABYTES = 1000
-BLOCK = 1 << 20
-SERVER = """
-import asyncio, os, sys
-from aiohttp import web
-
-async def answer(request):
-    count = int(request.query["mb"])
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    await response.prepare(request)
-    block = os.urandom(1 << 20)
-    for _ in range(count):
-        await response.write(block)
-    await response.write_eof()
-    return response
-
-async def main():
-    app = web.Application()
-    app.router.add_get("/body", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
 
 
 def stores(stack: ExitStack, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -117,10 +92,7 @@ def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
 
 def figures(megabytes: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What each store took, every one in a process of its own."""
-    api = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
-    try:
-        assert api.stdout is not None
-        body = f"http://127.0.0.1:{api.stdout.readline().strip()}"
+    with answering() as body:
         for kind in kinds:
             with ExitStack() as stack:
                 ((_, url),) = stores(stack, (kind,))
@@ -131,9 +103,6 @@ def figures(megabytes: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, dict[
                 if done.returncode:
                     raise RuntimeError(f"{kind} failed:\n{done.stderr[-3000:]}")
                 yield kind, json.loads(done.stdout.splitlines()[-1])
-    finally:
-        api.kill()
-        api.wait()
 
 
 KINDS = ("blob", "sqlite", "postgres", "s3", "nats")

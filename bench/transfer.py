@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.answering import PAGE, answering
 from bench.figures import Figure, figure, peak_mb
 from noetl.expr.late import Late
 from noetl.testing import services
 
 ROWS = 1_000_000
 REPEATS = 3
-PAGE = 1000
 COLUMNS = (
     "id bigint, grp int, name text, email text, created timestamp, updated timestamptz, price float8, score float8, "
     "active boolean, attrs jsonb"
@@ -37,37 +37,6 @@ INSERT INTO src SELECT g, g % 1000, 'user name ' || g, 'user' || g || '@example.
   (g::bigint * 7919 % 100003) / 100.0, sqrt(g), g % 3 = 0,
   jsonb_build_object('k', g % 97, 'tags', jsonb_build_array('a', 'b', g % 7), 'note', 'row ' || g)
 FROM generate_series(1, {rows}) g
-"""
-SERVER = """
-import asyncio, sys
-import msgspec
-from aiohttp import web
-rows, size = int(sys.argv[1]), int(sys.argv[2])
-
-def row(g):
-    return {"id": g, "grp": g % 1000, "name": f"user name {g}", "email": f"user{g}@example.org",
-            "created": "2024-01-01T00:00:00", "updated": "2024-01-01T00:00:00Z", "price": g * 7919 % 100003 / 100,
-            "score": g ** 0.5, "active": g % 3 == 0,
-            "attrs": {"k": g % 97, "tags": ["a", "b", g % 7], "note": f"row {g}"}}
-
-pages = [msgspec.json.encode([row(g) for g in range(k * size + 1, (k + 1) * size + 1)]) for k in range(20)]
-
-async def answer(request):
-    page = int(request.query["page"])
-    more = str(page + 1).encode() if (page + 1) * size < rows else b"null"
-    body = b'{"data":' + (pages[page % 20] if page * size < rows else b"[]") + b',"next":' + more + b"}"
-    return web.Response(body=body, content_type="application/json")
-
-async def main():
-    app = web.Application()
-    app.router.add_get("/rows", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.sleep(3600)
-
-asyncio.run(main())
 """
 
 
@@ -176,7 +145,7 @@ def raw_http(place: Place, folder: Path) -> float:
 
             async def read() -> None:
                 for number in numbers:
-                    async with session.get(f"{place.api}/rows?page={number}") as answer:
+                    async with session.get(f"{place.api}&page={number}") as answer:
                         await queue.put(msgspec.json.decode(await answer.read()))
 
             began = time.perf_counter()
@@ -254,7 +223,7 @@ def ours_http(place: Place, folder: Path) -> float:
     """Pages of an API to Postgres."""
     place.fresh_table()
     pages = {"param": "page", "start": 0, "last": place.rows // PAGE - 1, "ahead": 4}
-    source = {"kind": "http", "url": f"{place.api}/rows", "pages": pages}
+    source = {"kind": "http", "url": place.api, "pages": pages}
     target = {"kind": "postgres", "auth": place.target, "table": "dst"}
     elapsed = _transfer(source, target, warm=_warm(place, folder), chunk={"path": "data"})
     place.check()
@@ -319,14 +288,9 @@ def places(rows: int = ROWS) -> Iterator[Place]:
             connection.execute(f"CREATE TABLE src ({COLUMNS})")
             connection.execute(FILL.format(rows=rows))
             connection.execute("VACUUM ANALYZE src")
-        api = subprocess.Popen([sys.executable, "-c", SERVER, str(rows), str(PAGE)], stdout=subprocess.PIPE, text=True)
-        try:
-            assert api.stdout is not None
-            url = f"http://127.0.0.1:{api.stdout.readline().strip()}"
-            yield Place(server.dsn("src"), server.dsn("dst"), url, rows, str(server.program("psql")))
-        finally:
-            api.kill()
-            api.wait()
+        with answering() as url:
+            api = f"{url}/rows?rows={rows}"
+            yield Place(server.dsn("src"), server.dsn("dst"), api, rows, str(server.program("psql")))
 
 
 def measure(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = tuple(PAIRS)) -> Iterator[Figure]:

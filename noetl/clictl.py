@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
+    from noetl.drivers.loops import GARBAGE
+
     # What is imported stays: looking through it for garbage again and again is a tenth of the start.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(*GARBAGE)
     try:
         from noetl.commands import program
     except KeyboardInterrupt:

@@ -326,6 +326,9 @@ class Keychain(Protocol):
 # ── work ────────────────────────────────────────────────────────────────────────────────
 
 
+MOST_WEIGHT = 60  # turns that an execution may get where others get one
+
+
 class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     """A run that is owed and that nobody holds: enough to find a worker for it."""
 

@@ -12,8 +12,9 @@ from noetl.api.access import Caller
 from noetl.api.documents import answer, page
 from noetl.api.executions import Body
 from noetl.api.parts import needs, parts_of
-from noetl.control.limits import MOST, MOST_WEIGHT, Limits, Subject
+from noetl.control.limits import MOST, Limits, Subject
 from noetl.errors import RequestRefused
+from noetl.ports import MOST_WEIGHT
 
 router = APIRouter(tags=["limits"])
 

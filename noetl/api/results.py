@@ -15,8 +15,8 @@ from noetl.api.access import Caller
 from noetl.api.documents import answer
 from noetl.api.parts import needs, parts_of
 from noetl.api.problems import problem
+from noetl.drivers.formats import format_of
 from noetl.drivers.reading import NotThere, Part, TooLarge, take
-from noetl.drivers.tables import format_of
 from noetl.errors import NotFound, RequestRefused
 from noetl.model.reference import Reference
 from noetl.ports import ResultStore

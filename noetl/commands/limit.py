@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from noetl.commands.place import Place, placed
 from noetl.commands.terminal import as_json, talk, terminal
-
-if TYPE_CHECKING:
-    from noetl.commands.desks import LimitDesk
-
-T = TypeVar("T")
 
 subject_argument = click.argument("subject", metavar="pool|credential|playbook")
 name_argument = click.argument("name", metavar="NAME")
@@ -48,7 +42,7 @@ def set_(subject: str, name: str, most: int | None, weight: int | None, place: P
 
     Example: noetl limit set credential pg_main 5
     """
-    _show(_ask(place, lambda desk: desk.set(subject, name, most, weight)), as_json)
+    _show(place.ask(lambda desk: desk.limits.set(subject, name, most, weight)), as_json)
 
 
 @limit.command("list")
@@ -57,7 +51,7 @@ def set_(subject: str, name: str, most: int | None, weight: int | None, place: P
 @talk
 def list_(place: Place, as_json: bool) -> None:
     """List all limits: how much of each is held, and how many wait."""
-    found = _ask(place, lambda desk: desk.list())
+    found = place.ask(lambda desk: desk.limits.list())
     if as_json:
         terminal.json(found)
     elif found:
@@ -78,7 +72,7 @@ def list_(place: Place, as_json: bool) -> None:
 @talk
 def show(subject: str, name: str, place: Place, as_json: bool) -> None:
     """Show a limit: who holds what it limits, and how many wait."""
-    _show(_ask(place, lambda desk: desk.get(subject, name)), as_json)
+    _show(place.ask(lambda desk: desk.limits.get(subject, name)), as_json)
 
 
 @limit.command()
@@ -88,16 +82,8 @@ def show(subject: str, name: str, place: Place, as_json: bool) -> None:
 @talk
 def remove(subject: str, name: str, place: Place) -> None:
     """Remove a limit; who waits for it goes on."""
-    _ask(place, lambda desk: desk.remove(subject, name))
+    place.ask(lambda desk: desk.limits.remove(subject, name))
     terminal.note(f"{subject} {name} is limited no more")
-
-
-def _ask(place: Place, question: Callable[[LimitDesk], Awaitable[T]]) -> T:
-    async def asked() -> T:
-        async with place.opened() as desk:
-            return await question(desk.limits)
-
-    return asyncio.run(asked())
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:

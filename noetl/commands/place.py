@@ -8,9 +8,9 @@ speak to a `Desk` and cannot tell the two apart.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from noetl.client import Client
     from noetl.commands.desks import Desk
     from noetl.settings import Settings
+
+T = TypeVar("T")
 
 store_option = click.option("--store", metavar="URL", help="Event store: sqlite:///FILE, a file's path, or memory:.")
 server_option = click.option("--server", metavar="URL", help="Server to ask instead of this machine's store.")
@@ -52,6 +54,16 @@ class Place(NamedTuple):
             yield LocalDesk(engine)
         finally:
             await engine.close()
+
+    def ask(self, question: Callable[[Desk], Awaitable[T]]) -> T:
+        """What the desk of this place answers."""
+        import asyncio
+
+        async def asked() -> T:
+            async with self.opened() as desk:
+                return await question(desk)
+
+        return asyncio.run(asked())
 
     def settings(self) -> Settings:
         """The settings with this command's flags over them."""

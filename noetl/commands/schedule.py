@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from noetl.commands.place import Place, placed
 from noetl.commands.terminal import as_json, talk, terminal
-
-if TYPE_CHECKING:
-    from noetl.commands.desks import ScheduleDesk
-
-T = TypeVar("T")
 
 name_argument = click.argument("name", metavar="NAME")
 
@@ -81,7 +75,7 @@ def add(
         "overlap": overlap,
         "paused": paused,
     }
-    _show(_ask(place, lambda desk: desk.add(path, cron, **fields)), as_json)
+    _show(place.ask(lambda desk: desk.schedules.add(path, cron, **fields)), as_json)
     if not place.has_server():
         terminal.note("no server runs here yet; `noetl server start` carries schedules out")
 
@@ -92,7 +86,7 @@ def add(
 @talk
 def list_(place: Place, as_json: bool) -> None:
     """List all schedules."""
-    found = _ask(place, lambda desk: desk.list())
+    found = place.ask(lambda desk: desk.schedules.list())
     if as_json:
         terminal.json(found)
     elif found:
@@ -123,7 +117,7 @@ def list_(place: Place, as_json: bool) -> None:
 @talk
 def show(name: str, place: Place, as_json: bool) -> None:
     """Show a schedule: when it ticks, how far it is, what came of the last tick."""
-    _show(_ask(place, lambda desk: desk.get(name)), as_json)
+    _show(place.ask(lambda desk: desk.schedules.get(name)), as_json)
 
 
 @schedule.command()
@@ -134,7 +128,7 @@ def show(name: str, place: Place, as_json: bool) -> None:
 @talk
 def next(name: str, count: int, place: Place, as_json: bool) -> None:
     """Print the next ticks, on the clock of the schedule."""
-    found = _ask(place, lambda desk: desk.get(name, count))
+    found = place.ask(lambda desk: desk.schedules.get(name, count))
     if as_json:
         terminal.json(found["upcoming"])
         return
@@ -151,7 +145,7 @@ def next(name: str, count: int, place: Place, as_json: bool) -> None:
 @talk
 def pause(name: str, place: Place, as_json: bool) -> None:
     """Tick no more; ticks that pass meanwhile are gone."""
-    _show(_ask(place, lambda desk: desk.pause(name)), as_json)
+    _show(place.ask(lambda desk: desk.schedules.pause(name)), as_json)
 
 
 @schedule.command()
@@ -161,7 +155,7 @@ def pause(name: str, place: Place, as_json: bool) -> None:
 @talk
 def resume(name: str, place: Place, as_json: bool) -> None:
     """Tick again, from now on."""
-    _show(_ask(place, lambda desk: desk.resume(name)), as_json)
+    _show(place.ask(lambda desk: desk.schedules.resume(name)), as_json)
 
 
 @schedule.command()
@@ -170,16 +164,8 @@ def resume(name: str, place: Place, as_json: bool) -> None:
 @talk
 def remove(name: str, place: Place) -> None:
     """Forget a schedule; executions that it started go on."""
-    _ask(place, lambda desk: desk.remove(name))
+    place.ask(lambda desk: desk.schedules.remove(name))
     terminal.note(f"schedule {name} is forgotten")
-
-
-def _ask(place: Place, question: Callable[[ScheduleDesk], Awaitable[T]]) -> T:
-    async def asked() -> T:
-        async with place.opened() as desk:
-            return await question(desk.schedules)
-
-    return asyncio.run(asked())
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from noetl.control.execution import Offer
 from noetl.engine.facts import ClaimAny, Reply
+from noetl.engine.needs import DEFAULT_POOL
 from noetl.model.work import Claim, RunOrder
 from noetl.ports import QueuedRun, RunQueue
-
-DEFAULT_POOL = "default"
 
 Lease = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
 GiveBack = Callable[[Claim, Sequence[RunOrder]], None]

@@ -19,7 +19,7 @@ from noetl.control.lines import Lines
 from noetl.engine.state import State
 from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused
 from noetl.model.events import instant
-from noetl.ports import Clock, EventStore, ExecutionSummary, RunQueue, StoredTrigger, TriggerStore
+from noetl.ports import MOST_WEIGHT, Clock, EventStore, ExecutionSummary, RunQueue, StoredTrigger, TriggerStore
 
 log = logging.getLogger("noetl.control")
 
@@ -27,7 +27,6 @@ KIND = "limit"
 LOOK_SECONDS = 1.0  # how late a change, or a slot, is noticed of which nobody told
 CHANNEL = "noetl_limits"
 MOST = 1_000_000
-MOST_WEIGHT = 60
 POOLS = "the workers' setting worker.pool (default=3,reports=1)"
 PAGE = 1000
 TRIES = 20

@@ -39,7 +39,6 @@ class Lines:
         self._queue = queue
         self._deeds = deeds
         self._stirred: set[str] = set()  # keys whose lines are to be looked at
-        self._looking = False
 
     # ── for decisions ───────────────────────────────────────────────────────────────────
 
@@ -91,9 +90,8 @@ class Lines:
     def stir(self, keys: Iterable[str]) -> None:
         """Look at the lines before these limits, soon."""
         self._stirred.update(keys)
-        if self._stirred and not self._looking:
-            self._looking = True
-            self._deeds.insist("letting out who waits", self._look_at_stirred)
+        if self._stirred:
+            self._deeds.insist_once("letting out who waits", self._look_at_stirred)
 
     async def look(self, only: Set[str] | None = None) -> None:
         """Let out as many as there is room for, of all lines or only of these.
@@ -115,16 +113,13 @@ class Lines:
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     async def _look_at_stirred(self) -> None:
-        try:
-            while self._stirred:
-                keys, self._stirred = self._stirred, set()
-                try:
-                    await self.look(keys)
-                except BaseException:
-                    self._stirred |= keys
-                    raise
-        finally:
-            self._looking = False
+        while self._stirred:
+            keys, self._stirred = self._stirred, set()
+            try:
+                await self.look(keys)
+            except BaseException:
+                self._stirred |= keys
+                raise
 
     async def _in_a_circle(self, child: ExecutionSummary) -> bool:
         """Whether a child that waits for its playbook's limit might wait for its own callers.

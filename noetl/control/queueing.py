@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from noetl.control.deeds import Deeds
 from noetl.control.lines import Lines
-from noetl.errors import StoreUnavailable
 from noetl.ports import QueuedRun, RunQueue
 
 
@@ -19,15 +18,12 @@ class Queueing:
         self._deeds = deeds
         self._executions: set[str] = set()  # that have had runs in the queue
         self._waiting: list[QueuedRun] = []  # on their way there
-        self._putting = False
 
     def put(self, execution_id: str, runs: Sequence[QueuedRun]) -> None:
         """Let these runs of an execution wait for a worker, or in the line of a limit."""
         self._executions.add(execution_id)
         self._waiting += runs
-        if not self._putting:
-            self._putting = True
-            self._deeds.insist("queueing runs", self._put_waiting)
+        self._deeds.insist_once("queueing runs", self._put_waiting)
 
     def has_ended(self, execution_id: str) -> None:
         """Nothing of this execution waits any more."""
@@ -37,15 +33,8 @@ class Queueing:
 
     async def _put_waiting(self) -> None:
         """Put what became due since the last put, of all executions together."""
-        try:
-            while runs := list(self._waiting):
-                await self._queue.put(runs)
-                del self._waiting[: len(runs)]
-                if self._lines.most:  # room may have been made before they stood in line
-                    self._lines.stir({run.limit for run in runs if run.limit is not None})
-        except StoreUnavailable:
-            raise  # this deed is tried again, and puts what comes meanwhile as well
-        except BaseException:
-            self._putting = False
-            raise
-        self._putting = False
+        while runs := list(self._waiting):
+            await self._queue.put(runs)
+            del self._waiting[: len(runs)]
+            if self._lines.most:  # room may have been made before they stood in line
+                self._lines.stir({run.limit for run in runs if run.limit is not None})

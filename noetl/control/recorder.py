@@ -106,11 +106,11 @@ def decoded(data: bytes, content_type: str) -> Any:
             raise PayloadUnavailable(
                 f"a stored payload is not the JSON it should be: {problem}", kind="ref.corrupt"
             ) from None
-    from noetl.drivers import tables
+    from noetl.drivers import formats, table_files
 
-    format = tables.format_of(content_type=kind)
-    if format in tables.TABULAR:
-        return tables.decode(data, format)
+    format = formats.format_of(content_type=kind)
+    if format in formats.TABULAR:
+        return table_files.decode(data, format)
     if kind.startswith("text/"):
         return data.decode(errors="replace")
     raise PayloadUnavailable(

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from noetl.drivers.tables import TABULAR, encode_value, format_of
+from noetl.drivers.formats import TABULAR, format_of
+from noetl.drivers.table_files import encode_value
 from noetl.drivers.values import jsonable
 from noetl.errors import PayloadUnavailable
 from noetl.model.reference import Reference

@@ -16,6 +16,7 @@ from noetl.drivers import duck_files, objects
 from noetl.drivers import duckdb as driver
 from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.duckdb import attach_statement, batches, explain
+from noetl.drivers.formats import format_of
 from noetl.drivers.specs import DUCKDB_NULLS
 from noetl.drivers.sql import ParameterError, bind, bind_sets, quote_column, steers_transaction
 from noetl.drivers.sqltask import (
@@ -30,7 +31,8 @@ from noetl.drivers.sqltask import (
     limits_of,
     statements_of,
 )
-from noetl.drivers.tables import arrow_reader, batch_of_mappings, format_of, inferred_schema, rows_of
+from noetl.drivers.table_files import arrow_reader
+from noetl.drivers.tables import batch_of_mappings, inferred_schema, rows_of
 from noetl.drivers.threads import in_thread
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.model.outcome import Outcome, error

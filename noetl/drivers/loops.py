@@ -7,18 +7,23 @@ playbook does without.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
+GARBAGE = (50_000, 20, 20)  # objects between two searches for garbage, and how much rarer the thorough ones are
 TURN = 0.0005  # seconds that a thread computes while another one waits
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Like `asyncio.run`, on the faster loop where there is one."""
+    import asyncio
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main)
 
@@ -31,7 +36,7 @@ def settle() -> None:
     several times before it is answered."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(*GARBAGE)
     sys.setswitchinterval(TURN)
 
 

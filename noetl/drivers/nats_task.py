@@ -10,8 +10,8 @@ import nats
 from msgspec import DecodeError
 from nats.js.errors import BucketNotFoundError, NoKeysError
 
+from noetl.drivers import formats, table_files
 from noetl.drivers import nats as driver
-from noetl.drivers import tables
 from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.content import (
     INLINE_BYTES,
@@ -204,12 +204,12 @@ class _Task:
         if flag(self._given("create"), False) and await objects.find(name) is not None:
             return _failed("client_error", f"{self.what}: the object {name} exists already, and `create` was asked for")
         reference = reference_in(self._given("ref")) or reference_in(data)
-        format = tables.format_of(given=self._given("format"), path=name)
+        format = formats.format_of(given=self._given("format"), path=name)
         if reference is not None:
             check_format(reference, format, name)
             blocks: Any = self.call.host.open_result(reference)
         elif data is not None:
-            said = format if format in tables.TABULAR or self._given("format") else None
+            said = format if format in formats.TABULAR or self._given("format") else None
             blocks = blocks_of(encoded(data, said, name) if said else message_bytes(data))
         elif file:
             blocks = file_blocks(self.call.host.resolve_path(str(file)))
@@ -228,14 +228,14 @@ class _Task:
             path = self.call.host.resolve_path(str(file))
             size = await save(objects.read(info), path)
             return ok({"name": name, "file": path, "bytes": size}, nats=dict(NATS_NULLS))
-        format = tables.format_of(given=self._given("format"), path=name)
+        format = formats.format_of(given=self._given("format"), path=name)
         inline = int(self.call.spec.get("inline_bytes") or INLINE_BYTES)
-        content = await kept_or_stored(self.call, objects.read(info), tables.CONTENT_TYPES[format], inline=inline)
+        content = await kept_or_stored(self.call, objects.read(info), formats.CONTENT_TYPES[format], inline=inline)
         if not isinstance(content, bytes):
             return Outcome(status="ok", ref=content, helpers={"nats": dict(NATS_NULLS)})
         if len(content) != info.size:
             return _failed("ref.corrupt", f"{self.what}: {len(content)} of {info.size} bytes of {name} are there")
-        value = message_value(content) if format == "bytes" else tables.decode(content, format, path=name)
+        value = message_value(content) if format == "bytes" else table_files.decode(content, format, path=name)
         return ok(value, nats=dict(NATS_NULLS))
 
     async def _object_delete(self) -> Outcome:

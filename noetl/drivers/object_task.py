@@ -10,7 +10,7 @@ from typing import Any
 import obstore
 from msgspec import DecodeError
 
-from noetl.drivers import objects, tables
+from noetl.drivers import formats, objects, table_files
 from noetl.drivers.auth import BadAuth, fields_of
 from noetl.drivers.content import (
     INLINE_BYTES,
@@ -125,7 +125,7 @@ class _Task:
         call = self.call
         data, file = self._given("data"), self._given("file")
         reference = reference_in(self._given("ref")) or reference_in(data)
-        format = tables.format_of(given=self._given("format"), path=place.key, default=natural_format(data))
+        format = formats.format_of(given=self._given("format"), path=place.key, default=natural_format(data))
         content_type = str(self._given("content_type") or "")
         if reference is not None:
             check_format(reference, format, place.key)
@@ -140,7 +140,7 @@ class _Task:
         counted = _Counted(blocks, call)
         answer = await objects.upload(
             store, place.key, counted.blocks(),
-            content_type=content_type or tables.CONTENT_TYPES[format], create=flag(self._given("create"), False),
+            content_type=content_type or formats.CONTENT_TYPES[format], create=flag(self._given("create"), False),
         )  # fmt: skip
         known = {"uri": place.url, "size": counted.size, "etag": answer.get("e_tag")}
         return ok(
@@ -156,16 +156,16 @@ class _Task:
             path = call.host.resolve_path(str(file))
             size = await save(payload.stream(), path)
             return ok({"file": path, "bytes": size, "uri": place.url}, object=helper)
-        format = tables.format_of(given=self._given("format"), content_type=payload.content_type, path=place.key)
+        format = formats.format_of(given=self._given("format"), content_type=payload.content_type, path=place.key)
         part = self._part()
         if not part.is_all:
             most = int(call.spec.get("max_bytes") or MOST_BYTES)
             return ok(await take(payload, format, part, most=most, verify=False, path=place.key), object=helper)
         inline = int(call.spec.get("inline_bytes") or INLINE_BYTES)
-        content = await kept_or_stored(call, payload.stream(), tables.CONTENT_TYPES[format], inline=inline)
+        content = await kept_or_stored(call, payload.stream(), formats.CONTENT_TYPES[format], inline=inline)
         if not isinstance(content, bytes):
             return Outcome(status="ok", ref=content, helpers={"object": helper})
-        value = tables.decode(content, format, path=place.key)
+        value = table_files.decode(content, format, path=place.key)
         if isinstance(value, bytes):
             value = base64.b64encode(value).decode()
         return ok(value, object=helper)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from noetl.drivers import tables
+from noetl.drivers import table_files, tables
 from noetl.drivers.jsonstream import JsonStream
 
 WHOLE = 8 * 1024 * 1024  # smaller payloads are simply decoded
@@ -225,9 +225,9 @@ async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGen
         if pending.strip("\r\n"):
             cells = next(csv.reader(io.StringIO(pending, newline=""), delimiter=delimiter))
             if names is None:
-                names = tables.csv_names(cells)
+                names = table_files.csv_names(cells)
             else:
-                yield tables.csv_row(names, cells), len(pending)
+                yield table_files.csv_row(names, cells), len(pending)
         pending = ""
     if pending:
         raise msgspec.DecodeError("CSV is malformed: a quoted field does not end")
@@ -260,7 +260,7 @@ def _shaped(rows: list[Any], columns: Sequence[str], part: Part) -> Any:
     if part.path:
         name = str(part.select)
         return [row[name] for row in rows]
-    return tables.as_table(rows, columns)
+    return table_files.as_table(rows, columns)
 
 
 # ── Parquet and Arrow ───────────────────────────────────────────────────────────────────
@@ -283,7 +283,7 @@ def _parquet(file: Any, part: Part, most: int) -> Any:
 
 
 def _arrow(file: Any, part: Part, most: int) -> Any:
-    reader = tables.arrow_reader(file)
+    reader = table_files.arrow_reader(file)
     names = reader.schema.names
     wanted = _known(_wanted(part), names)
     batches = (batch.select(wanted) if wanted else batch for batch in reader)

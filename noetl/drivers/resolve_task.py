@@ -11,9 +11,10 @@ from msgspec import DecodeError, to_builtins
 from noetl.drivers import objects
 from noetl.drivers.auth import fields_of
 from noetl.drivers.content import blocks_of, natural_format, reference_in
+from noetl.drivers.formats import CONTENT_TYPES, format_of
 from noetl.drivers.reading import NotThere, Part, TooLarge, take
 from noetl.drivers.specs import MOST_BYTES
-from noetl.drivers.tables import CONTENT_TYPES, encode_value, format_of
+from noetl.drivers.table_files import encode_value
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.model.outcome import Outcome, error
 from noetl.model.reference import Reference

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, json, structs, to_builtins
 
-from noetl.drivers import tables
+from noetl.drivers import formats, table_files
 from noetl.drivers.specs import COMMAND, INLINE_BYTES, INLINE_ROWS
 from noetl.drivers.sql import Dialect, split, takes_sets
 from noetl.expr.views import KEYS
@@ -142,12 +142,12 @@ class Limits(NamedTuple):
 def limits_of(spec: Mapping[str, Any]) -> Limits:
     """The limits a task's spec asks for."""
     try:
-        format = tables.format_of(given=spec.get("result_format") or "parquet")
+        format = formats.format_of(given=spec.get("result_format") or "parquet")
         rows, size = int(spec.get("inline_rows") or INLINE_ROWS), int(spec.get("inline_bytes") or INLINE_BYTES)
     except (TypeError, ValueError) as wrong:
         raise BadInput(f"spec: {wrong}") from None
-    if format not in tables.TABULAR:
-        raise BadInput(f"spec.result_format: {format!r} is no table's: use {', '.join(tables.TABULAR)}")
+    if format not in formats.TABULAR:
+        raise BadInput(f"spec.result_format: {format!r} is no table's: use {', '.join(formats.TABULAR)}")
     return Limits(rows, size, format)
 
 
@@ -171,7 +171,7 @@ async def collect(host: Host, chunks: AsyncGenerator[Chunk, None], limits: Limit
 async def _stored(host: Host, held: list[Chunk], chunks: AsyncIterator[Chunk], format: str) -> Result:
     count = 0
     columns = tuple(held[0].columns)
-    content_type = tables.CONTENT_TYPES[format]
+    content_type = formats.CONTENT_TYPES[format]
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         nonlocal count
@@ -193,8 +193,8 @@ async def _stored(host: Host, held: list[Chunk], chunks: AsyncIterator[Chunk], f
 
 def _encoder(format: str, chunk: Chunk) -> Any:
     if format in ("jsonl", "csv"):
-        return tables.row_encoder(format, chunk.columns)
-    return tables.encoder(format, _batch(chunk).schema)
+        return table_files.row_encoder(format, chunk.columns)
+    return table_files.encoder(format, _batch(chunk).schema)
 
 
 def _batch(chunk: Chunk) -> Any:

@@ -140,19 +140,23 @@ class Net:
         return name in self._endless
 
     def _without_end(self) -> set[str]:
-        onward = {
-            name: [arc.target for arc in step.router.arcs]
-            for name, step in self.steps.items()
-            if any(arc.when is None for arc in step.router.arcs)
-            and not step.admission.rules
-            and not step.admission.once
-        }
-        while True:
-            ended = [name for name, targets in onward.items() if not all(target in onward for target in targets)]
-            if not ended:
-                return set(onward)
-            for name in ended:
-                del onward[name]
+        """All steps but those where a token may stay or end, and those from which arcs lead to such a step."""
+        sources: dict[str, list[str]] = {}
+        ended: list[str] = []
+        for name, step in self.steps.items():
+            arcs, gate = step.router.arcs, step.admission
+            if gate.rules or gate.once or all(arc.when is not None for arc in arcs):
+                ended.append(name)
+            for arc in arcs:
+                sources.setdefault(arc.target, []).append(name)
+        ended += sources.keys() - self.steps.keys()
+        left = set(self.steps) - set(ended)
+        while ended:
+            for source in sources.get(ended.pop(), ()):
+                if source in left:
+                    left.discard(source)
+                    ended.append(source)
+        return left
 
     def needs(self, name: str) -> tuple[str, ...]:
         """What a run of a step takes a slot of while a worker holds it: its pool, and the credentials it names."""

@@ -204,8 +204,8 @@ class Payloads:
         content_type = reference.meta.content_type.partition(";")[0].strip().lower()
         if content_type == JSON:
             return msgspec.json.decode(b"".join([chunk async for chunk in self._results.open(reference)]))
+        from noetl.drivers.formats import format_of
         from noetl.drivers.reading import Part, TooLarge, take
-        from noetl.drivers.tables import format_of
 
         try:
             return await take(

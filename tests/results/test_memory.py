@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.streaming import SERVER
+from bench.answering import answering
 
 ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 80
@@ -20,12 +20,8 @@ MEGABYTES = 80
 @pytest.fixture(scope="module")
 def body() -> Iterator[str]:
     """The address of a body of any size."""
-    api = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
-    assert api.stdout is not None
-    yield f"http://127.0.0.1:{api.stdout.readline().strip()}"
-    api.stdout.close()
-    api.kill()
-    api.wait()
+    with answering() as url:
+        yield url
 
 
 @pytest.mark.parametrize("kind", ["blob", "sqlite", "postgres", "s3", "nats"])

@@ -13,8 +13,9 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from noetl.drivers.formats import CONTENT_TYPES
 from noetl.drivers.lifetime import close_shared
-from noetl.drivers.tables import CONTENT_TYPES, encode_rows
+from noetl.drivers.table_files import encode_rows
 from noetl.model.outcome import Outcome
 from noetl.model.tool import Timeout
 from noetl.testing.tools import ToolHost, run_tool, tool_call

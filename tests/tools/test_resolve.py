@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from noetl.backends.results import open_store
+from noetl.drivers.formats import CONTENT_TYPES
 from noetl.drivers.lifetime import close_shared
-from noetl.drivers.tables import CONTENT_TYPES, encode_rows
+from noetl.drivers.table_files import encode_rows
 from noetl.model.outcome import Outcome
 from noetl.model.reference import Reference
 from noetl.testing.tools import ToolHost, run_tool, tool_call

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from work_link import Bench, MemoryResults
 
-from noetl.drivers import tables
+from noetl.drivers import formats, table_files
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.model.events import IterationDone, StepDone, TaskDone
 from noetl.model.outcome import Outcome, ok
@@ -170,10 +170,10 @@ def test_words_around_the_data_are_bounded_too():
 def test_a_table_that_a_tool_stored_reads_as_the_sql_tools_give_it(format):
     async def act(call):
         async def chunks():
-            yield tables.encode_rows([{"id": 1, "t": "s3cretpw"}, {"id": 2, "t": "b"}], format)
+            yield table_files.encode_rows([{"id": 1, "t": "s3cretpw"}, {"id": 2, "t": "b"}], format)
 
         await call.host.credential("db")
-        reference = await call.host.put_result(chunks(), content_type=tables.CONTENT_TYPES[format], rows=2)
+        reference = await call.host.put_result(chunks(), content_type=formats.CONTENT_TYPES[format], rows=2)
         return Outcome(status="ok", ref=reference)
 
     text = """

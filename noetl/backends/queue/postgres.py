@@ -15,7 +15,7 @@ import msgspec
 
 from noetl.drivers.postgres_database import PostgresDatabase
 from noetl.model.work import Claim
-from noetl.ports import LineDepth, PoolDepth, QueuedRun
+from noetl.ports import MOST_WEIGHT, LineDepth, PoolDepth, QueuedRun
 
 SCHEMA = (
     """
@@ -44,7 +44,6 @@ CHANNEL = "noetl_queue"
 POLL_SECONDS = 0.5  # how soon a run is found of which nobody told us
 
 TURN = 60  # between two runs of an execution that weighs 1
-MOST_WEIGHT = 60
 
 _PUT = f"""
     INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn)

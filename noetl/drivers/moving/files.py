@@ -15,7 +15,7 @@ from typing import Any
 
 from duckdb import BinderException, InvalidInputException
 
-from noetl.drivers import duck_files, duckdb, objects, reading, tables
+from noetl.drivers import duck_files, duckdb, formats, objects, reading, table_files, tables
 from noetl.drivers.auth import fields_of
 from noetl.drivers.content import file_blocks, save
 from noetl.drivers.moving.rows import JSONS, NUMERICS, word_type
@@ -48,7 +48,7 @@ class ObjectSource:
             return
         store = objects.store_of(place, known, connect=self._call.timeout.connect, total=self._call.timeout.total)
         payload = await objects.payload_of(store, place.key)
-        format = tables.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
+        format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
         if format in ("parquet", "arrow"):
             ranged = ranged_batches(payload, format)
             async with aclosing(ranged):
@@ -64,7 +64,7 @@ class ObjectSource:
                     yield batch
 
     async def _local(self, path: str, format: str | None = None) -> AsyncGenerator[Any, None]:
-        format = format or tables.format_of(given=self._fields.get("format"), path=path.rstrip("*"))
+        format = format or formats.format_of(given=self._fields.get("format"), path=path.rstrip("*"))
         if not any(mark in path for mark in "*?[") and not await asyncio.to_thread(Path(path).exists):
             raise FileNotFoundError(2, "there is no such file", path)
         stream = file_batches(path, format, self._path, self._fields.get("types"))
@@ -173,7 +173,7 @@ async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerato
             opened = await in_thread(lambda: pq.ParquetFile(file))
             batches, schema = opened.iter_batches(batch_size=ROWS), opened.schema_arrow
         else:
-            reader = await in_thread(lambda: tables.arrow_reader(file))
+            reader = await in_thread(lambda: table_files.arrow_reader(file))
             batches, schema = iter(reader), reader.schema
         seen = False
         while (batch := await in_thread(lambda: next(batches, None))) is not None:
@@ -218,7 +218,7 @@ class ReferenceSource:
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows; the payload is verified before the first of them is given."""
-        format = tables.format_of(content_type=self._reference.meta.content_type)
+        format = formats.format_of(content_type=self._reference.meta.content_type)
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
             await save(self._call.host.open_result(self._reference), local)

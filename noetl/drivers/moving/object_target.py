@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from noetl.drivers import objects, tables
+from noetl.drivers import formats, objects, table_files
 from noetl.drivers.auth import fields_of
 from noetl.drivers.content import blocks_of, encoded, natural_format, unfinished
 from noetl.drivers.moving.chunks import Chunk, reads
@@ -38,8 +38,8 @@ class ObjectTarget(Target):
         if is_late(self.plan.fields):
             return
         place, format = await self._place(self.plan.fields)
-        self._encoder = tables.encoder(format, schema, **_options(format, place.key))
-        self._out = await self._writer(place, tables.CONTENT_TYPES[format])
+        self._encoder = table_files.encoder(format, schema, **_options(format, place.key))
+        self._out = await self._writer(place, formats.CONTENT_TYPES[format])
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Add a chunk to the file, or write it as a file of its own."""
@@ -51,19 +51,19 @@ class ObjectTarget(Target):
         fields = self.templates.render(self.plan.fields, chunk=chunk.names(data=reads(self.plan.fields, "chunk.data")))
         place, format = await self._place(fields)
         data = await asyncio.to_thread(_whole, table, format, _options(format, place.key))
-        await self._put(place, tables.CONTENT_TYPES[format], data)
+        await self._put(place, formats.CONTENT_TYPES[format], data)
 
     async def take_own(self, data: Any) -> None:
         """Put what this target gets, as it is."""
         address = str(self.plan.fields["uri"])
         place = place_of(self.call, self.plan.fields, address, await self._known())
         given = self.plan.fields.get("format")
-        format = tables.format_of(given=given, path=address, default=natural_format(data))
+        format = formats.format_of(given=given, path=address, default=natural_format(data))
         try:
             content = await asyncio.to_thread(encoded, data, format, place.key)
         except ValueError as wrong:
             raise BadInput(f"{self.plan.label}: {wrong}") from None
-        await self._put(place, tables.CONTENT_TYPES[format], content)
+        await self._put(place, formats.CONTENT_TYPES[format], content)
         self.chunks = 1
 
     async def commit(self) -> None:
@@ -96,7 +96,7 @@ class ObjectTarget(Target):
         address = str(fields["uri"])
         known = await self._known()
         place = place_of(self.call, fields, address, known)
-        format = tables.format_of(given=fields.get("format"), path=address, default="parquet")
+        format = formats.format_of(given=fields.get("format"), path=address, default="parquet")
         if format in ("text", "bytes"):
             raise BadInput(
                 f"{self.plan.label}: rows are written as parquet, arrow, csv, json or jsonl, not as {format}"
@@ -128,7 +128,7 @@ def _options(format: str, key: str) -> dict[str, Any]:
 
 
 def _whole(table: Any, format: str, options: dict[str, Any]) -> bytes:
-    encoder = tables.encoder(format, table.schema, **options)
+    encoder = table_files.encoder(format, table.schema, **options)
     return b"".join([encoder.write(batch) for batch in table.to_batches()]) + encoder.close()
 
 

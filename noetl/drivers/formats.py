@@ -1,0 +1,69 @@
+"""Formats of content: their names, their content types, and how one is told from what is known of a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JSON = "application/json"
+JSONL = "application/x-ndjson"
+CSV = "text/csv"
+TEXT = "text/plain"
+PARQUET = "application/vnd.apache.parquet"
+ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
+
+CONTENT_TYPES = {
+    "json": JSON,
+    "jsonl": JSONL,
+    "csv": CSV,
+    "text": TEXT,
+    "parquet": PARQUET,
+    "arrow": ARROW,
+    "bytes": BYTES,
+}
+TABULAR = ("jsonl", "csv", "parquet", "arrow")
+_BY_TYPE = {
+    JSON: "json", "text/json": "json",
+    JSONL: "jsonl", "application/jsonl": "jsonl", "application/json-lines": "jsonl", "application/jsonlines": "jsonl",
+    CSV: "csv", "application/csv": "csv", PARQUET: "parquet", "application/x-parquet": "parquet", ARROW: "arrow",
+    "application/vnd.apache.arrow.file": "arrow",
+}  # fmt: skip
+_BY_ENDING = {
+    "json": "json", "geojson": "json", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "tsv": "csv",
+    "parquet": "parquet", "pq": "parquet", "arrow": "arrow", "arrows": "arrow", "feather": "arrow",
+    "txt": "text", "md": "text", "sql": "text", "html": "text", "xml": "text", "yaml": "text", "yml": "text",
+    "log": "text",
+}  # fmt: skip
+_ALIASES = {
+    "ndjson": "jsonl",
+    "json_lines": "jsonl",
+    "jsonlines": "jsonl",
+    "binary": "bytes",
+    "raw": "bytes",
+    "txt": "text",
+}
+FORMATS = tuple(CONTENT_TYPES)
+
+
+def format_of(
+    *, given: Any = None, content_type: str | None = None, path: str | None = None, default: str = "bytes"
+) -> str:
+    """The format somebody names, else that of a content type, else that of a file's ending."""
+    if given not in (None, "", "auto"):
+        named = _ALIASES.get(str(given).lower(), str(given).lower())
+        if named not in CONTENT_TYPES:
+            raise ValueError(f"format {given!r} is not one of {', '.join(FORMATS)}")
+        return named
+    if content_type:
+        bare = content_type.partition(";")[0].strip().lower()
+        if bare in _BY_TYPE:
+            return _BY_TYPE[bare]
+        if bare.endswith("+json"):
+            return "json"
+        if bare.startswith("text/"):
+            return "text"
+    if path:
+        ending = path.rpartition(".")[2].lower()
+        if ending in _BY_ENDING:
+            return _BY_ENDING[ending]
+    return default
