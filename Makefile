@@ -40,7 +40,7 @@ run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 
 test: $(DEV_ENV) $(UI_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
 	@.ci/browser
-	@$(PY) -m pytest -n $(JOBS) --dist loadgroup || { \
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder || { \
 	  code=$$?; [ $$code -eq 1 ] || exit $$code; \
 	  echo "== what failed beside others is tried once more, alone ==" >&2; \
 	  $(PY) -m pytest --last-failed --last-failed-no-failures none; }

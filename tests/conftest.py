@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from noetl.testing import services
+
+LONG = ("ui", "testing", "cli", "chaos", "e2e")  # rooms of files that take tens of seconds, longest first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files are dealt out to the processes of a run, in this order: the many short ones even out its end."""
+    here = Path(__file__).parent
+    rank = {room: number for number, room in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
 
 
 def _key() -> str:

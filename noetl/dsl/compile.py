@@ -111,8 +111,9 @@ def _collector_resting() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_count()[0] > _MANY and not gc.get_freeze_count():
+            if gc.get_count()[0] > max(_MANY, gc.get_threshold()[0]) and not gc.get_freeze_count():
                 # What is new goes straight to the old generation; else enabling would look through all of it at once.
+                # (Whether anything is frozen is asked last: the answer counts it all.)
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -1,6 +1,8 @@
 """The harness: figures from samples, both sides of a workload, the page and its plot."""
 
 import asyncio
+import gc
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -32,7 +34,17 @@ def test_a_micro_module_is_measured_as_often_as_asked():
     assert made.rss_mb > 1
 
 
-def test_both_sides_of_a_workload_are_measured_in_one_run(tmp_path):
+@pytest.fixture
+def unsettled():
+    """What a warm workload sets up for its process ends with the test."""
+    thresholds, turn = gc.get_threshold(), sys.getswitchinterval()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    sys.setswitchinterval(turn)
+
+
+def test_both_sides_of_a_workload_are_measured_in_one_run(tmp_path, unsettled):
     (case, *_) = workloads.cases("w1", quick=True)
     figures = asyncio.run(workloads.measure_case(replace(case, repeats=3), tmp_path, 2))
     assert [(each.engine, each.metric, each.n, each.unit) for each in figures] == [

@@ -16,8 +16,6 @@ from noetl.drivers.services import free_port
 from tests.api.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 EXAMPLE = ROOT / "examples" / "quickstart"
 
 

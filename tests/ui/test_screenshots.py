@@ -12,8 +12,6 @@ import pytest
 from tests.api.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

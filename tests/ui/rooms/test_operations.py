@@ -14,8 +14,6 @@ from tests.ui.browsing import Tab
 
 Opened = Callable[..., Tab]
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 NOOP = """\
 apiVersion: noetl.io/v2
 kind: Playbook
@@ -54,17 +52,22 @@ def test_the_overview_says_that_all_is_well_and_who_is_missing(opened: Opened, c
 def test_health_says_why_no_progress_is_possible(opened: Opened):
     tab = opened("/operations")
     health = tab.page.get_by_label("Health")
+    tab.page.clock.install()
+    tab.page.reload()
     expect(health).to_contain_text("Healthy")
     tab.forgiven = ("503", "ERR_FAILED")
     reasons = {"ready": False, "problems": ["the event store: the disk is full"], "warnings": []}
     tab.page.route("**/readyz", lambda route: route.fulfill(status=503, json=reasons))
+    tab.page.clock.fast_forward(5000)
     expect(health).to_contain_text("No progress is possible")
     expect(health).to_contain_text("the disk is full")
     tab.page.unroute("**/readyz")
     tab.page.route("**/*", lambda route: route.abort())
+    tab.page.clock.fast_forward(5000)
     expect(health).to_contain_text("the server does not answer")
     expect(tab.page.get_by_role("img", name=re.compile("^Queue"))).to_be_visible()  # what was known stays
     tab.page.unroute("**/*")
+    tab.page.clock.fast_forward(5000)
     expect(health).to_contain_text("Healthy")
 
 

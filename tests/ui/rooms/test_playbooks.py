@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from noetl.api.access import Tokens
 from noetl.drivers.services import free_port
@@ -17,8 +17,6 @@ from tests.api.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 Opened = Callable[..., Tab]
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 WRONG = """\
 apiVersion: noetl.io/v2
@@ -157,6 +155,20 @@ def test_completion_and_hover_come_from_the_grammar(opened: Opened):
     expect(page.locator(".cm-activeLine")).to_have_text("        when: ")
     page.locator(".cm-line", has_text="workflow").get_by_text("workflow").hover()
     expect(page.locator(".meaning")).to_contain_text("The steps.")
+
+
+def test_what_hover_told_of_a_text_that_is_gone_is_not_shown(opened: Opened):
+    page = opened("/playbooks?new=1").page
+    write(page, WRONG)
+    held: list[Route] = []
+    page.route("**/api/hover", lambda route: held.append(route))
+    with page.expect_request("**/api/hover"):
+        page.locator(".cm-line", has_text="workflow").get_by_text("workflow").hover()
+    write(page, "# new")
+    with page.expect_response("**/api/hover"):
+        held[0].continue_()
+    expect(page.locator(".findings li").first).to_be_visible()
+    expect(page.locator(".meaning")).to_have_count(0)
 
 
 def test_what_is_typed_fast_is_kept_as_it_was_typed(opened: Opened):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -18,8 +18,6 @@ from tests.ui.browsing import ROOT, Tab
 
 Opened = Callable[..., Tab]
 Picture = Callable[[Tab, str], None]
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 EXAMPLES = ("hello", "fan_out_and_join", "best_effort", "workbook", "quickstart/playbook")
 
@@ -40,7 +38,7 @@ FAILING = WAITING.replace("nightly", "broken").replace("time.sleep(1.5)", "raise
 
 
 @pytest.fixture(scope="module")
-def furnished(cluster: Cluster) -> Cluster:
+def furnished(cluster: Cluster) -> Iterator[Cluster]:
     """A server with playbooks, versions and schedules on it."""
     for name in EXAMPLES:
         text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -57,7 +55,9 @@ def furnished(cluster: Cluster) -> Cluster:
     ):
         assert cluster.ask("POST", "/api/schedules", {"path": path, "cron": cron, "tz": tz})[0] == 201
     assert cluster.ask("POST", "/api/schedules/examples-hello/pause")[0] == 200
-    return cluster
+    yield cluster
+    for left in cluster.ask("GET", "/api/executions?status=running")[1]["items"]:
+        cluster.ask("POST", f"/api/executions/{left['execution_id']}/cancel")
 
 
 def test_the_catalogue_and_the_form(opened: Opened, furnished: Cluster, picture: Picture):

@@ -206,9 +206,10 @@ interface Meaning {
 }
 
 async function meaning(view: EditorView, at: number): Promise<Tooltip | null> {
-  const found = (await ask<{ hover: Meaning | null }>("/api/hover", view.state, at))?.hover;
-  if (!found) return null;
-  const line = view.state.doc.lineAt(at);
+  const asked = view.state;
+  const found = (await ask<{ hover: Meaning | null }>("/api/hover", asked, at))?.hover;
+  if (!found || view.state.doc !== asked.doc) return null; // typed meanwhile: the place may be another, or gone
+  const line = asked.doc.lineAt(at);
   return {
     pos: line.from + found.column - 1,
     end: line.from + found.end_column - 1,
