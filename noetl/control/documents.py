@@ -40,14 +40,16 @@ class Row(msgspec.Struct, gc=False):
 def row_of(summary: ExecutionSummary) -> Row:
     """An execution as a row."""
     began, ended = summary.started_at, summary.ended_at
+    start = datetime.fromtimestamp(began, UTC)
+    end = datetime.fromtimestamp(ended, UTC) if ended is not None else None
     return Row(
         summary.execution_id,
         summary.path,
         summary.version,
         summary.status,
-        _moment(began),
-        _moment(ended) if ended is not None else None,
-        round(1000 * (ended - began), 3) if ended is not None else None,
+        start if start.microsecond else instant(began),  # encoded, a whole second would lose its zeros
+        end if end is None or end.microsecond else when(ended),
+        int((ended - began) * 1e6 + 0.5) / 1000 if ended is not None else None,
         summary.error,
         summary.parent,
         summary.playbook,
@@ -55,12 +57,6 @@ def row_of(summary: ExecutionSummary) -> Row:
         summary.steps_running,
         summary.seq,
     )
-
-
-def _moment(at: float) -> datetime | str:
-    """What is encoded as `when(at)`: a whole second would lose its zeros."""
-    moment = datetime.fromtimestamp(at, UTC)
-    return moment if moment.microsecond else instant(at)
 
 
 def summary_document(summary: ExecutionSummary) -> dict[str, Any]:

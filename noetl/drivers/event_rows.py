@@ -23,7 +23,7 @@ FINAL = frozenset({"success", "failed", "cancelled"})
 
 encode_json = msgspec.json.Encoder().encode
 _decode_rows = msgspec.json.Decoder(list[tuple[float, str, int, int | None, msgspec.Raw]]).decode
-_decode_summary = msgspec.json.Decoder(ExecutionSummary).decode
+decode_summary = msgspec.json.Decoder(ExecutionSummary).decode
 
 
 _preparing = threading.Lock()
@@ -164,7 +164,7 @@ def one_summary(row: tuple[int, int, str, str, bytes, int] | None) -> ExecutionS
     number, seq, _, _, data, crc = row
     if not intact(crc, number, seq, data):
         raise CorruptLog(f"execution {number}: its summary is damaged; restore it from a backup")
-    return _decode_summary(data)
+    return decode_summary(data)
 
 
 def listed_summary(row: tuple[int, int, str, str, bytes, int]) -> ExecutionSummary:

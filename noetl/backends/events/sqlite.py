@@ -19,6 +19,7 @@ from noetl.drivers.event_rows import (
     check_complete,
     checksum,
     decode_log,
+    decode_summary,
     encode_append,
     encode_json,
     has_expired,
@@ -115,10 +116,8 @@ class SqliteEventStore:
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """Newest first, one page. A damaged row is shown as such, so that the others are."""
         clauses, values = _clauses(where)
-        query = f"{_SELECT} {'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"
-        return await self._file.read(
-            lambda db: [listed_summary(row) for row in db.execute(query, (*values, where.limit))]
-        )
+        query = f"{'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"
+        return await self._file.read(lambda db: _listed(db, query, (*values, where.limit)))
 
     async def unfinished(self) -> list[str]:
         """Ids of executions that have not reached playbook.processed, oldest first."""
@@ -284,6 +283,16 @@ def _drop_job(numbers: Sequence[int]) -> Callable[[sqlite3.Connection], None]:
 
 
 _SELECT = "SELECT id, seq, status, path, data, crc FROM executions"
+
+
+def _listed(db: sqlite3.Connection, query: str, values: Sequence[object]) -> list[ExecutionSummary]:
+    """Rows by the thousand: only what is needed of them is read, and a damaged one is looked at again."""
+    return [
+        decode_summary(data)
+        if intact(crc, number, seq, data)
+        else listed_summary(db.execute(f"{_SELECT} WHERE id = ?", (number,)).fetchone())
+        for number, seq, data, crc in db.execute(f"SELECT id, seq, data, crc FROM executions {query}", values)
+    ]
 
 
 def _read(db: sqlite3.Connection, execution_id: str, number: int, after: int, limit: int | None) -> list[Recorded]:
