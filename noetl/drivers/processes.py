@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,8 @@ from noetl.drivers.lifetime import shared
 LINE_BYTES = 64 * 1024
 SLACK = 64 * 1024  # kept beyond the limit, so that masking sees what the cut goes through
 DRAIN_S = 0.25
+DRAIN_TIMES = 40
+TURN = 256  # lines that are handed on before others have their turn
 
 # Nothing of the worker's own environment reaches a program but what finds programs and files.
 INHERITED = (
@@ -99,7 +101,7 @@ async def run_program(
         # What still runs in the background holds the pipes open; it is ended, and then they close.
         await asyncio.wait(streams, timeout=DRAIN_S)
         group.kill(signal.SIGKILL)
-        await asyncio.wait(streams, timeout=DRAIN_S)
+        await _drained(streams, out, err)
     except asyncio.CancelledError:
         group.kill(signal.SIGTERM)
         shared(_Stopping, _Stopping).add(group.stop(grace))
@@ -108,6 +110,15 @@ async def run_program(
         for stream in streams:
             stream.cancel()
     return Ended(status, out.text(mask), err.text(mask), out.size, err.size, timed_out)
+
+
+async def _drained(streams: Collection[asyncio.Future[None]], *outputs: _Output) -> None:
+    """Read what the pipes still hold, as long as more comes, but not for ever: a process may have left the group."""
+    for _ in range(DRAIN_TIMES):
+        seen = [output.seen for output in outputs]
+        _, waiting = await asyncio.wait(streams, timeout=DRAIN_S)
+        if not waiting or seen == [output.seen for output in outputs]:
+            return
 
 
 class _Group:
@@ -128,6 +139,8 @@ class _Group:
 
     async def ended(self) -> int:
         """The exit status of the program, as soon as it has ended."""
+        if self.popen.poll() is not None:
+            return self.popen.returncode
         if not hasattr(os, "pidfd_open"):
             return await asyncio.to_thread(self.popen.wait)
         loop = asyncio.get_running_loop()
@@ -204,6 +217,7 @@ class _Output:
         self.most = most
         self.on_line = on_line
         self.size = 0
+        self.seen = 0  # grows as long as anything is done
         self.head = bytearray()
         self.tail = bytearray()
         self.line = b""
@@ -216,7 +230,10 @@ class _Output:
         try:
             while data := await reader.read(65536):
                 self.keep(data)
-                self.lines(data)
+                for count, line in enumerate(self.lines(data), 1):
+                    self.give(line)
+                    if count % TURN == 0:
+                        await asyncio.sleep(0)  # others have their turn, however much is printed
         finally:
             transport.close()
             if self.line and not self.skipping:
@@ -224,6 +241,7 @@ class _Output:
 
     def keep(self, data: bytes) -> None:
         self.size += len(data)
+        self.seen += 1
         room = self.most + SLACK - len(self.head)
         self.head += data[:room]
         if len(data) > room:
@@ -231,22 +249,21 @@ class _Output:
             if len(self.tail) > 2 * (self.most // 2 + SLACK):
                 del self.tail[: len(self.tail) - self.most // 2 - SLACK]
 
-    def lines(self, data: bytes) -> None:
-        if self.on_line is None:
-            return
-        *lines, self.line = (self.line + data).split(b"\n")
+    def lines(self, data: bytes) -> Iterator[bytes]:
+        """The lines that end here, as long as anybody wants them, and the beginning of one that is too long."""
+        *lines, rest = (self.line + data).split(b"\n") if self.on_line is not None else [b""]
+        self.line = rest
         for line in lines:
-            if not self.skipping:
-                self.give(line)
+            if not self.skipping and self.on_line is not None:
+                yield line
             self.skipping = False
-            if self.on_line is None:
-                return
         if len(self.line) > LINE_BYTES:
             if not self.skipping:
-                self.give(self.line)
+                yield self.line
             self.line, self.skipping = b"", True
 
     def give(self, line: bytes) -> None:
+        self.seen += 1
         if self.on_line is not None and not self.on_line(line.decode("utf-8", "replace").rstrip("\r"), self.stream):
             self.on_line = None
 

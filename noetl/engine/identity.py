@@ -26,12 +26,17 @@ def checksum(event: Event) -> int:
 
 def checksums_seen(run: Run) -> dict[str, int]:
     """Key and checksum of what was reported of a run under its current lease."""
-    if not run.latest:
-        return run.seen
-    seen = {**run.seen, **{key_of(event): checksum(event) for event in run.latest}}
+    return {**run.seen, **{key_of(event): checksum(event) for event in run.latest}} if run.latest else run.seen
+
+
+def settle(run: Run) -> None:
+    """Keep only checksums of what came last."""
+    seen = run.seen
+    for event in run.latest:
+        seen[key_of(event)] = checksum(event)
     while len(seen) > MAX_SEEN:
         del seen[next(iter(seen))]
-    return seen
+    run.latest = ()
 
 
 def checksum_of(record: StepRecord) -> int:

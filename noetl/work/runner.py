@@ -47,6 +47,7 @@ from noetl.work.masking import mask_event, mask_outcome
 from noetl.work.payloads import Payloads, is_parked
 from noetl.work.reporter import Outlet
 
+TURN = 8  # tasks of a run before others have their turn
 OPENING_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)
 PROGRESS_AFTER = 2.0  # seconds that a task runs before its progress is worth an event
 PROGRESS_EVERY = 5.0  # seconds between two of them
@@ -209,6 +210,7 @@ class Runner:
     async def _drive(self, job: Job) -> None:
         frame, outlet = job.frame, job.outlet
         pending: tuple[Event, ...] = ()
+        ran = 0
         while True:
             try:
                 action = next_action(frame)
@@ -223,6 +225,9 @@ class Runner:
                     outlet.queue(sent)
                 else:
                     await outlet.flush(sent)
+                ran += 1
+                if ran % TURN == 0:
+                    await asyncio.sleep(0)  # tasks that wait for nothing would keep all others waiting
                 outcome = await self._run_task(job, action, run)
                 pending = await self._apply(job, action.task, outcome, action.task_run_id)
             elif isinstance(action, Returned):

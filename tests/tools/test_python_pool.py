@@ -55,8 +55,8 @@ def test_it_grows_beyond_the_cores_when_calls_only_sleep():
 
 def test_many_short_calls_do_not_make_it_grow():
     async def check():
-        pool = PythonPool(cores=1, most=6, patience_s=0.2)
-        await asyncio.gather(*(pool.call(request("result = 1")) for _ in range(3000)))
+        pool = PythonPool(cores=1, most=6, patience_s=0.5)
+        await asyncio.gather(*(pool.call(request("result = 1")) for _ in range(3000)))  # longer than its patience
         assert len(pool._all) == 1
         await pool.close()
 

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from noetl.drivers.lifetime import close_shared
 from noetl.drivers.shell_binding import CannotBind, bind
 from noetl.expr.binding import Bound, bound_parts, compile_bound
 from noetl.testing.tools import ToolHost, tool_call
@@ -219,6 +221,30 @@ def test_lines_are_logged_as_they_come(shell, tmp_path):
     host = ToolHost(folder=tmp_path)
     shell("echo one; echo two >&2; printf 'no end'", host=host)
     assert ("stdout", "one") in host.lines and ("stderr", "two") in host.lines and ("stdout", "no end") in host.lines
+
+
+def test_others_have_their_turn_while_many_lines_come_and_none_is_lost(tmp_path):
+    turns: list[int] = []
+
+    class Listener(ToolHost):
+        def log(self, line, *, stream="stdout"):
+            turns.append(turn)
+            super().log(line, stream=stream)
+
+    turn = 0
+
+    async def check():
+        nonlocal turn
+        host = Listener(folder=tmp_path)
+        running = asyncio.ensure_future(load("shell")(tool_call("shell", {"command": "seq 30000"}, host=host)))
+        while not running.done():
+            turn += 1
+            await asyncio.sleep(0)
+        await close_shared()
+        return host.lines
+
+    assert asyncio.run(check()) == [("stdout", str(number)) for number in range(1, 30_001)]
+    assert max(Counter(turns).values()) < 2 * 256
 
 
 def test_long_output_keeps_its_beginning_and_its_end(shell):

@@ -73,6 +73,26 @@ def test_kinds_that_change_nothing_wait_for_no_disk():
     assert bench.link.story == ["report task.started,task.done,task.started,task.done,step.done"]
 
 
+def test_a_run_of_many_tasks_that_wait_for_nothing_lets_others_have_their_turn():
+    many = "\n".join(f"      - {{name: t{n}, kind: noop}}" for n in range(200))
+    bench = Bench(f"workflow:\n  - step: s\n    tool:\n{many}\n")
+    turns = []
+
+    async def noop(call):
+        if call.task in ("t0", "t199"):
+            turns.append(0)
+            asyncio.get_running_loop().call_soon(turn)
+        return ok()
+
+    def turn():
+        turns[-1] += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    bench.tools["noop"] = noop
+    bench.run()
+    assert turns[0] >= 200 / 8 - 1
+
+
 def test_a_long_first_task_is_seen_to_have_started():
     bench = Bench(TWO)
 

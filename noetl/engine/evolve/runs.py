@@ -6,7 +6,7 @@ from typing import Any
 
 from noetl.engine.evolve.steps import unlease
 from noetl.engine.evolve.table import applies
-from noetl.engine.identity import checksums_seen
+from noetl.engine.identity import settle
 from noetl.engine.state import Child, Run, State
 from noetl.model.events import (
     ChildFinished,
@@ -32,8 +32,7 @@ def _run_of(state: State, event: Any) -> Run | None:
 def _saw(run: Run, event: Event) -> None:
     """Remember what was reported last; what came before it is kept as a checksum."""
     if len(run.latest) == KEPT:
-        run.seen = checksums_seen(run)
-        run.latest = ()
+        settle(run)
     run.latest = (*run.latest, event)
 
 
