@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import signal
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -255,6 +257,19 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
                 asyncio.get_running_loop().call_later(settings.server_drain_seconds, leave)
             else:
                 super().handle_exit(sig, frame)
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Stopped in good order is no failure: a signal is not raised again afterwards, as uvicorn would."""
+            if threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
         async def shutdown(self, sockets: Any = None) -> None:
             server.stop_waiting()

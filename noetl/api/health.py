@@ -16,12 +16,14 @@ from noetl.api.work import Roster, workers_document
 router = APIRouter(tags=["health"])
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", summary="The process answers")
 async def healthz() -> Response:
     """Needs no token."""
     return answer({"status": "ok"})
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Progress is possible", responses={503: {"description": "and why not"}})
 async def readyz(request: Request) -> Response:
     """Not ready, with the reasons, when the store cannot be written, its tables are another version's, leases are not

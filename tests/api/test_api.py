@@ -88,6 +88,11 @@ def test_other_hosts_and_origins_are_refused(cluster: Cluster):
     assert cluster.ask("GET", "/healthz", headers={"Origin": cluster.url})[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_probe_may_ask_for_the_head_alone(cluster: Cluster, path: str):
+    assert cluster.ask("HEAD", path, token="") == (200, None)
+
+
 def test_the_same_key_starts_once(cluster: Cluster):
     headers = {"Idempotency-Key": "order-7"}
     first = cluster.ask("POST", "/api/execute", {"content": TWO_STEPS}, headers=headers)

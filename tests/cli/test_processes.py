@@ -61,6 +61,20 @@ def test_a_server_and_workers_live_in_the_background(noetl: Shell):
     assert json.loads(noetl("server", "status", "--json").stdout)["running"] is False
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_in_the_foreground_that_is_told_to_stop_ends_well(noetl: Shell, number: signal.Signals):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "noetl.clictl", "server", "start"], env=noetl.environ, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert "Ctrl-C stops it" in process.stderr.readline()
+    while noetl("server", "status").returncode != 0:
+        assert process.poll() is None
+    process.send_signal(number)
+    _, told = process.communicate(timeout=30)
+    assert (process.returncode, told) == (0, "")
+
+
 def test_a_server_that_cannot_come_up_says_why(noetl: Shell, tmp_path: Path):
     (tmp_path / "noetl.db").write_text("this is not a database, it is a letter to whoever opens it")
     started = noetl("server", "start", "--background")
