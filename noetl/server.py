@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -226,6 +227,9 @@ async def _can_open(settings: Settings) -> None:
 
 def serve(settings: Settings, sock: socket.socket | None = None) -> None:
     """Listen until a signal says stop, at the address of the settings; or at `sock`, taken by whoever started us."""
+    from noetl.drivers.loops import GARBAGE
+
+    gc.set_threshold(*GARBAGE)  # what is imported from here on stays
     import uvicorn
 
     asyncio.run(_can_open(settings))
