@@ -119,10 +119,13 @@ class Watch:
             sampler.join()
 
     def _children(self) -> float:
-        spent = 0.0
+        """What children have spent so far, those that have ended meanwhile included."""
+        ended = self._process.cpu_times()
+        spent: float = ended.children_user + ended.children_system
         for child in self._process.children(recursive=True):
             times = _quietly(child.cpu_times)
-            spent += times.user + times.system if times is not None else 0.0
+            if times is not None:
+                spent += times.user + times.system + times.children_user + times.children_system
         return spent
 
     def _sample(self, done: threading.Event) -> None:
