@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 from textwrap import dedent
 
 import msgspec
+import pytest
 from dsl_kinds import SPECS
 
 from noetl.dsl.compile import Compilation, compile_playbook, compile_steps
@@ -263,3 +265,20 @@ def test_errors_leave_no_playbook_and_are_told_all_at_once():
         ("unknown-step", 10, 26),
     ]
     assert result.diagnostics[0].hint == 'did you mean "workflow"?'
+
+
+def test_what_a_long_lived_process_has_frozen_is_not_counted_for_every_playbook(monkeypatch: pytest.MonkeyPatch):
+    asked: list[None] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(None) or 1)
+    steps = "".join(f"  - step: s{n}\n    tool: {{kind: noop}}\n" for n in range(300))
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700)
+        lowered(f"workflow:\n{steps}")
+        assert asked  # so many objects that a process with few of its own looks
+        asked.clear()
+        gc.set_threshold(1_000_000)
+        lowered(f"workflow:\n{steps}")
+        assert not asked
+    finally:
+        gc.set_threshold(*before)

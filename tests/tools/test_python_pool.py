@@ -55,9 +55,16 @@ def test_it_grows_beyond_the_cores_when_calls_only_sleep():
 
 def test_many_short_calls_do_not_make_it_grow():
     async def check():
-        pool = PythonPool(cores=1, most=6, patience_s=0.5)
-        await asyncio.gather(*(pool.call(request("result = 1")) for _ in range(3000)))  # longer than its patience
-        assert len(pool._all) == 1
+        pool = PythonPool(cores=1, most=6, patience_s=3600)
+        calls = asyncio.gather(*(pool.call(request("result = 1")) for _ in range(200)))
+        looked = 0
+        while not calls.done():
+            if pool._waiting and pool._ended > pool._ended_before:  # its patience is over, and a call has ended
+                pool._grow()
+                looked += 1
+            await asyncio.sleep(0)
+        await calls
+        assert looked > 10 and len(pool._all) == 1
         await pool.close()
 
     run(check())
