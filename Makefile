@@ -77,10 +77,10 @@ docs: $(DEV_ENV) ## write the generated reference pages
 	@$(PY) -m noetl.commands.reference docs/reference
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
-	@$(PY) -m noetl.testing.simulate --seeds 10000
+	@$(PY) -m tests.simulation --seeds 10000
 
 fuzz: $(DEV_ENV) ## send thousands of odd requests made from the OpenAPI document
-	@$(PY) -m tests.api.fuzz
+	@$(PY) -m tests.server.http.fuzz
 
 chaos: $(DEV_ENV) ## kill, stop and starve a real cluster; writes docs/reliability.md
 	@$(PY) -m chaos chaos

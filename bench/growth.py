@@ -18,11 +18,11 @@ from pathlib import Path
 
 from bench.figures import Figure, figure
 from bench.workloads import HEAD, chain, fan_out, run_one
-from noetl.control.requests import Submission
-from noetl.local import LocalEngine, open_local
-from noetl.model.events import PlaybookProcessed, StepDone
-from noetl.ports import ExecutionFilter
-from noetl.testing.event_store_suite import make_append
+from noetl.core.model.events import PlaybookProcessed, StepDone
+from noetl.embedded import LocalEngine, open_local
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.ports.events import ExecutionFilter
+from noetl.testing.conformance.event_store import make_append
 
 TAIL = 60  # steps after the loop that made the log long
 CURVES = {

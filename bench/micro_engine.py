@@ -8,11 +8,11 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from noetl.engine.advance import advance, begin, fold
-from noetl.engine.facts import ClaimAny, ReportMade, RequestMade
-from noetl.engine.snapshot import decode_state, encode_state
-from noetl.engine.state import State
-from noetl.model.events import (
+from noetl.core.engine.advance import advance, begin, fold
+from noetl.core.engine.commands import ClaimAny, ReportMade, RequestMade
+from noetl.core.engine.snapshot import decode_state, encode_state
+from noetl.core.engine.state import State
+from noetl.core.model.events import (
     ExecutionRequested,
     IterationDone,
     Recorded,
@@ -21,10 +21,10 @@ from noetl.model.events import (
     decode_body,
     encode_body,
 )
-from noetl.model.outcome import ok
-from noetl.model.playbook import Arc, Loop, Playbook, Router, Step, Task
-from noetl.model.position import Position
-from noetl.model.work import Report, RunOrder
+from noetl.core.model.outcome import ok
+from noetl.core.model.playbook import Arc, Loop, Playbook, Router, Step, Task
+from noetl.core.model.position import Position
+from noetl.core.model.work import Report, RunOrder
 
 Measured = tuple[str, float, str]  # name, value, unit
 
@@ -121,7 +121,7 @@ def play_loop(count: int, window: int, batch: int) -> tuple[State, list[Recorded
 
 
 def _answer(decision: Any, log: list[Recorded]) -> Any:
-    from noetl.model.reference import Reference, ReferenceMeta
+    from noetl.core.model.reference import Reference, ReferenceMeta
 
     while decision.needs:
         meta = ReferenceMeta("application/json", 1, "0")

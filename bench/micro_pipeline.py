@@ -9,21 +9,21 @@ from typing import Any
 
 import msgspec
 
-from noetl.drivers.clock import RealClock
-from noetl.model.outcome import Outcome, ok
-from noetl.model.playbook import Assignment, Directive, Loop, Playbook, Rule, Step, Task
-from noetl.model.reference import Reference
-from noetl.model.tool import ToolCall, ToolSpec
-from noetl.model.work import Claim, Item, Report, RunContext, RunOrder, Verdict
-from noetl.pipeline.actions import Finished, RunTask
-from noetl.pipeline.advance import apply_outcome, next_action
-from noetl.pipeline.draws import DrawLog
-from noetl.pipeline.frame import open_frame
-from noetl.pipeline.program import Programs
-from noetl.pipeline.scopes import Shared
-from noetl.work.draws import WorldDraws
-from noetl.work.pool import Pool
-from noetl.work.runner import Runner
+from noetl.core.model.outcome import Outcome, ok
+from noetl.core.model.playbook import Assignment, Directive, Loop, Playbook, Rule, Step, Task
+from noetl.core.model.reference import Reference
+from noetl.core.model.tool import ToolCall, ToolSpec
+from noetl.core.model.work import Claim, Item, Report, RunContext, RunOrder, Verdict
+from noetl.core.pipeline.actions import Finished, RunTask
+from noetl.core.pipeline.advance import apply_outcome, next_action
+from noetl.core.pipeline.frame import open_frame
+from noetl.core.pipeline.nondeterminism_log import DrawLog
+from noetl.core.pipeline.program import Programs
+from noetl.core.pipeline.scopes import Shared
+from noetl.runtime.clock import RealClock
+from noetl.runtime.worker_nondeterminism import WorldDraws
+from noetl.worker.pool import Pool
+from noetl.worker.runner import Runner
 
 SPECS = {"noop": ToolSpec(kind="noop", pure=True, open_fields=True)}
 LOOP = Loop(collection="{{ workload.items }}", iterator="item", mode="parallel")

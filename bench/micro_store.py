@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from noetl.backends.events.sqlite import SqliteEventStore
-from noetl.drivers.sqlite_file import SqliteFile
-from noetl.model.events import TaskDone
-from noetl.model.outcome import ok
-from noetl.testing.event_store_suite import make_append
+from noetl.core.model.events import TaskDone
+from noetl.core.model.outcome import ok
+from noetl.storage.events.sqlite import SqliteEventStore
+from noetl.storage.sqlite.database_file import SqliteFile
+from noetl.testing.conformance.event_store import make_append
 
 BODY = TaskDone(
     step="fetch", step_run_id="4711000000000:fetch:1", task="page", kind="http", outcome=ok({"rows": 10}), path=(7,)

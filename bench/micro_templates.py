@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from time import process_time
 from typing import Any
 
-from noetl.expr.limits import Run
-from noetl.expr.sandbox import parsed
-from noetl.expr.template import _compile_text, compile_value, jinja_closure
-from noetl.expr.views import OutputView, ResultView
-from noetl.model.outcome import ok
+from noetl.core.model.outcome import ok
+from noetl.core.templates.budget import Run
+from noetl.core.templates.sandbox import parsed
+from noetl.core.templates.template import _compile_text, compile_value, jinja_closure
+from noetl.core.templates.views import OutputView, ResultView
 
 NAMES: dict[str, Any] = {
     "ctx": {"a": {"b": 3}, "items": [1, 2, 3], "name": "orders"},

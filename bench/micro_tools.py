@@ -14,12 +14,12 @@ from pathlib import Path
 
 from bench.answering import answering
 from bench.workloads import HEAD, run_one
-from noetl.drivers import loops
-from noetl.drivers.lifetime import close_shared
-from noetl.drivers.masking import Masker
-from noetl.local import LocalEngine, open_local
+from noetl.embedded import LocalEngine, open_local
+from noetl.runtime import event_loop as loops
+from noetl.runtime.masking import Masker
+from noetl.runtime.resources import close_shared
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 CALLS = 10_000
 IN_FLIGHT = 100  # as in W3

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from noetl import tools
-from noetl.dsl.compile import compile_playbook
-from noetl.dsl.templates import glance
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.flow.template_analysis import glance
+from noetl.tools import registry as tools
 
 HEAD = """\
 apiVersion: noetl.io/v2

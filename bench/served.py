@@ -28,13 +28,13 @@ import psutil
 
 from bench.figures import Figure, figure
 from bench.workloads import chain, fan_out
-from noetl.drivers.services import free_port
 from noetl.testing import services
+from noetl.testing.cluster.servers import free_port
 
-SERVE = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
+SERVE = "from noetl.server.process import serve; from noetl.settings import load; serve(load().settings)"
 WORK = (
-    "from noetl.drivers import loops; from noetl.worker import work; from noetl.settings import load; "
-    "loops.run(work(load().settings))"
+    "from noetl.runtime import event_loop; from noetl.worker.process import work; from noetl.settings import load; "
+    "event_loop.run(work(load().settings))"
 )
 FORMS = {"one": ("server, 2 workers", 1, 2, False), "two": ("2 servers, 4 workers, NATS", 2, 4, True)}
 

@@ -24,12 +24,12 @@ from pathlib import Path
 import psutil
 
 from bench.figures import Figure, figure
-from noetl.backends import open_stores
-from noetl.backends.queue.memory import MemoryRunQueue
-from noetl.backends.results import open_results
-from noetl.control.orchestrator import Orchestrator
-from noetl.control.requests import Submission
-from noetl.tools import specs
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.factory import open_stores
+from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.storage.results import open_results
+from noetl.tools.registry import specs
 
 FINISHED, UNFINISHED = 10_000, 1_000
 PLAYBOOK = """
@@ -100,7 +100,7 @@ def _server(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], 
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    code = "from noetl.server import serve; from noetl.settings import load; serve(load().settings)"
+    code = "from noetl.server.process import serve; from noetl.settings import load; serve(load().settings)"
     began = time.monotonic()
     process = subprocess.Popen([sys.executable, "-c", code], env={**environ, "NOETL_SERVER_PORT": str(port)})
     try:

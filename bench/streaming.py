@@ -47,11 +47,11 @@ def stores(stack: ExitStack, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]
 
 def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
     """One body fetched by kind `http` into the store and read back; seconds each way, and memory before and after."""
-    from noetl.backends.results import open_results
-    from noetl.drivers.lifetime import close_shared
-    from noetl.model.reference import Reference
+    from noetl.core.model.reference import Reference
+    from noetl.runtime.resources import close_shared
+    from noetl.storage.results import open_results
     from noetl.testing.tools import ToolHost, tool_call
-    from noetl.tools import load
+    from noetl.tools.registry import load
 
     async def move() -> dict[str, Any]:
         results = open_results(url)

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.answering import PAGE, answering
 from bench.figures import Figure, figure, peak_mb
-from noetl.expr.late import Late
+from noetl.core.templates.deferred import Late
 from noetl.testing import services
 
 ROWS = 1_000_000
@@ -170,9 +170,9 @@ def raw_http(place: Place, folder: Path) -> float:
 
 def _transfer(source: dict[str, Any], *targets: dict[str, Any], warm: dict[str, Any], chunk: Any = None) -> float:
     """One call of the tool, in a process that has made a call before."""
-    from noetl.drivers.lifetime import close_shared
+    from noetl.runtime.resources import close_shared
     from noetl.testing.tools import ToolHost, tool_call
-    from noetl.tools import load
+    from noetl.tools.registry import load
 
     async def move() -> float:
         run, host = load("transfer"), ToolHost()

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from bench.figures import Figure, Watch, cold, figure
 from bench.limits import BareLog, BareShape
-from noetl.control.requests import Submission
-from noetl.drivers import loops
-from noetl.local import LocalEngine, open_local
+from noetl.embedded import LocalEngine, open_local
+from noetl.runtime import event_loop as loops
+from noetl.server.orchestrator.submissions import Submission
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: {name}}}\n"
 FIB = "def fib(n):\\n    return n if n < 2 else fib(n - 1) + fib(n - 2)\\nresult = fib(10)"

@@ -18,15 +18,15 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from chaos.findings import Finding
-from noetl.api.access import ROLES, Caller, Role, Tokens
-from noetl.api.app import create_app
-from noetl.api.operations import Operations
-from noetl.api.parts import Parts
-from noetl.backends.events.memory import MemoryEventStore
-from noetl.backends.playbooks.memory import MemoryPlaybookStore
-from noetl.backends.queue.memory import MemoryRunQueue
-from noetl.control.orchestrator import Orchestrator
-from noetl.tools import specs
+from noetl.server.http.access import ROLES, Caller, Role, Tokens
+from noetl.server.http.app import create_app
+from noetl.server.http.dependencies import Parts
+from noetl.server.http.routes.operations import Operations
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.playbooks.memory import MemoryPlaybookStore
+from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.tools.registry import specs
 
 # What needs no role: signs of life, the pages and their description, signing in, and what is signed by itself.
 OPEN = (

@@ -18,7 +18,7 @@ from typing import Any
 
 from chaos.findings import Finding
 from chaos.solo import submit
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 
 PLAYBOOK = (
     "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: flush, path: chaos/flush}\n"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from noetl.backends import open_stores
-from noetl.control.catalogue import Catalogue
-from noetl.model.events import ExecutionRequested, PlaybookProcessed, Recorded, TaskStarted, WorkerLost
-from noetl.testing.oracles import judge_log, judge_projection
-from noetl.tools import specs
+from noetl.core.model.events import ExecutionRequested, PlaybookProcessed, Recorded, TaskStarted, WorkerLost
+from noetl.server.orchestrator.catalog import Catalogue
+from noetl.storage.factory import open_stores
+from noetl.tools.registry import specs
+from tests.simulation.log_oracles import judge_log, judge_projection
 
 
 class Judgement(Struct):

@@ -18,13 +18,13 @@ from chaos.findings import Finding, milliseconds, percentile
 from chaos.judging import judge
 from chaos.sending import Answer, send
 from chaos.solo import kill_server, resident, solo, submit
-from noetl.backends import open_stores
-from noetl.control.requests import Submission
-from noetl.drivers import loops
-from noetl.local import open_local
-from noetl.model.events import IterationDone, IterationFailed, IterationStarted
-from noetl.ports import ExecutionFilter
-from tests.api.serving import Cluster
+from noetl.core.model.events import IterationDone, IterationFailed, IterationStarted
+from noetl.embedded import open_local
+from noetl.runtime import event_loop as loops
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.factory import open_stores
+from noetl.storage.ports.events import ExecutionFilter
+from tests.server.http.serving import Cluster
 
 ONE = (
     "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: one, path: load/one}\n"

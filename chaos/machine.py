@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from noetl.api.access import admin_token
-from noetl.backends import open_stores
 from noetl.client import Client
-from noetl.commands import local_cluster
-from noetl.commands.fleet import Fleet, readiness
 from noetl.errors import NoetlError, StoreUnavailable
+from noetl.runtime.process_table import Fleet, readiness
+from noetl.server.http.access import admin_token
+from noetl.storage.factory import open_stores
+from noetl.testing.cluster import local_cluster
 
 START_SECONDS = 120.0
 ROOT = Path(__file__).parents[1]

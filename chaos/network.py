@@ -16,7 +16,7 @@ from chaos.findings import Finding
 from chaos.judging import judge
 from chaos.restarts import playbook
 from chaos.solo import solo, submit
-from tests.api.serving import free_port
+from tests.server.http.serving import free_port
 
 
 class Proxy:

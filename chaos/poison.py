@@ -14,7 +14,7 @@ from typing import Any
 from chaos.findings import Finding, milliseconds, percentile
 from chaos.load import ONE
 from chaos.solo import solo
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: poison, path: chaos/poison}\n"
 WITHIN = 5.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 
 
 @contextmanager

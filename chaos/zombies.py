@@ -15,9 +15,9 @@ from collections.abc import Callable
 from chaos.findings import Finding, percentile
 from chaos.judging import judge
 from chaos.solo import solo, submit
-from noetl.backends import open_stores
-from noetl.model.events import Recorded, StepStarted
-from tests.api.serving import Cluster
+from noetl.core.model.events import Recorded, StepStarted
+from noetl.storage.factory import open_stores
+from tests.server.http.serving import Cluster
 
 TERM = 2.0
 GRACE = 2.0

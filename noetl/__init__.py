@@ -21,11 +21,11 @@ _HOMES = {
     "Client": "noetl.client",
     "InvalidPlaybook": "noetl.errors",
     "NoetlError": "noetl.errors",
-    "RunResult": "noetl.control.views",
-    "open_local": "noetl.local",
-    "run": "noetl.local",
-    "run_async": "noetl.local",
-    "validate": "noetl.local",
+    "RunResult": "noetl.server.read_models.summaries",
+    "open_local": "noetl.embedded",
+    "run": "noetl.embedded",
+    "run_async": "noetl.embedded",
+    "validate": "noetl.embedded",
 }
 
 __all__ = ["__version__", *_HOMES]

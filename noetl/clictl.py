@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
-    from noetl.drivers.loops import GARBAGE
+    from noetl.runtime.event_loop import GARBAGE
 
     # What is imported stays: looking through it for garbage again and again is a tenth of the start.
     gc.set_threshold(*GARBAGE)
     try:
-        from noetl.commands import program
+        from noetl.cli import app as program
     except KeyboardInterrupt:
         sys.exit(130)
     code = program.run(words)

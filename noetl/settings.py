@@ -177,7 +177,7 @@ def _pause(value: Any) -> float:
 def _duration(value: Any) -> float | None:
     if value in ("off", "never", "none"):
         return None
-    from noetl.drivers.payloads import seconds
+    from noetl.core.model.durations import seconds
 
     try:
         number = None if isinstance(value, bool) else seconds(value)

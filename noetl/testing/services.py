@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from noetl.drivers.services import (
+from noetl.testing.cluster.servers import (
     START_TIMEOUT,
     Nats,
     Postgres,

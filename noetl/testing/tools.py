@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from noetl.drivers.lifetime import close_shared
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.reference import Reference, ReferenceMeta
+from noetl.core.model.tool import Timeout, ToolCall
 from noetl.errors import PayloadUnavailable, SecretUnavailable
-from noetl.model.outcome import Outcome
-from noetl.model.reference import Reference, ReferenceMeta
-from noetl.model.tool import Timeout, ToolCall
-from noetl.tools import load
+from noetl.runtime.resources import close_shared
+from noetl.tools.registry import load
 
 
 class ToolHost:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from noetl.local import open_local
+from noetl.embedded import open_local
 
 HERE = Path(__file__).parent
 ROWS = {"a": 7, "b": 5}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from noetl import tools
-from noetl.dsl.migrate.v10_to_canonical import migrate
-from noetl.local import open_local
+from noetl.core.language.rewrite.migrate.v10_to_canonical import migrate
+from noetl.embedded import open_local
+from noetl.tools import registry as tools
 
 V10 = sorted((Path(__file__).parent / "v10").glob("*.yaml"))
 V10.append(Path(__file__).parents[1] / "playbooks" / "v10_surface.yaml")

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 import noetl
-from noetl.model.events import encode_body
+from noetl.core.model.events import encode_body
 
 POLICY = {
     "canonical": """

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from noetl.commands import program
-from noetl.commands.terminal import terminal
+from noetl.cli import app as program
+from noetl.cli.output.terminal import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 

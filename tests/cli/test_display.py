@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from noetl.commands import display
-from noetl.commands.display import Lines, Live, duration, sentence
-from noetl.commands.progress import Progress
-from noetl.commands.terminal import terminal
-from noetl.model import events as ev
-from noetl.model.outcome import error, ok
+from noetl.cli.output import display
+from noetl.cli.output.display import Lines, Live, duration, sentence
+from noetl.cli.output.progress import Progress
+from noetl.cli.output.terminal import terminal
+from noetl.core.model import events as ev
+from noetl.core.model.outcome import error, ok
 
 
 class Log:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from noetl.commands import driving, program
+from noetl.cli import app as program
+from noetl.cli import follow as driving
 
 TEXT = """\
 apiVersion: noetl.io/v2

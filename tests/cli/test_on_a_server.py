@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from noetl.api.access import Tokens
-from noetl.drivers.services import free_port
-from tests.api.serving import Cluster
+from noetl.server.http.access import Tokens
+from noetl.testing.cluster.servers import free_port
+from tests.server.http.serving import Cluster
 
 ONE = "workflow:\n  - step: start\n    tool: {kind: python, code: 'result = 1'}\n"
 SUM = """\

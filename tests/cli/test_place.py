@@ -2,8 +2,8 @@
 
 import os
 
-from noetl.commands.fleet import Fleet
-from noetl.commands.place import Place
+from noetl.cli.target import Place
+from noetl.runtime.process_table import Fleet
 from noetl.settings import load
 
 

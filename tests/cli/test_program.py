@@ -12,8 +12,8 @@ import click
 import pytest
 
 import noetl
-from noetl.commands import program
-from noetl.commands.terminal import talk, terminal
+from noetl.cli import app as program
+from noetl.cli.output.terminal import talk, terminal
 from noetl.errors import CorruptLog, NotFound, StoreUnavailable
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from noetl.local import open_local
+from noetl.embedded import open_local
 
 LARGE = """
 apiVersion: noetl.io/v2
@@ -70,7 +70,7 @@ def test_doctor_reads_every_log_when_it_is_told_to(home: Path, noetl):
 
 
 def test_a_row_that_does_not_say_what_its_log_says_is_found(home: Path, noetl):
-    from noetl.drivers.event_rows import checksum
+    from noetl.storage.events.event_rows import checksum
 
     with closing(sqlite3.connect(home / "noetl.db")) as connection, connection:
         number, seq, data = connection.execute("SELECT id, seq, data FROM executions ORDER BY id LIMIT 1").fetchone()

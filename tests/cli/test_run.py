@@ -291,7 +291,7 @@ def test_a_one_step_run_takes_less_than_400_ms_of_cpu(playbook):
 
 def test_a_one_step_run_imports_nothing_it_does_not_use(playbook):
     code = (
-        "import sys\nfrom noetl.commands import program\n"
+        "import sys\nfrom noetl.cli import app as program\n"
         f"assert program.run(['run', '-q', {playbook(NOOP)!r}]) == 0\n"
         "heavy = {'rich', 'aiohttp', 'duckdb', 'pyarrow', 'psycopg', 'asyncpg', 'nats', 'obstore', 'fastapi',"
         " 'pydantic', 'cryptography', 'platformdirs', 'tomllib'} & set(sys.modules)\n"

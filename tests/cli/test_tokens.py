@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from noetl.api.access import Tokens
+from noetl.server.http.access import Tokens
 
 
 def test_a_token_is_made_listed_and_forgotten(noetl, tmp_path):
@@ -28,7 +28,7 @@ def test_a_name_twice_an_unknown_one_and_an_unknown_role_are_refused_in_words(no
 
 
 def test_the_last_admin_stays_and_a_revoked_ones_file_goes(noetl, tmp_path):
-    from noetl.api.access import Tokens
+    from noetl.server.http.access import Tokens
 
     home = tmp_path / "home"
     Tokens.prepare(home)

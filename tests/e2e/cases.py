@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from noetl.model.events import Recorded, StepScheduled, encode_body
+from noetl.core.model.events import Recorded, StepScheduled, encode_body
 
 FOLDER = Path(__file__).parent.parent / "playbooks"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from noetl.control.orchestrator import Orchestrator
-from noetl.control.views import RunResult, project
-from noetl.local import LocalEngine, open_local
-from noetl.model.events import Event, Recorded
+from noetl.core.model.events import Event, Recorded
+from noetl.embedded import LocalEngine, open_local
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.summaries import RunResult, project
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test}\n"
 
@@ -77,7 +77,7 @@ class Stage:
         return Ran(result, await self.orchestrator.events(result.execution_id))
 
     def register(self, text: str) -> str:
-        from noetl.control.catalogue import Source
+        from noetl.server.orchestrator.catalog import Source
 
         stored = self.do(self.orchestrator.catalogue.register(Source(playbook(text)), 1.0))
         path: str = stored.path

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from noetl.model.events import Recorded, TaskProgress, TokenParked
+from noetl.core.model.events import Recorded, TaskProgress, TokenParked
 
 PLACE = {
     *("at", "ts", "duration_ms", "duration", "started_at", "ended_at", "elapsed", "elapsed_ms", "worker", "epoch"),

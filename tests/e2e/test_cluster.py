@@ -14,8 +14,8 @@ import pytest
 
 from chaos.kills import kill_while_running, prepare
 from chaos.machine import Cluster, running
-from noetl.commands import local_cluster
-from tests.api.serving import Cluster as Solo
+from noetl.testing.cluster import local_cluster
+from tests.server.http.serving import Cluster as Solo
 
 
 @pytest.mark.timeout(420)

@@ -11,9 +11,9 @@ import time
 import pytest
 
 import noetl
+from noetl.core.model.events import ExecutionCancelled
+from noetl.embedded import open_local
 from noetl.errors import NotFound, RequestRefused, StoreUnavailable
-from noetl.local import open_local
-from noetl.model.events import ExecutionCancelled
 
 HELLO = """apiVersion: noetl.io/v2
 kind: Playbook
@@ -50,7 +50,7 @@ def test_the_catalogue_comes_before_files(tmp_path, monkeypatch):
     (tmp_path / "e2e" / "hello.yaml").write_text(HELLO.replace("hello {who}", "from the file"))
 
     async def scenario():
-        from noetl.control.catalogue import Source
+        from noetl.server.orchestrator.catalog import Source
 
         async with await open_local(home=tmp_path / "home") as engine:
             before = await engine.run("e2e/hello")
@@ -123,7 +123,7 @@ def test_the_same_key_runs_once(tmp_path):
 
 PROGRAM = """
 import asyncio, json, sys
-from noetl.local import open_local
+from noetl.embedded import open_local
 
 async def main():
     async with await open_local(home=sys.argv[1]) as engine:

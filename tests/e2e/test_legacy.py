@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from noetl import tools
-from noetl.dsl.compile import compile_playbook
-from noetl.dsl.migrate.v2025_11_to_canonical import migrate
-from noetl.local import open_local
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
+from noetl.embedded import open_local
+from noetl.tools import registry as tools
 from tests.e2e.api import serving
 from tests.e2e.cases import FOLDER, expectation
 from tests.e2e.stories import strands

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import S3FileSystem
 
-from noetl import tools
-from noetl.dsl.migrate.v2025_11_to_canonical import migrate
-from noetl.local import open_local
+from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
+from noetl.embedded import open_local
 from noetl.testing import services
+from noetl.tools import registry as tools
 from tests.e2e.api import serving
 from tests.e2e.stories import strands
 

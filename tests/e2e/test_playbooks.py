@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from noetl.local import open_local
-from noetl.model.events import Recorded
+from noetl.core.model.events import Recorded
+from noetl.embedded import open_local
 from tests.e2e.api import serving
 from tests.e2e.cases import FILES, as_document, check, expectation
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from noetl.local import open_local
-from noetl.model.events import encode_body
+from noetl.core.model.events import encode_body
+from noetl.embedded import open_local
 
 
 def test_a_result_too_large_for_the_log_travels_by_reference(play):

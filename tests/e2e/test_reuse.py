@@ -196,7 +196,7 @@ def test_cancelling_the_caller_cancels_the_child(stage):
     """)
 
     async def scenario():
-        from noetl.control.requests import Submission
+        from noetl.server.orchestrator.submissions import Submission
         from tests.e2e.conftest import playbook
 
         orchestrator = stage.orchestrator
@@ -226,7 +226,7 @@ def test_cancelling_the_child_fails_the_caller(stage):
     """)
 
     async def scenario():
-        from noetl.control.requests import Submission
+        from noetl.server.orchestrator.submissions import Submission
         from tests.e2e.conftest import playbook
 
         orchestrator = stage.orchestrator

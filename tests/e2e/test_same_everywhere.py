@@ -9,12 +9,12 @@ from pathlib import Path
 import nats
 import pytest
 
-from noetl.backends import open_stores
-from noetl.drivers.nats_bus import word
-from noetl.local import open_local
-from tests.api.serving import Cluster
+from noetl.embedded import open_local
+from noetl.storage.factory import open_stores
+from noetl.transport.nats_bus import word
 from tests.e2e.cases import FILES, expectation
 from tests.e2e.stories import story
+from tests.server.http.serving import Cluster
 
 RACES = {"loop_ctx_conflict"}  # which iteration is the one that conflicts is for the faster one to say
 ALIKE = [

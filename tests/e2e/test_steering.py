@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from noetl.control.requests import Submission
-from noetl.engine.advance import fold
+from noetl.core.engine.advance import fold
+from noetl.core.model.events import envelope
 from noetl.errors import Conflict, NotFound
-from noetl.model.events import envelope
+from noetl.server.orchestrator.submissions import Submission
 from tests.e2e.conftest import playbook
 
 GATED = """

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from noetl import open_local, tools
-from noetl.dsl.compile import compile_playbook
+from noetl import open_local
+from noetl.core.language.compile import compile_playbook
+from noetl.tools import registry as tools
 
 GUARDS = 4  # requests for which each net is run: every combination of so many guards
 

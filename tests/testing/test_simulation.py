@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from noetl.testing.simulation import shrink, simulate
-from noetl.testing.simulation.bugs import BUGS, catches
+from tests.simulation import shrink, simulate
+from tests.simulation.bugs import BUGS, catches
 
 
 @pytest.mark.parametrize("first", range(0, 100, 25))

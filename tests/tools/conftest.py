@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from noetl import tools
-from noetl.drivers.lifetime import close_shared
+from noetl.runtime.resources import close_shared
 from noetl.testing.tools import tool_call
-from noetl.tools import load
+from noetl.tools import registry as tools
+from noetl.tools.registry import load
 
 
 @pytest.fixture(scope="session")

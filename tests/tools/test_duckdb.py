@@ -13,13 +13,13 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.drivers.formats import CONTENT_TYPES
-from noetl.drivers.lifetime import close_shared
-from noetl.drivers.table_files import encode_rows
-from noetl.model.outcome import Outcome
-from noetl.model.tool import Timeout
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.tool import Timeout
+from noetl.data.formats import CONTENT_TYPES
+from noetl.data.table_files import encode_rows
+from noetl.runtime.resources import close_shared
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 
 def sql(command: Any, **input: Any) -> Outcome:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from noetl import tools
-from noetl.expr.template import compile_value
-from noetl.expr.views import HELPERS, OutputView
-from noetl.local import open_local
-from noetl.model.outcome import ERROR_KINDS, ok
+from noetl.core.model.outcome import ERROR_KINDS, ok
+from noetl.core.templates.template import compile_value
+from noetl.core.templates.views import HELPERS, OutputView
+from noetl.embedded import open_local
+from noetl.tools import registry as tools
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: t}\n"
 GOES_ON = "spec: {timeout: 20, policy: {rules: [{else: {then: {do: continue}}}]}}"

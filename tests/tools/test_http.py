@@ -15,12 +15,12 @@ from email.utils import formatdate
 import pytest
 from web import serving
 
-from noetl.drivers.http_client import shown_url
+from noetl.connections.http.client import shown_url
+from noetl.core.model.tool import Timeout
 from noetl.errors import StoreUnavailable
-from noetl.model.tool import Timeout
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.tools import load
-from noetl.work.host import AddressPolicy
+from noetl.tools.registry import load
+from noetl.worker.host import AddressPolicy
 
 
 @pytest.fixture(scope="session")
@@ -742,10 +742,10 @@ def test_a_store_that_fails_is_a_storage_error(http):
 BIG = """
 import asyncio, re, sys
 sys.path.insert(0, sys.argv[1])
-from noetl.drivers.lifetime import close_shared
-from noetl.model.reference import Reference, ReferenceMeta
+from noetl.runtime.resources import close_shared
+from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 class Sink(ToolHost):
     async def put_result(self, chunks, *, content_type, rows=None):
@@ -856,7 +856,7 @@ def test_client_certificates_are_sent_from_files_and_from_text(http, secure, cer
 
 def test_calls_share_connections(loop, shop):
     probe = subprocess.run(
-        [sys.executable, "-c", "import noetl.tools.http, sys; print('aiohttp' in sys.modules)"],
+        [sys.executable, "-c", "import noetl.tools.http.spec, sys; print('aiohttp' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
@@ -864,7 +864,7 @@ def test_calls_share_connections(loop, shop):
     assert probe.stdout.strip() == "False"
 
     async def several():
-        from noetl.drivers.http_client import client
+        from noetl.connections.http.client import client
 
         for _ in range(5):
             outcome = await load("http")(tool_call("http", {"url": shop.base + "/echo"}))

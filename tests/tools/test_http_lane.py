@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from noetl.drivers import http_lane
-from noetl.drivers.http_client import HttpFailure, Request, client, exchange
-from noetl.drivers.lifetime import close_shared
-from noetl.model.tool import Timeout
+from noetl.connections.http import raw_requests as http_lane
+from noetl.connections.http.client import HttpFailure, Request, client, exchange
+from noetl.core.model.tool import Timeout
+from noetl.runtime.resources import close_shared
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -8,8 +8,8 @@ import textwrap
 import pytest
 from web import serving
 
+from noetl.embedded import open_local
 from noetl.errors import InvalidPlaybook
-from noetl.local import open_local
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\n"
 
@@ -253,8 +253,8 @@ def test_a_kind_of_a_plug_in_that_is_not_there_fails_when_it_is_reached(run):
 
 
 GREET = """
-from noetl.model.outcome import ok
-from noetl.model.tool import Field, ToolSpec
+from noetl.core.model.outcome import ok
+from noetl.core.model.tool import Field, ToolSpec
 
 SPEC = ToolSpec(kind="greet", doc="Says hello.", fields={"who": Field("string", "Whom.", required=True)},
                 helpers={"greet": {"loud": None}})

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from noetl.drivers.lifetime import close_shared, shared
+from noetl.runtime.resources import close_shared, shared
 from noetl.testing.tools import run_tool
 
 

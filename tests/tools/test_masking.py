@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetl.drivers.masking import MASK, Masker, secret_texts
-from noetl.model.outcome import error
+from noetl.core.model.outcome import error
+from noetl.runtime.masking import MASK, Masker, secret_texts
 
 SECRET = 'p@ss "wörd"/+&\\x\n2nd-line-of-it'
 

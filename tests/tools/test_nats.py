@@ -13,12 +13,12 @@ import msgspec
 import nats
 import pytest
 
-from noetl.drivers.lifetime import close_shared
-from noetl.model.outcome import Outcome
-from noetl.model.tool import Timeout
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.tool import Timeout
+from noetl.runtime.resources import close_shared
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.drivers import objects
-from noetl.drivers.lifetime import close_shared
-from noetl.model.outcome import Outcome
+from noetl.connections import objects
+from noetl.core.model.outcome import Outcome
+from noetl.runtime.resources import close_shared
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 ROWS = [{"id": 1, "name": "ä"}, {"id": 2, "name": None}]
 TABLE = {"rows": ROWS, "row_count": 2, "columns": ["id", "name"]}

@@ -11,11 +11,11 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.drivers.lifetime import close_shared
-from noetl.model.outcome import Outcome
+from noetl.core.model.outcome import Outcome
+from noetl.runtime.resources import close_shared
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 ACTIVE = """select query from pg_stat_activity
             where query like '%{}%' and state = 'active' and pid <> pg_backend_pid()"""
@@ -378,7 +378,7 @@ def test_connections_are_shared_and_bounded(database: str) -> None:
 
 
 def test_a_pool_that_stays_full_is_an_error_that_says_so(database: str) -> None:
-    from noetl.model.tool import Timeout
+    from noetl.core.model.tool import Timeout
 
     async def both() -> Outcome:
         run = load("postgres")
@@ -498,7 +498,7 @@ def test_a_large_result_is_streamed_to_the_store_as_a_table(database: str) -> No
     assert str(table.schema.field("price").type) == "decimal128(12, 2)"
     assert str(table.schema.field("at").type) == "timestamp[us, tz=UTC]"
 
-    from noetl.drivers.tables import rows_of
+    from noetl.data.arrow_tables import rows_of
 
     inline = sql(database, command + " limit 3").data["rows"]
     stored = rows_of(table.slice(0, 3))

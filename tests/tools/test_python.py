@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 
 @pytest.fixture

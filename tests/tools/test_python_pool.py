@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from noetl.drivers.python_pool import ProcessEnded, PythonPool
+from noetl.tools.python.process_pool import ProcessEnded, PythonPool
 
 
 def request(code, **inputs):
@@ -193,7 +193,7 @@ def test_a_forgotten_pool_leaves_no_process():
 
 KEEPER = """
 import asyncio, os, sys
-from noetl.drivers.python_pool import PythonPool
+from noetl.tools.python.process_pool import PythonPool
 
 async def keep():
     pool = PythonPool()

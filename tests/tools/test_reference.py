@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from noetl import tools
-from noetl.commands.tool_reference import BY_HAND, tool_pages, write_tool_pages
+from noetl.cli.reference.tool_pages import BY_HAND, tool_pages, write_tool_pages
+from noetl.tools import registry as tools
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference" / "tools"
 

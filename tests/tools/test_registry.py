@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from noetl import tools
-from noetl.model.outcome import ERROR_KINDS, error
-from noetl.model.tool import Field, ToolCall, ToolSpec, named_input, with_helpers
+from noetl.core.model.outcome import ERROR_KINDS, error
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input, with_helpers
+from noetl.tools import registry as tools
 
 
 def call(kind: str, **given) -> ToolCall:
@@ -19,8 +19,8 @@ def call(kind: str, **given) -> ToolCall:
 
 
 GREET = """
-from noetl.model.outcome import ok
-from noetl.model.tool import Field, ToolSpec
+from noetl.core.model.outcome import ok
+from noetl.core.model.tool import Field, ToolSpec
 
 SPEC = ToolSpec(kind="greet", doc="Says hello.", fields={"who": Field("string", "Whom.")}, aliases=("hello",))
 
@@ -31,14 +31,14 @@ async def run(call):
 
 def test_every_module_of_the_folder_is_a_kind_of_its_own_name():
     folder = Path(tools.__file__).parent
-    names = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    names = {path.parent.name for path in folder.glob("*/spec.py")}
     assert names == set(tools.kinds())
     assert {"noop", "playbook", "workbook"} <= names
 
 
 def test_knowing_every_kind_imports_no_driver():
     heavy = "{'aiohttp', 'psycopg', 'asyncpg', 'duckdb', 'pyarrow', 'nats', 'obstore', 'cryptography'}"
-    probe = f"import sys, noetl.tools; noetl.tools.specs(); print(sorted({heavy} & set(sys.modules)))"
+    probe = f"import sys; from noetl.tools.registry import specs; specs(); print(sorted({heavy} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
@@ -70,9 +70,9 @@ def test_a_plug_in_from_a_separate_package_is_a_kind_like_any_other(plugins):
         ("raise SystemExit(3)", "SystemExit"),
         ("x = = 1", "SyntaxError"),
         ("SPEC = 1", "has no SPEC"),
-        ("from noetl.model.tool import ToolSpec\nSPEC = ToolSpec(kind='broken')", "has no `async def run"),
+        ("from noetl.core.model.tool import ToolSpec\nSPEC = ToolSpec(kind='broken')", "has no `async def run"),
         (
-            "from noetl.model.tool import ToolSpec\nSPEC = ToolSpec(kind='noop')\nasync def run(call): ...",
+            "from noetl.core.model.tool import ToolSpec\nSPEC = ToolSpec(kind='noop')\nasync def run(call): ...",
             'declares the kind "noop"',
         ),
     ],

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from noetl.backends.results import open_store
-from noetl.drivers.formats import CONTENT_TYPES
-from noetl.drivers.lifetime import close_shared
-from noetl.drivers.table_files import encode_rows
-from noetl.model.outcome import Outcome
-from noetl.model.reference import Reference
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.reference import Reference
+from noetl.data.formats import CONTENT_TYPES
+from noetl.data.table_files import encode_rows
+from noetl.runtime.resources import close_shared
+from noetl.storage.results import open_store
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 ROWS = [{"id": number, "name": f"n{number}", "tags": {"x": [number, None]}} for number in range(5000)]
 
@@ -41,7 +41,7 @@ def resolve(data: bytes, content_type: str, **input: Any) -> Outcome:
 def streaming(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Every JSON test runs on the short way and on the long one: they must agree."""
     if request.param:
-        monkeypatch.setattr("noetl.drivers.reading.WHOLE", 0)
+        monkeypatch.setattr("noetl.data.payload_reader.WHOLE", 0)
     return bool(request.param)
 
 

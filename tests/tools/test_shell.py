@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from noetl.drivers.lifetime import close_shared
-from noetl.drivers.shell_binding import CannotBind, bind
-from noetl.expr.binding import Bound, bound_parts, compile_bound
+from noetl.core.templates.binding import Bound, bound_parts, compile_bound
+from noetl.runtime.resources import close_shared
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.tools import load, specs
+from noetl.tools.registry import load, specs
+from noetl.tools.shell.value_binding import CannotBind, bind
 
 FOUND = {os.path.realpath(path): name for name in ("sh", "dash", "bash") if (path := shutil.which(name))}
 SHELLS = sorted(FOUND.values())
@@ -198,7 +198,7 @@ def test_what_is_left_in_the_background_neither_delays_nor_outlives_the_task(she
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv on this machine")
 def test_a_command_dies_with_its_worker():
     keeper = (
-        "import asyncio, sys\nfrom noetl.testing.tools import ToolHost, tool_call\nfrom noetl.tools import load\n"
+        "import asyncio, sys\nfrom noetl.testing.tools import ToolHost, tool_call\nfrom noetl.tools.registry import load\n"
         "class H(ToolHost):\n    def log(self, line, *, stream='stdout'):\n        print(line, flush=True)\n"
         "asyncio.run(load('shell')(tool_call('shell', {'command': 'echo $$; while true; do sleep 1; done'}, host=H())))"
     )
@@ -411,8 +411,8 @@ def test_values_that_no_program_can_be_given_are_refused(shell):
 
 
 def test_the_pipeline_binds_what_templates_of_a_command_yield():
-    from noetl.dsl.compile import compile_playbook
-    from noetl.pipeline.program import Programs
+    from noetl.core.language.compile import compile_playbook
+    from noetl.core.pipeline.program import Programs
 
     text = (
         "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkflow:\n"

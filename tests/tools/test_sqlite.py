@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from noetl.drivers.lifetime import close_shared
-from noetl.model.outcome import Outcome
-from noetl.model.tool import Timeout
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.tool import Timeout
+from noetl.runtime.resources import close_shared
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 
 
 def sql(command: Any, **input: Any) -> Outcome:

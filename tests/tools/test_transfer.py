@@ -15,8 +15,8 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.expr.late import Late
-from noetl.model.outcome import Outcome
+from noetl.core.model.outcome import Outcome
+from noetl.core.templates.deferred import Late
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool
 
@@ -424,9 +424,9 @@ def test_a_transfer_that_takes_too_long_is_stopped_and_undone(host: ToolHost, da
 
 
 def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, tmp_path: Path) -> None:
-    from noetl.drivers.lifetime import close_shared
+    from noetl.runtime.resources import close_shared
     from noetl.testing.tools import tool_call
-    from noetl.tools import load
+    from noetl.tools.registry import load
 
     with services.Postgres(tmp_path / "pg") as server:
         slow = "select n as id, pg_sleep(0.01) from generate_series(1, 100000) n"

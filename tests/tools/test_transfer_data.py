@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from noetl.model.outcome import Outcome
+from noetl.core.model.outcome import Outcome
 from noetl.testing.tools import ToolHost, run_tool
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from noetl.drivers.lifetime import close_shared
-from noetl.expr.late import Late, Made
-from noetl.model.outcome import Outcome
+from noetl.core.model.outcome import Outcome
+from noetl.core.templates.deferred import Late, Made
+from noetl.runtime.resources import close_shared
 from noetl.testing.tools import ToolHost, run_tool, tool_call
-from noetl.tools import load
+from noetl.tools.registry import load
 from tests.e2e.api import serving
 from tests.tools.test_transfer import ROWS, ids, query
 
@@ -132,8 +132,8 @@ MEMORY = """
 import asyncio, json, sys
 from bench.figures import peak_mb
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.drivers.lifetime import close_shared
-from noetl.tools import load
+from noetl.runtime.resources import close_shared
+from noetl.tools.registry import load
 
 given = json.load(sys.stdin)
 host = ToolHost(folder=given["folder"], credentials={"store": given["s3"]})

@@ -16,9 +16,9 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.expr.late import Late
-from noetl.local import open_local
-from noetl.model.outcome import Outcome
+from noetl.core.model.outcome import Outcome
+from noetl.core.templates.deferred import Late
+from noetl.embedded import open_local
 from noetl.testing.tools import run_tool
 
 PAGE = 10
@@ -269,8 +269,8 @@ def test_a_playbook_moves_rows_and_reads_what_it_moved(api: Api, database: str, 
 
 
 def test_the_validator_knows_the_names_a_transfer_gives(tmp_path: Path) -> None:
-    from noetl.dsl.compile import compile_playbook
-    from noetl.tools import specs
+    from noetl.core.language.compile import compile_playbook
+    from noetl.tools.registry import specs
 
     known = compile_playbook(PLAYBOOK, file="x.yaml", specs=specs())
     assert known.playbook is not None

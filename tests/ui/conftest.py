@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import FLAGS, Tab, chromium
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from noetl.drivers.services import free_port
-from tests.api.serving import Cluster
+from noetl.testing.cluster.servers import free_port
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 EXAMPLE = ROOT / "examples" / "quickstart"

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from msgspec import Struct
 
-from noetl.api import pages, problems
+from noetl.server.http import web_page as pages, problems
 from noetl.errors import NoetlError
 
 ROOT = Path(__file__).resolve().parents[2]

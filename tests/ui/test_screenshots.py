@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 

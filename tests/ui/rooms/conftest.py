@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import expect
 
-from noetl.api.access import Tokens
-from tests.api.serving import Cluster
+from noetl.server.http.access import Tokens
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import Tab
 
 Opened = Callable[..., Tab]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from noetl.api.access import Tokens
-from noetl.drivers.services import free_port
-from tests.api.serving import Cluster
+from noetl.server.http.access import Tokens
+from noetl.testing.cluster.servers import free_port
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 Opened = Callable[..., Tab]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.api.serving import Cluster
+from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
 Opened = Callable[..., Tab]

@@ -1,0 +1,1 @@
+"""Commands that manage an installation: credentials, tokens, limits, schedules, webhooks, settings."""

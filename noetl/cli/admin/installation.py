@@ -1,0 +1,91 @@
+"""Verbs about this installation: its settings, its health."""
+
+from __future__ import annotations
+
+import click
+
+from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.target import server_option, store_option, token_option
+
+
+@click.group()
+def config() -> None:
+    """Show the settings."""
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@as_json
+@talk
+def show(origin: bool, as_json: bool) -> None:
+    """Print every setting with its value.
+
+    A value comes from the first place that has it: a flag, NOETL_* in the environment, .env,
+    ./noetl.toml, the user's config.toml, the default.
+    """
+    from noetl.settings import TABLE, load, without_password
+
+    loaded = load()
+    for warning in loaded.warnings:
+        terminal.warn(warning)
+    values = {setting: getattr(loaded.settings, setting.attribute) for setting in TABLE}
+    for setting, value in values.items():
+        if setting.secret and value:
+            values[setting] = "(set)"
+        elif isinstance(value, str):
+            values[setting] = without_password(value)
+    if as_json:
+        terminal.json(
+            {
+                setting.name: {"value": value, "origin": loaded.origins[setting.attribute]} if origin else value
+                for setting, value in values.items()
+            }
+        )
+        return
+    rows = [
+        (setting.name, value, *([loaded.origins[setting.attribute]] if origin else []), setting.doc)
+        for setting, value in values.items()
+    ]
+    terminal.table(("setting", "value", *(["origin"] if origin else []), "what it is"), rows)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script for completion in SHELL.
+
+    In ~/.bashrc: eval "$(noetl completion bash)". In ~/.zshrc: eval "$(noetl completion zsh)".
+    For fish: noetl completion fish > ~/.config/fish/completions/noetl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from noetl.cli.app import noetl
+
+    writer = get_completion_class(shell)
+    assert writer is not None
+    terminal.data(writer(noetl, {}, "noetl", "_NOETL_COMPLETE").source())
+
+
+@click.command()
+@click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums; takes a while.")
+@server_option
+@token_option
+@store_option
+@as_json
+@talk
+def doctor(verify: bool, server: str | None, token: str | None, store: str | None, as_json: bool) -> int:
+    """Check this installation.
+
+    Settings, data folder, secrets, store, results, tools, NATS, server and workers. Exit code 0 when everything
+    needed works (warnings included), 1 when something does not.
+    """
+    from noetl.cli.doctor.checks import checkup
+    from noetl.cli.doctor.findings import FAILED
+
+    found = checkup({"server_url": server, "token": token, "store": store}, verify=verify)
+    if as_json:
+        terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
+    else:
+        styles = {"ok": "good", "warning": "odd", "failed": "bad"}
+        terminal.table(("check", "status", "detail"), found, styles=styles)
+    return 1 if any(one.status == FAILED for one in found) else 0

@@ -1,0 +1,1 @@
+"""The engine behind a command: embedded or remote."""

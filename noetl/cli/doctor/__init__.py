@@ -1,0 +1,1 @@
+"""`noetl doctor`: checks of an installation."""

@@ -1,0 +1,315 @@
+"""Verbs that look at executions, here or on a server: all of it comes out of their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.target import Place, placed
+
+if TYPE_CHECKING:
+    from noetl.core.model.events import Event, Recorded
+    from noetl.core.model.outcome import ErrorInfo
+    from noetl.storage.ports.events import ExecutionSummary
+
+COLOURS = {
+    "success": "good",
+    "failed": "bad",
+    "error": "bad",
+    "cancelled": "odd",
+    "skipped": "quiet",
+    "running": "busy",
+    "paused": "odd",
+}
+
+id_argument = click.argument("execution_id", metavar="ID")
+
+
+@click.command()
+@click.option(
+    "--status",
+    multiple=True,
+    type=click.Choice(["pending", "running", "paused", "success", "failed", "cancelled"]),
+    help="Only those with this status (may be repeated).",
+)
+@click.option("--path", help="Only those of this playbook.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@placed
+@as_json
+@talk
+def executions(status: tuple[str, ...], path: str | None, limit: int, place: Place, as_json: bool) -> None:
+    """List executions, newest first."""
+
+    async def listed() -> list[ExecutionSummary]:
+        from noetl.storage.ports.events import ExecutionFilter
+
+        async with place.opened() as desk:
+            return await desk.executions(ExecutionFilter(status=status, path=path, limit=limit))
+
+    found = asyncio.run(listed())
+    if as_json:
+        from noetl.server.read_models.documents import summary_document
+
+        terminal.json([summary_document(summary) for summary in found])
+        return
+    if not found:
+        terminal.note("no executions")
+        return
+    terminal.table(
+        ("id", "status", "path", "started", "took", "error"),
+        [
+            (s.execution_id, s.status, s.path, _when(s.started_at), _took(s.started_at, s.ended_at), s.error)
+            for s in found
+        ],
+        styles=COLOURS,
+    )
+
+
+@click.command()
+@id_argument
+@placed
+@as_json
+@talk
+def status(execution_id: str, place: Place, as_json: bool) -> None:
+    """Show how an execution is.
+
+    Its status, its steps, its error. With --json the same document as `noetl run --json`.
+    """
+
+    async def looked() -> Any:
+        from noetl.cli.backend.executions import named
+
+        async with place.opened() as desk:
+            summary = await named(desk, execution_id)
+            return await (desk.result if as_json else desk.execution)(summary.execution_id)
+
+    found = asyncio.run(looked())
+    if as_json:
+        terminal.json(found.document())
+        return
+    place.say_if_left(found["execution_id"], found["status"])
+    rows = [("execution", found["execution_id"]), ("path", found["path"]), ("status", found["status"])]
+    rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
+    if found["error"]:
+        rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
+    rows += [("waits", words) for words in found["waits_for"]]
+    for name, value in rows:
+        terminal.data(f"{name:<10} {terminal.painted(value, COLOURS)}")
+    if found["steps"]:
+        terminal.data("")
+        terminal.table(
+            ("step", "status", "runs", "attempts", "iterations", "took", "error"),
+            [
+                (
+                    row["step"],
+                    row["status"],
+                    row["runs"],
+                    row["attempts"],
+                    f"{row['iterations_done']}/{row['iterations']}" if row["iterations"] else None,
+                    _between(row),
+                    f"{row['error']['kind']}: {row['error']['message']}" if row["error"] else None,
+                )
+                for row in found["steps"]
+            ],
+            styles=COLOURS,
+        )
+
+
+@click.command()
+@id_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the execution has ended.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
+@placed
+@as_json
+@talk
+def events(execution_id: str, follow: bool, after: int, place: Place, as_json: bool) -> None:
+    """Print an execution's log; with --json one envelope a line."""
+
+    def show(recorded: Recorded) -> None:
+        from noetl.core.model.events import envelope
+
+        document = envelope(recorded)
+        if as_json:
+            terminal.json_line(document)
+        else:
+            _event_line(recorded, document)
+            if follow:
+                sys.stdout.flush()  # who follows through a pipe reads it now
+
+    async def read() -> None:
+        from noetl.cli.backend.executions import named
+
+        async with place.opened() as desk:
+            summary = await named(desk, execution_id)
+            if follow:
+                place.say_if_left(summary.execution_id, summary.status)
+            async for recorded in (desk.follow if follow else desk.events)(summary.execution_id, after):
+                show(recorded)
+
+    asyncio.run(read())
+
+
+@click.command()
+@id_argument
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Fold only up to this event.")
+@placed
+@as_json
+@talk
+def replay(execution_id: str, at: int | None, place: Place, as_json: bool) -> None:
+    """Fold an execution's log again and show the state.
+
+    No template is rendered, no tool runs: the log has every decision. --at shows any moment of the past.
+    """
+
+    async def folded() -> Mapping[str, Any]:
+        from noetl.cli.backend.executions import named
+
+        async with place.opened() as desk:
+            summary = await named(desk, execution_id)
+            if at is not None and at > summary.seq:
+                raise click.BadParameter(f"the log ends at event {summary.seq}", param_hint="--at")
+            return await desk.state(summary.execution_id, at)
+
+    document = asyncio.run(folded())
+    if as_json:
+        terminal.json(document)
+        return
+    show_state(document)
+
+
+@click.command()
+@id_argument
+@placed
+@as_json
+@talk
+def why(execution_id: str, place: Place, as_json: bool) -> None:
+    """Say in words why an execution is where it is.
+
+    What it waits for or what ended it, and which way its tokens came.
+    """
+
+    async def explained() -> Mapping[str, Any]:
+        from noetl.cli.backend.executions import named
+
+        async with place.opened() as desk:
+            return await desk.explain((await named(desk, execution_id)).execution_id)
+
+    found = asyncio.run(explained())
+    if as_json:
+        terminal.json(found)
+        return
+    place.say_if_left(found["execution_id"], found["status"])
+    terminal.data(f"execution {found['execution_id']}: {found['summary']}")
+    for title, lines in (("because", found["because"]), ("the way it came", found["way"])):
+        if lines:
+            terminal.data(f"\n{title}")
+        for line in lines:
+            terminal.data(f"  {line}")
+
+
+def show_state(document: Mapping[str, Any]) -> None:
+    """A state for eyes."""
+    import msgspec
+
+    def line(name: str, value: Any) -> None:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        terminal.data(f"{name:<10} {terminal.painted(text, COLOURS)}")
+
+    line("execution", document["execution_id"])
+    line("path", document["path"])
+    line("event", f"{document['seq']} at {document['at']}")
+    line("status", document["status"])
+    line("workload", document["workload"])
+    line("ctx", document["ctx"])
+    for name in ("output", "error"):
+        if document[name] is not None:
+            line(name, document[name])
+    sections: tuple[tuple[str, tuple[str, ...], list[dict[str, Any]]], ...] = (
+        ("steps", ("step", "status", "runs", "open"), [{"step": k, **v} for k, v in document["steps"].items()]),
+        ("tokens that wait", ("step", "from", "reason"), document["waiting"]),
+        ("runs in flight", ("run_id", "status", "task", "worker"), document["runs"]),
+        ("loops", ("run_id", "count", "finished", "failed"), document["loops"]),
+        ("children", ("run_id", "path", "execution_id"), document["children"]),
+    )
+    for title, heads, rows in sections:
+        if rows:
+            terminal.data(f"\n{title}")
+            terminal.table(heads, [[row.get(head) for head in heads] for row in rows], styles=COLOURS)
+
+
+# ── words ───────────────────────────────────────────────────────────────────────────────
+
+
+def _event_line(recorded: Recorded, document: dict[str, Any]) -> None:
+    """An event as a line: place, time, name, whose it is, and the gist of it."""
+    whose = document["step"] or ""
+    if document["iteration_index"] is not None:
+        whose += "/" + document["iteration_id"].rpartition("/")[2]
+    if document["task_label"]:
+        whose += f".{document['task_label']}"
+    status = terminal.painted(document["status"], COLOURS, width=11)
+    line = f"{document['seq']:>5}  {document['timestamp'][11:23]}  {document['name']:<28}  {status}  {whose:<24}"
+    terminal.data(f"{line}  {gist(recorded.body)}".rstrip())
+
+
+def gist(body: Event) -> str:
+    """What is worth knowing of an event in a few words."""
+    from noetl.core.model import events as ev
+
+    match body:
+        case ev.ExecutionRequested():
+            return body.path
+        case ev.LoopStarted():
+            return f"{body.count} iterations, {body.max_in_flight} in flight"
+        case ev.LoopDone():
+            return f"{body.succeeded} succeeded, {body.failed} failed, {body.skipped} skipped"
+        case ev.NextEvaluated():
+            taken = [arc.target for arc in body.arcs if arc.token]
+            return _error(body.error) or ("-> " + ", ".join(taken) if taken else "no arc")
+        case ev.CtxPatched():
+            return ", ".join(body.patch)
+        case ev.TaskDone():
+            told = {"retry": f"retry in {body.delay:g} s", "jump": f"jump to {body.to}"}.get(body.do, body.do)
+            return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else told)))
+        case ev.StepDone() | ev.StepFailed() | ev.IterationDone() | ev.IterationFailed():
+            return _error(body.output.error)
+        case ev.ChildStarted() | ev.ChildFinished():
+            return f"execution {body.child}"
+        case ev.WorkflowFinished():
+            return _error(body.error) or body.outcome
+        case ev.TokenParked() | ev.StepSkipped() | ev.ExecutionCancelled() | ev.ReportRefused():
+            return body.reason
+        case ev.RequestEvaluated() | ev.WorkflowSynthesized():
+            return _error(body.error)
+        case _:
+            return ""
+
+
+def _error(error: ErrorInfo | None) -> str:
+    return f"{error.kind}: {' '.join(error.message.split())}" if error else ""
+
+
+def _when(at: float | None) -> str | None:
+    from datetime import datetime
+
+    return None if at is None else datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(start: float | None, end: float | None) -> str | None:
+    from noetl.cli.output.display import duration
+
+    return None if start is None else duration(max(0.0, (end or time.time()) - start))
+
+
+def _between(document: Mapping[str, Any]) -> str | None:
+    """How long something took, by the instants of its document."""
+    from noetl.core.model.events import seconds
+
+    start, end = document["started_at"], document["ended_at"]
+    return _took(seconds(start), seconds(end) if end else None) if start else None

@@ -1,0 +1,92 @@
+"""What a run is given: `--payload` and `--set` read into one mapping, PATH[@VERSION] taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from noetl.cli.playbook_files import read_bounded
+from noetl.core.model.merge import put_path
+
+MAX_PAYLOAD = 64 * 1024 * 1024
+
+
+def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
+    """The request's payload: the document of `--payload`, then each `--set` over it."""
+    document = _document(payload) if payload is not None else {}
+    for words in sets:
+        path, value = _assignment(words)
+        document = put_path(document, path, value)
+    return document
+
+
+def split_version(target: str) -> tuple[str, str | None]:
+    """Path and version of PATH[@VERSION]."""
+    path, at, version = target.rpartition("@")
+    return (path, version) if at and path and (version.isdecimal() or version == "latest") else (target, None)
+
+
+def _document(payload: str) -> dict[str, Any]:
+    """JSON given inline, or a file of JSON or YAML after an `@` (`@-` is stdin)."""
+    if payload.startswith("@"):
+        name = payload[1:]
+        text = read_bounded(name, MAX_PAYLOAD)
+        if len(text) > MAX_PAYLOAD:
+            raise click.BadParameter(f"{name} has more than {MAX_PAYLOAD >> 20} MB", param_hint="--payload")
+        data = _yaml(text, name) if name.endswith((".yaml", ".yml")) else _json(text, name)
+        where = name
+    else:
+        data, where = _json(payload.encode("utf-8", "surrogateescape"), "this"), "this"
+    if not isinstance(data, dict):
+        raise click.BadParameter(f"{where} must be a mapping, not {_kind(data)}", param_hint="--payload")
+    return data
+
+
+def _json(text: bytes, name: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise click.BadParameter(f"{name} is not JSON: {problem}", param_hint="--payload") from None
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{name} is not UTF-8 text", param_hint="--payload") from None
+
+
+def _yaml(text: bytes, name: str) -> Any:
+    from noetl.core.language.source.yaml_source import data_of, read_source
+
+    source = read_source(text)
+    if source.problems:
+        first = source.problems[0]
+        raise click.BadParameter(
+            f"{name}:{first.node.line}:{first.node.column}: {first.message}", param_hint="--payload"
+        )
+    return data_of(source.root)
+
+
+def _assignment(words: str) -> tuple[tuple[str, ...], Any]:
+    """`a.b=VALUE`: the path below workload, and the value read as YAML."""
+    name, equals, value = words.partition("=")
+    path = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(path):
+        raise click.BadParameter(f"{words!r} is not of the form a.b=VALUE", param_hint="--set")
+    return path, _value(value)
+
+
+def _value(text: str) -> Any:
+    """A YAML scalar, or a list or mapping in brackets; what is none of these is text as it stands."""
+    from noetl.core.language.source.yaml_source import data_of, read_source, resolve_plain
+
+    words = text.strip()
+    if words[:1] in ("[", "{", "'", '"'):
+        source = read_source(words)
+        return text if source.problems else data_of(source.root)
+    value, trouble = resolve_plain(words)
+    return text if trouble or isinstance(value, str) else value
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "a text", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
+    return names.get(type(value), type(value).__name__)

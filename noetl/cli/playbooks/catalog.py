@@ -1,0 +1,115 @@
+"""The catalogue, here or on a server: playbooks under their paths, in versions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.playbooks.validate import legacy, strict
+from noetl.cli.run import MAX_READ
+from noetl.cli.target import Place, placed
+
+if TYPE_CHECKING:
+    from noetl.storage.ports.playbooks import StoredPlaybook
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@strict
+@legacy
+@placed
+@as_json
+@talk
+def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Place, as_json: bool) -> int:
+    """Put playbooks into the catalogue.
+
+    Each goes under its own metadata.path. A text that differs from the newest version becomes a new
+    version; the same text again changes nothing. When one of the files has errors, none is registered.
+    """
+    from noetl.cli.app import INVALID
+    from noetl.cli.playbook_files import read_bounded
+
+    contents = {name: read_bounded(name, MAX_READ) for name in files}
+
+    async def put() -> list[StoredPlaybook] | None:
+        async with place.opened() as desk:
+            invalid = False
+            for name, content in contents.items():
+                found = await desk.check(content, name, strict=strict, legacy=legacy)
+                errors = [one for one in found if one.severity == "error"]
+                if errors:
+                    terminal.diagnostics(errors, content)
+                    invalid = True
+            if invalid:
+                return None
+            texts = [content.decode("utf-8-sig") for content in contents.values()]
+            return [await desk.register(text, strict=strict, legacy=legacy) for text in texts]
+
+    stored = asyncio.run(put())
+    if stored is None:
+        return INVALID
+    if as_json:
+        terminal.json([_document(one) for one in stored])
+    else:
+        for one in stored:
+            terminal.data(f"{one.path} version {one.version}")
+    return 0
+
+
+@click.group()
+def catalog() -> None:
+    """Show what is registered."""
+
+
+@catalog.command("list")
+@click.option("--search", metavar="WORDS", help="Only paths that contain this.")
+@placed
+@as_json
+@talk
+def list_(search: str | None, place: Place, as_json: bool) -> None:
+    """List the newest version of every path."""
+
+    async def listed() -> list[StoredPlaybook]:
+        async with place.opened() as desk:
+            return await desk.playbooks(search)
+
+    found = asyncio.run(listed())
+    if as_json:
+        terminal.json([_document(one) for one in found])
+    elif found:
+        terminal.table(("path", "version", "registered"), [(one.path, one.version, _when(one)) for one in found])
+    else:
+        terminal.note("nothing is registered")
+
+
+@catalog.command()
+@click.argument("path")
+@click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version instead of the newest.")
+@placed
+@as_json
+@talk
+def show(path: str, version: int | None, place: Place, as_json: bool) -> None:
+    """Print a registered playbook's text."""
+
+    async def found() -> StoredPlaybook:
+        async with place.opened() as desk:
+            return await desk.playbook(path, version)
+
+    stored = asyncio.run(found())
+    if as_json:
+        terminal.json({**_document(stored), "text": stored.text})
+    else:
+        terminal.data(stored.text)
+
+
+def _document(stored: StoredPlaybook) -> dict[str, Any]:
+    return {"path": stored.path, "version": stored.version, "registered_at": _when(stored)}
+
+
+def _when(stored: StoredPlaybook) -> str:
+    from noetl.core.model.events import instant
+
+    return instant(stored.registered_at)

@@ -1,0 +1,127 @@
+"""Verbs that rewrite playbooks: their layout, and their surface."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from noetl.cli.app import FAILED, INVALID, USAGE
+from noetl.cli.output.terminal import talk, terminal
+from noetl.cli.playbook_files import CannotRead, read_bounded
+
+
+def readable(name: str) -> tuple[str | None, Any]:
+    """A playbook's text; None, with its problems told, when it is no YAML."""
+    from noetl.core.language.diagnostics import Findings
+    from noetl.core.language.source.yaml_source import MAX_BYTES, read_source
+
+    content = read_bounded(name, MAX_BYTES)
+    source = read_source(content)
+    if source.root is None or source.problems:
+        findings = Findings("<stdin>" if name == "-" else name, source.text)
+        for problem in source.problems:
+            findings.add(*problem)
+        terminal.diagnostics(findings.done(), content)
+        return None, content
+    return content.decode("utf-8-sig"), content
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--check", is_flag=True, help="Write nothing; name what would change and exit with 1.")
+@talk
+def fmt(files: tuple[str, ...], check: bool) -> int:
+    """Bring playbooks into their canonical layout, in place (- is stdin to stdout).
+
+    Indentation by two, flat `set` targets, `name:` tasks, no white space at the end of lines. Comments, blank lines
+    and the order of keys stay, and so does the meaning. Exit code 0, 1 when --check found something, 3 when a file
+    is no YAML, 2 when it could not be read.
+    """
+    from noetl.core.language.rewrite.format import format_text
+    from noetl.tools import registry as tools
+
+    specs = tools.specs()
+    code = 0
+    for name in files:
+        try:
+            text, content = readable(name)
+        except CannotRead as problem:
+            terminal.error(str(problem))
+            code = USAGE
+            continue
+        if text is None:
+            code = code or INVALID
+            continue
+        formatted = format_text(text, specs)
+        changed = formatted.encode() != content
+        if name == "-" and not check:
+            sys.stdout.write(formatted)
+        elif changed and check:
+            terminal.data(name)
+            code = code or FAILED
+        elif changed:
+            write(name, formatted)
+            terminal.note(f"formatted {name}")
+    return code
+
+
+def write(name: str, text: str) -> None:
+    """Put a text in the place of a file's, all of it or nothing."""
+    path = Path(name).resolve()
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_bytes(text.encode())
+        beside.chmod(path.stat().st_mode & 0o777)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--write", "in_place", is_flag=True, help="Write the file instead of stdout.")
+@click.option("--diff", is_flag=True, help="Print what changes, as a unified diff.")
+@talk
+def migrate(file: str, in_place: bool, diff: bool) -> int:
+    """Rewrite a playbook of v10 or 2025-11 (- is stdin) in canonical words; comments and order stay.
+
+    The new text goes to stdout. What cannot be said exactly is marked with a comment in place and told with its line
+    on stderr. Exit code 0 when all of it was translated (canonical text comes out as it is), 1 when something is
+    marked, 3 when the playbook has errors, 2 when the file could not be read.
+    """
+    from difflib import unified_diff
+
+    from noetl.core.language.compile import compile_playbook
+    from noetl.core.language.rewrite.migrate.to_canonical import migrate as to_canonical
+    from noetl.errors import RequestRefused
+    from noetl.tools import registry as tools
+
+    if in_place and file == "-":
+        raise RequestRefused("--write needs a file, stdin cannot be written")
+    text, content = readable(file)
+    if text is None:
+        return INVALID
+    name = "<stdin>" if file == "-" else file
+    specs = tools.specs()
+    found = compile_playbook(text, file=name, specs=specs, legacy=True).diagnostics
+    errors = [one for one in found if one.severity == "error"]
+    if errors:
+        terminal.diagnostics(errors, content)
+        return INVALID
+    made = to_canonical(text, specs)
+    if diff:
+        lines = unified_diff(text.splitlines(True), made.text.splitlines(True), name, name)
+        sys.stdout.writelines(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+        )
+    elif not in_place:
+        sys.stdout.write(made.text)
+    if in_place and made.text != text:
+        write(file, made.text)
+        terminal.note(f"migrated {file}")
+    for note in made.notes:
+        terminal.warn(f"{name}:{note.line}: {note.message}")
+    return FAILED if made.notes else 0

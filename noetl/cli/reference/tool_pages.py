@@ -1,0 +1,90 @@
+"""The reference pages of tool kinds: the first part written from each kind's SPEC, the rest by hand.
+
+What stands below the line `<!-- by hand -->` is kept when the pages are written again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from noetl.core.model.outcome import ERROR_KINDS
+from noetl.core.model.tool import Field, ToolSpec
+from noetl.tools import registry as tools
+
+BY_HAND = "<!-- by hand -->"
+
+
+def tool_pages() -> dict[str, str]:
+    """File name -> generated part, of every kind and of the list of kinds."""
+    pages = {f"{kind}.md": tool_page(spec) for kind, spec in tools.kinds().items()}
+    pages["index.md"] = _index()
+    return pages
+
+
+def tool_page(spec: ToolSpec) -> str:
+    """What a kind declares about itself."""
+    lines = [f"# `kind: {spec.kind}`", "", spec.doc, ""]
+    if spec.aliases:
+        lines += [f"Also written {_words(spec.aliases)}.", ""]
+    if spec.extra:
+        lines += [f"Its driver comes with `pip install noetl[{spec.extra}]`.", ""]
+    if spec.fields:
+        rows = [_row(name, field) for name, field in spec.fields.items()]
+        lines += ["## Parameters", "", "| parameter | type | |", "|---|---|---|", *rows, ""]
+    if spec.open_fields:
+        lines += ["Other parameters are passed on as inputs.", ""]
+    if spec.spec_keys:
+        rows = [f"| `{name}` | {_cell(doc)} |" for name, doc in spec.spec_keys.items()]
+        lines += ["## `spec`", "", "| key | |", "|---|---|", *rows, ""]
+    if spec.helpers:
+        rows = [f"| `output.{name}.{field}` |" for name, nulls in spec.helpers.items() for field in nulls]
+        lines += ["## Beside `output.data`", "", "Null where it does not apply.", "", "| field |", "|---|", *rows, ""]
+    if spec.example:
+        lines += ["## Example", "", "```yaml part", spec.example.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _row(name: str, field: Field) -> str:
+    notes = [_cell(field.doc)]
+    if field.required:
+        notes.append("Required.")
+    if field.choices:
+        notes.append(f"One of {_words(field.choices)}.")
+    if field.aliases:
+        notes.append(f"Also {_words(field.aliases)}.")
+    if field.raw:
+        notes.append("Not a template.")
+    return f"| `{name}` | {field.type} | {' '.join(notes)} |"
+
+
+def _index() -> str:
+    lines = ["# Tool kinds", "", "| kind | |", "|---|---|"]
+    for kind, spec in tools.kinds().items():
+        lines.append(f"| [`{kind}`]({kind}.md) | {_cell(spec.doc.partition('. ')[0].rstrip('.'))} |")
+    lines += [
+        "",
+        "## Error kinds",
+        "",
+        "A closed list; `retryable` is what `output.error.retryable` says by default.",
+        "",
+    ]
+    lines += ["| kind | retryable |", "|---|---|"]
+    lines += [f"| `{kind}` | {'yes' if again else 'no'} |" for kind, again in ERROR_KINDS.items()]
+    return "\n".join([*lines, ""])
+
+
+def _words(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def write_tool_pages(folder: Path) -> None:
+    """Write the generated parts; what was written by hand stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in tool_pages().items():
+        path = folder / name
+        _, mark, rest = path.read_text(encoding="utf-8").partition(BY_HAND) if path.exists() else ("", "", "")
+        path.write_text(text + (f"\n{mark}{rest}" if mark else ""), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Client connections to external systems, shared by tools, storage and secrets."""

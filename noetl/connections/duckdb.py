@@ -1,0 +1,339 @@
+"""DuckDB: one instance per database and process, a cursor for each call, writers one after the other.
+
+A file is held open only while calls use it (and a moment longer), since DuckDB lets one process at
+a time write a file: a worker that finds it taken waits for its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.data.sql import Bound, quote_column, tokens
+from noetl.runtime.resources import shared
+from noetl.runtime.threads import in_thread
+
+MEMORY = ":memory:"
+LINGER = 0.3  # seconds a file stays open after its last call
+WAIT_FOR_FILE = 10.0
+BATCH = 10_000
+UTC = "SET TimeZone = 'UTC'"  # a setting of each cursor: instants are given in UTC, whatever the machine's zone
+
+
+class Database:
+    """A database file (or a private one in memory) and the calls that use it."""
+
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.writing = asyncio.Lock()
+        self._instance: Any = None
+        self._users = 0
+        self._opening = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def cursor(self, *, writes: bool, wait: float = WAIT_FOR_FILE) -> AsyncIterator[Any]:
+        """A connection of one's own; writers of one database come one after the other."""
+        async with self.writing if writes and self.path != MEMORY else nullcontext():
+            await self._open(wait)
+            self._users += 1
+            try:
+                cursor = self._instance.cursor()
+                try:
+                    cursor.execute(UTC)
+                    yield cursor
+                finally:
+                    cursor.close()
+            finally:
+                self._users -= 1
+                self._close_later()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._instance is not None:
+            self._instance.close()
+            self._instance = None
+
+    def let_go(self) -> None:
+        """Close the file if nobody uses it just now, so that it can be attached elsewhere."""
+        if not self._users and not self._opening.locked():
+            self.close()
+
+    async def _open(self, wait: float) -> None:
+        import duckdb
+
+        async with self._opening:
+            deadline = asyncio.get_running_loop().time() + wait
+            while self._instance is None:
+                try:
+                    self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
+                except duckdb.Error as problem:
+                    if not _is_taken(problem) or asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(0.05)  # somebody else has it; there is nothing to be woken by
+
+    def _close_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._users:
+            return
+        if self.path == MEMORY:
+            self.close()
+            return
+
+        def unused() -> None:
+            self._timer = None
+            if not self._users:
+                self.close()
+
+        self._timer = asyncio.get_running_loop().call_later(LINGER, unused)
+
+
+def connect(path: str, read_only: bool = False) -> Any:
+    """Open a database."""
+    import duckdb
+
+    if path != MEMORY:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return duckdb.connect(path, read_only=read_only)
+
+
+def database(path: str, *, read_only: bool = False) -> Database:
+    """This loop's one object for a file; memory is private to each caller."""
+    if path == MEMORY:
+        return Database(path)
+    return shared(("duckdb", path, read_only), lambda: Database(path, read_only=read_only))
+
+
+def _is_taken(problem: Exception) -> bool:
+    """Whether a file is held by another process, or by another database of this one."""
+    said = str(problem).lower()
+    return "lock" in said or "already attached" in said or "handle conflict" in said
+
+
+async def attach(cursor: Any, statement: str, path: str, wait: float) -> None:
+    """Attach a file to a database; tasks that use it by itself are waited for."""
+    import duckdb
+
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        for read_only in (False, True):
+            database(path, read_only=read_only).let_go()
+        try:
+            await in_thread(lambda: cursor.execute(statement), interrupt=cursor.interrupt)
+            return
+        except duckdb.Error as problem:
+            if not _is_taken(problem) or asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.05)
+
+
+def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[list[str], Iterator[Any], int | None]:
+    """Run one statement: its columns, its rows as Arrow batches, and how many rows it changed if it says.
+
+    Called in a thread; the batches are computed as they are taken, in that thread too."""
+    relation = cursor.sql(bound.text, params=bound.values) if bound.values else cursor.sql(bound.text)
+    if relation is None:
+        return [], iter(()), None
+    columns = list(relation.columns)
+    reader = _reader(relation, batch)
+    if columns in (["Count"], ["Success"]) and not _returns(bound.text):
+        changed = [value for part in reader for value in part.column(0).to_pylist()]
+        return [], iter(()), int(changed[0]) if columns == ["Count"] and changed else 0
+    if not columns:
+        return [], iter(()), None
+    schema = _with_meanings(reader.schema, [str(kind) for kind in relation.types])
+    return columns, (_as(part, schema) for part in _never_none(reader, schema)), None
+
+
+def _reader(relation: Any, batch: int) -> Any:
+    give = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    return give(batch)
+
+
+def _never_none(reader: Any, schema: Any) -> Iterator[Any]:
+    """The batches; an empty one if there are none, which still has the columns."""
+    import pyarrow as pa
+
+    empty = True
+    for part in reader:
+        empty = False
+        yield part
+    if empty:
+        yield pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _with_meanings(schema: Any, kinds: list[str]) -> Any:
+    """The schema with unique names, in which columns of JSON are marked as such."""
+    import pyarrow as pa
+
+    seen: dict[str, int] = {}
+    fields = []
+    for field, kind in zip(schema, kinds, strict=True):
+        count = seen.get(field.name, 0)
+        seen[field.name] = count + 1
+        if count:
+            field = field.with_name(f"{field.name}_{count + 1}")
+        fields.append(field.with_metadata({"noetl": "json"}) if kind == "JSON" else field)
+    return pa.schema(fields)
+
+
+def _as(part: Any, schema: Any) -> Any:
+    import pyarrow as pa
+
+    return (
+        part
+        if part.schema.equals(schema, check_metadata=True)
+        else pa.RecordBatch.from_arrays(part.columns, schema=schema)
+    )
+
+
+_READS = {
+    "select",
+    "with",
+    "from",
+    "values",
+    "show",
+    "describe",
+    "explain",
+    "summarize",
+    "pragma",
+    "table",
+    "pivot",
+    "unpivot",
+}
+_CHANGES = {"insert", "update", "delete", "merge", "create", "drop", "alter", "copy"}
+
+
+def writes(statements: list[str]) -> bool:
+    """Whether some statement may change the database."""
+    for statement in statements:
+        words = [token.text.lower() for token in tokens(statement, "duckdb") if token.kind == "word"]
+        if not words or words[0] not in _READS or _CHANGES & set(words):
+            return True
+    return False
+
+
+def _returns(text: str) -> bool:
+    words = {token.text.lower() for token in tokens(text, "duckdb") if token.kind == "word"}
+    return "returning" in words or not _CHANGES & words
+
+
+async def batches(cursor: Any, parts: Iterator[Any]) -> AsyncGenerator[Any, None]:
+    """The batches of a result, each computed in a thread when it is wanted."""
+    while True:
+        part = await in_thread(lambda: next(parts, None), interrupt=cursor.interrupt)
+        if part is None:
+            return
+        yield part
+
+
+_WRITTEN_AFTER = {
+    "copy": {"to", "from"},
+    "export": {"database"},
+    "import": {"database"},
+    "attach": {"attach", "database", "exists"},
+}
+
+
+def with_paths(statement: str, resolve: Callable[[str], str]) -> str:
+    """The statement with the relative path that it writes to (or attaches) made absolute.
+
+    Files that queries read are found through DuckDB's search path; for these there is none."""
+    found = list(tokens(statement, "duckdb"))
+    words = [token.text.lower() for token in found if token.kind == "word"]
+    before = _WRITTEN_AFTER.get(words[0] if words else "")
+    if not before:
+        return statement
+    pieces = []
+    last = ""
+    for token in found:
+        text = token.text
+        if token.kind == "string" and text.startswith("'") and last in before:
+            path = text[1:-1].replace("''", "'")
+            if "://" not in path and path and path != MEMORY and not path.startswith(("/", "md:")):
+                text = "'" + resolve(path).replace("'", "''") + "'"
+        if text.strip():
+            last = text.lower() if token.kind == "word" else ""
+        pieces.append(text)
+    return "".join(pieces)
+
+
+def attach_statement(name: str, target: str, options: Mapping[str, Any]) -> str:
+    """`ATTACH` of another database under a name."""
+    extras = [f"TYPE {re.sub(r'[^A-Za-z_]', '', str(options['type']))}"] if options.get("type") else []
+    if options.get("read_only"):
+        extras.append("READ_ONLY")
+    escaped = target.replace("'", "''")
+    suffix = f" ({', '.join(extras)})" if extras else ""
+    return f"ATTACH IF NOT EXISTS '{escaped}' AS {quote_column(name)}{suffix}"
+
+
+def explain(failure: Exception) -> ErrorInfo:
+    """An exception of DuckDB as an error of the closed list."""
+    import duckdb
+
+    text = re.sub(r"^[\w ]+ Error: ", "", str(failure)).strip()
+    details = {"exception_type": type(failure).__name__}
+    missing = re.search(r"required extension '(\w+)|Extension \"?(\w+)\"? (?:not found|is an existing extension)", text)
+    if missing and "extension" in text.lower():
+        name = missing[1] or missing[2]
+        told = f"DuckDB needs its extension {name} for this, and it is not installed here (INSTALL {name}). "
+        told += "Files of object stores can be read without it: kind transfer, or kind object with `file`."
+        return error_info("client_error", told, details=details)
+
+    def is_a(*names: str) -> bool:
+        return isinstance(failure, tuple(kind for name in names if (kind := getattr(duckdb, name, None)) is not None))
+
+    if is_a("ConstraintException"):
+        kind = "db.constraint"
+    elif is_a("TransactionException"):
+        kind = "db.deadlock" if "onflict" in text else "db.syntax"
+    elif _is_taken(failure) and not is_a("TransactionException"):
+        kind = "db.connection"
+    elif is_a("InterruptException"):
+        kind = "db.timeout"
+    elif is_a("OutOfMemoryException"):
+        kind = "limit"
+    elif is_a("HTTPException"):
+        kind = "connection"
+    elif is_a("PermissionException"):
+        kind = "auth"
+    elif "Malformed JSON" in text:
+        kind = "parse"
+    elif is_a("ConversionException", "OutOfRangeException", "TypeMismatchException", "SequenceException"):
+        kind = "schema"
+    elif is_a("IOException", "ConnectionException"):
+        lowered = text.lower()
+        if "lock" in lowered or "different configuration" in lowered:
+            kind = "db.connection"
+        elif (
+            "no files found" in lowered
+            or "no such file" in lowered
+            or "does not exist" in lowered
+            or "cannot open file" in lowered
+        ):
+            kind = "not_found"
+        elif "no space" in lowered or "disk is full" in lowered:
+            kind = "storage.quota"
+        else:
+            kind = "storage.access"
+    elif is_a("ParserException", "SyntaxException", "BinderException", "CatalogException", "NotImplementedException"):
+        kind = "db.syntax"
+    elif is_a("InvalidInputException", "InvalidTypeException"):
+        kind = "schema"
+    elif is_a("InternalException", "FatalException"):
+        kind = "server_error"
+    else:
+        kind = "unknown"
+    return error_info(kind, text, details=details)

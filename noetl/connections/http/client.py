@@ -1,0 +1,483 @@
+"""One HTTP client per event loop: pooled connections, an address gate, redirects, typed failures.
+
+The gate. Whether an address may be reached is asked where the socket is made, with the very address
+that will be connected to: names that resolve to something else a moment later, redirects, and odd
+spellings of an address all pass the same place. Behind a proxy the proxy connects; there the name is
+resolved and checked beforehand as well as it can be.
+
+Redirects are followed here and not by the library, so that credentials in any header (not only
+`Authorization`) stay with the origin they were meant for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import re
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import aiohttp
+from aiohttp import http_exceptions
+from msgspec import Struct, field
+from yarl import URL
+
+from noetl import __version__
+from noetl.connections.http.raw_requests import Lanes, Reply
+from noetl.core.model.tool import Timeout
+from noetl.errors import NoetlError
+from noetl.runtime.resources import shared
+
+CONNECT_S = 10.0
+READ_S = 60.0
+MOST_REDIRECTS = 10
+MOST_CONNECTIONS = 512
+_HEADER_LIMITS: dict[str, Any] = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 1000}
+
+Allows = Callable[[str], bool]
+Response = aiohttp.ClientResponse | Reply
+# Headers that stay with their origin, whoever wrote them; a key for repetition is not a credential.
+SENSITIVE = re.compile(r"auth|token|cookie|secret|session|signature|credential|(?<!idempotency-)key", re.IGNORECASE)
+
+
+class HttpFailure(NoetlError):
+    """No answer, or none that can be used: an error kind, words, and whether trying again may help."""
+
+    def __init__(self, kind: str, message: str, *, retryable: bool | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.retryable = retryable
+        self.details = details
+
+
+class Request(Struct, frozen=True):
+    """One request. `body` makes the data anew for every hop; `private` names headers for one origin only."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Sequence[tuple[str, str]] = ()
+    body: Callable[[], Any] | None = None
+    timeout: Timeout = Timeout()
+    redirects: int = MOST_REDIRECTS
+    proxy: str | None = None
+    tls: ssl.SSLContext | bool = True
+    private: frozenset[str] = frozenset()
+
+
+class _Gate:
+    """The policy of one call, and what it has refused."""
+
+    __slots__ = ("allows", "denied")
+
+    def __init__(self, allows: Allows | None) -> None:
+        self.allows = allows
+        self.denied: list[str] = []
+
+    def check(self, address: str) -> None:
+        if self.allows is None:
+            return
+        address = _canonical(address)
+        if not self.allows(address):
+            self.denied.append(address)
+            raise PermissionError(f"the address {address} is not allowed")
+
+
+# IPv6 prefixes behind which an IPv4 address stands in the last 32 bits: compatible, translated, NAT64.
+_CARRIERS = tuple(
+    ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
+)
+
+
+@lru_cache(4096)
+def _canonical(address: str) -> str:
+    """One spelling; an IPv4 address in IPv6 clothes is judged as what it is."""
+    number = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(number, ipaddress.IPv4Address):
+        return str(number)
+    inner = number.ipv4_mapped or number.sixtofour or (number.teredo[1] if number.teredo else None)
+    if inner is None and int(number) > 1 and any(number in carrier for carrier in _CARRIERS):
+        inner = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
+    return str(inner or number)
+
+
+@lru_cache(256)
+def _socket_limits(connect: float, read: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=read)
+
+
+_gate: ContextVar[_Gate | None] = ContextVar("noetl_http_gate", default=None)
+
+
+def _guarded_socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, _, place = address
+    gate = _gate.get()
+    if gate is not None:
+        gate.check(place[0])
+    return socket.socket(family=family, type=kind, proto=protocol)
+
+
+class _GuardedConnector(aiohttp.TCPConnector):
+    """A connection that another call left open passes the gate of this call too."""
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
+        connection = await super().connect(req, traces, timeout)
+        gate = _gate.get()
+        transport = connection.transport
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        if gate is not None and peer:
+            try:
+                gate.check(peer[0])
+            except PermissionError:
+                connection.close()
+                raise
+        return connection
+
+
+class HttpClient:
+    """The session of one event loop, and its TLS contexts."""
+
+    def __init__(self) -> None:
+        connector = _GuardedConnector(
+            limit=MOST_CONNECTIONS, keepalive_timeout=30, socket_factory=_guarded_socket, ttl_dns_cache=10
+        )
+        agent = f"noetl/{__version__}"
+        self.session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),  # no call sees another call's cookies
+            timeout=aiohttp.ClientTimeout(total=None),
+            headers={"User-Agent": agent},
+            **_HEADER_LIMITS,
+        )
+        self.lanes = Lanes(connector, agent, **_HEADER_LIMITS)
+        self._contexts: dict[Any, ssl.SSLContext] = {}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.session.close()
+
+    def tls(
+        self,
+        *,
+        verify: bool = True,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        password: str | None = None,
+    ) -> ssl.SSLContext | bool:
+        """A context for these options (made once); `ca`, `cert` and `key` are files or PEM text."""
+        if verify and not (ca or cert):
+            return True
+        named = (verify, password, *((text, _changed(text)) for text in (ca, cert, key)))
+        context = self._contexts.get(named)
+        if context is None:
+            context = self._contexts[named] = _tls_context(verify, ca, cert, key, password)
+        return context
+
+
+def client() -> HttpClient:
+    """The running loop's client."""
+    return shared(HttpClient, HttpClient)
+
+
+class Answer:
+    """A response whose body can be read while its exchange lasts."""
+
+    def __init__(self, response: Response, request: Request, gate: _Gate) -> None:
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers = response.headers
+        self.url = str(response.url.with_user(None) if response.url.raw_user else response.url)
+        self._response = response
+        self._request = request
+        self._gate = gate
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body as far as the headers tell the truth; None when it is compressed or unknown."""
+        return None if "Content-Encoding" in self.headers else self._response.content_length
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        try:
+            return await self._response.read()
+        except _FAILURES as failure:
+            raise _failure_of(failure, self._request, self._gate) from failure
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes, decompressed, a hundred kilobytes or so at a time."""
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except _FAILURES as failure:
+            raise _failure_of(failure, self._request, self._gate) from failure
+
+
+_FAILURES = (aiohttp.ClientError, OSError, ValueError, http_exceptions.HttpProcessingError)
+
+
+class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as answer`
+    """Send, follow redirects, and give the last answer while its body can be read.
+
+    HttpFailure for everything that goes wrong between us and the server."""
+
+    __slots__ = ("_answer", "_gate", "_request", "_timer", "_token")
+
+    def __init__(self, request: Request, allows: Allows | None = None) -> None:
+        self._request = request
+        self._gate = _Gate(allows)
+        self._answer: Response | None = None
+        total = request.timeout.total
+        self._timer = None if total is None else asyncio.timeout(total)
+
+    async def __aenter__(self) -> Answer:
+        self._token = _gate.set(self._gate)
+        if self._timer is not None:
+            await self._timer.__aenter__()
+        try:
+            self._answer = await _answered(self._request, self._gate)
+        except BaseException as failure:
+            try:
+                await self._leave(type(failure), failure, failure.__traceback__)
+            except TimeoutError as late:
+                raise _failure_of(late, self._request, self._gate) from late
+            if isinstance(failure, _FAILURES):
+                raise _failure_of(failure, self._request, self._gate) from failure
+            raise
+        return Answer(self._answer, self._request, self._gate)
+
+    async def __aexit__(self, *failure: Any) -> None:
+        try:
+            await self._leave(*failure)
+        except TimeoutError as late:
+            raise _failure_of(late, self._request, self._gate) from late
+
+    async def _leave(self, *failure: Any) -> None:
+        with contextlib.suppress(ValueError):  # a generator that is closed by another task has another context
+            _gate.reset(self._token)
+        response = self._answer
+        if response is not None:
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+        if self._timer is not None:
+            await self._timer.__aexit__(*failure)
+
+
+async def _answered(request: Request, gate: _Gate) -> Response:
+    """The response after redirects."""
+    http = client()
+    url = checked_url(request.url)
+    if request.params:
+        url = url.extend_query(request.params)
+    method, headers, body = request.method.upper(), dict(request.headers), request.body
+    jar: aiohttp.CookieJar | None = None
+    timeout = _socket_limits(request.timeout.connect or CONNECT_S, request.timeout.read or READ_S)
+    for hop in range(request.redirects + 1):
+        if request.proxy:
+            await _check_behind_proxy(url, gate)
+        data = body() if body else None
+        response: Response | None = None
+        if jar is None and not request.proxy:
+            response = await http.lanes.send(method, url, headers, data, request.tls, timeout)
+        if response is None:
+            response = await http.session.request(
+                method,
+                url,
+                headers=headers,
+                data=data,
+                cookies=jar.filter_cookies(url) if jar is not None else None,
+                allow_redirects=False,
+                proxy=request.proxy,
+                ssl=request.tls,
+                timeout=timeout,
+            )
+        place = response.headers.get("Location")
+        if response.status not in (301, 302, 303, 307, 308) or not place or request.redirects == 0:
+            return response
+        if hop == request.redirects:
+            response.close()
+            raise HttpFailure("client_error", f"more than {request.redirects} redirects, the last one to {place}")
+        cookies = response.headers.getall("Set-Cookie", [])
+        if cookies:
+            jar = jar or aiohttp.CookieJar(unsafe=True)
+            jar.update_cookies_from_headers(cookies, response.url)
+        await _drain(response)
+        target = checked_url(str(url.join(URL(place))))
+        if target.origin() != url.origin():
+            headers = {
+                name: value
+                for name, value in headers.items()
+                if not SENSITIVE.search(name) and name.lower() not in request.private
+            }
+        if (response.status == 303 and method != "HEAD") or (response.status in (301, 302) and method == "POST"):
+            method, body = "GET", None
+            headers = {name: value for name, value in headers.items() if not name.lower().startswith("content-")}
+        url = target
+    raise AssertionError("unreachable")
+
+
+async def _drain(response: Response) -> None:
+    """Give the connection back when the rest of a redirect's body is short; else close it."""
+    if (response.content_length or 0) <= 65536 and not response.headers.get("Transfer-Encoding"):
+        await response.read()
+        response.release()
+    else:
+        response.close()
+
+
+@lru_cache(256)
+def checked_url(text: str) -> URL:
+    """An absolute http(s) URL, or a HttpFailure that says what is wrong with it."""
+    try:
+        url = URL(text.strip())
+        has_port = url.explicit_port is None or 0 < url.explicit_port < 65536
+    except (ValueError, TypeError) as wrong:
+        raise HttpFailure("client_error", f"{text!r} is not a URL: {wrong}") from wrong
+    if url.scheme not in ("http", "https"):
+        said = f'its scheme is "{url.scheme}"' if url.scheme else "it has no scheme"
+        raise HttpFailure("client_error", f"{text!r} cannot be called: {said}; give http://... or https://...")
+    if not url.host or not has_port:
+        raise HttpFailure("client_error", f"{text!r} cannot be called: it names no host")
+    return url
+
+
+async def _check_behind_proxy(url: URL, gate: _Gate) -> None:
+    if gate.allows is None or url.host is None:
+        return
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port or 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return  # a name that only the proxy knows
+    for *_, place in found:
+        gate.check(str(place[0]))
+
+
+# ── failures ────────────────────────────────────────────────────────────────────────────
+
+
+def _failure_of(failure: Exception, request: Request, gate: _Gate) -> HttpFailure:
+    """The failure in our vocabulary."""
+    place = shown_url(request.url)
+    if isinstance(failure, HttpFailure):
+        return failure
+    if gate.denied and isinstance(failure, OSError):
+        return HttpFailure(
+            "client_error",
+            f"{place} leads to {', '.join(sorted(set(gate.denied)))}, "
+            "an address that this installation's policy does not let tools reach",
+            retryable=False,
+            denied=sorted(set(gate.denied)),
+        )
+    if isinstance(failure, TimeoutError):
+        return HttpFailure("timeout", f"{_stage(failure)} {place} took longer than {_allowed_time(failure, request)}")
+    if isinstance(failure, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError | ssl.SSLError):
+        why = getattr(failure, "certificate_error", None) or getattr(failure, "os_error", None) or failure
+        return HttpFailure("connection", f"no trusted TLS connection to {place}: {why}", retryable=False)
+    if isinstance(failure, aiohttp.ClientConnectorDNSError):
+        return HttpFailure("connection", f"the host of {place} is not known: {failure.os_error.strerror or failure}")
+    if isinstance(failure, aiohttp.ClientConnectorError):
+        through = f" through the proxy {shown_url(request.proxy)}" if request.proxy else ""
+        why = failure.os_error.strerror or failure.os_error
+        return HttpFailure("connection", f"cannot connect to {place}{through}: {why}")
+    if isinstance(failure, aiohttp.ServerDisconnectedError):
+        return HttpFailure("connection", f"{place} closed the connection without an answer")
+    if isinstance(failure, aiohttp.ClientPayloadError):
+        return HttpFailure("connection", f"the answer of {place} broke off before its end")
+    if isinstance(failure, aiohttp.ClientHttpProxyError):
+        return HttpFailure("connection", f"the proxy refused {place}: {failure.status} {failure.message}")
+    if isinstance(failure, aiohttp.ClientResponseError | http_exceptions.HttpProcessingError):
+        said = str(failure.message).partition("\n")[0]
+        if "more than" in said or "too long" in said.lower() or "too many" in said.lower():
+            return HttpFailure("limit", f"the headers of the answer of {place} are too large: {said}", retryable=False)
+        return HttpFailure("parse", f"the answer of {place} is not valid HTTP: {said}")
+    if isinstance(failure, aiohttp.InvalidURL):
+        return HttpFailure(
+            "client_error", f"{place} cannot be called: {failure.description or 'it is not a valid URL'}"
+        )
+    if isinstance(failure, aiohttp.ClientError | OSError):
+        return HttpFailure("connection", f"the connection to {place} failed: {failure}")
+    return HttpFailure("client_error", f"the request to {place} cannot be sent: {failure}")
+
+
+def _stage(failure: Exception) -> str:
+    return "connecting to" if isinstance(failure, aiohttp.ConnectionTimeoutError) else "the answer of"
+
+
+def _allowed_time(failure: Exception, request: Request) -> str:
+    limits = request.timeout
+    if isinstance(failure, aiohttp.ConnectionTimeoutError):
+        return f"{limits.connect or CONNECT_S:g} s (timeout.connect)"
+    if isinstance(failure, aiohttp.ServerTimeoutError) or limits.total is None:
+        return f"{limits.read or READ_S:g} s without a byte (timeout.read)"
+    return f"{limits.total:g} s (timeout.total)"
+
+
+def shown_url(text: str) -> str:
+    """A URL for messages: without user, password, query and fragment."""
+    with contextlib.suppress(ValueError, TypeError):
+        url = URL(text)
+        if url.host:
+            return str(url.with_user(None).with_query(None).with_fragment(None))
+    return repr(text)
+
+
+# ── TLS ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _changed(place: str | None) -> float:
+    """When a file was last changed; 0 for PEM text."""
+    if not place or place.lstrip().startswith("-----BEGIN"):
+        return 0.0
+    with contextlib.suppress(OSError):
+        return os.stat(place).st_mtime
+    return -1.0
+
+
+def _tls_context(
+    verify: bool, ca: str | None, cert: str | None, key: str | None, password: str | None
+) -> ssl.SSLContext:
+    is_text = bool(ca) and str(ca).lstrip().startswith("-----BEGIN")
+    try:
+        context = ssl.create_default_context(cafile=None if is_text else ca, cadata=ca if is_text else None)
+        if not verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if cert:
+            with _as_file(cert) as cert_file, _as_file(key) as key_file:
+                # A callable, so that OpenSSL never asks on the terminal.
+                context.load_cert_chain(cert_file or cert, key_file, password=lambda: password or "")
+    except (OSError, ssl.SSLError) as wrong:
+        missing = [place for place in (ca, cert, key) if place and _changed(place) < 0]
+        said = f"no file {', '.join(missing)}" if missing else wrong.strerror or str(wrong)
+        raise HttpFailure("client_error", f"the TLS options cannot be used: {said}") from wrong
+    return context
+
+
+@contextlib.contextmanager
+def _as_file(place: str | None) -> Any:
+    """A file's path as it is; PEM text as a file that only this process can read, and only for now."""
+    if not place or not place.lstrip().startswith("-----BEGIN"):
+        yield place or None
+        return
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("noetl-pem")
+        try:
+            os.write(fd, place.encode())
+            yield f"/proc/self/fd/{fd}"
+        finally:
+            os.close(fd)
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(place)
+        file.flush()
+        yield file.name

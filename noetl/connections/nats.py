@@ -1,0 +1,289 @@
+"""NATS: one shared connection per server and credential, and objects streamed in bounded memory.
+
+Objects follow the layout of NATS's own object store (stream `OBJ_<bucket>`, chunks below
+`$O.<bucket>.C.`, one message of metadata below `$O.<bucket>.M.`), so the `nats` command reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from datetime import UTC, datetime
+from errno import ECONNRESET
+from typing import Any, NamedTuple
+
+from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.runtime.resources import shared
+
+PREFIXES = ("nats_",)
+CHUNK = 128 * 1024
+WINDOW = 16  # chunks on their way at a time
+
+
+class Connections:
+    """This loop's connections by server and credential; each is opened once and shared."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Any] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+        """A connected client."""
+        key = repr(sorted((name, repr(value)) for name, value in fields.items()))
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            client = self._open.get(key)
+            if client is None or client.is_closed:
+                client = self._open[key] = await connect(fields, timeout=timeout)
+            return client
+
+    async def close(self) -> None:
+        """Close them all."""
+        for client in self._open.values():
+            if not client.is_closed:
+                await client.close()
+        self._open.clear()
+
+
+async def client_of(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+    """The loop's connection for a credential's fields."""
+    return await shared(("nats",), Connections).get(fields, timeout=timeout)
+
+
+async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+    """A new connection; the caller closes it."""
+
+    options: dict[str, Any] = {}
+    for name, spellings in {
+        "user": ("user", "username"),
+        "password": ("password",),
+        "token": ("token",),
+        "user_credentials": ("user_credentials", "creds", "creds_file"),
+        "nkeys_seed_str": ("nkey", "nkeys_seed_str", "seed"),
+    }.items():
+        value = next((fields[spelling] for spelling in spellings if fields.get(spelling)), None)
+        if value is not None:
+            options[name] = str(value)
+    url = fields.get("dsn") or fields.get("url") or fields.get("servers")
+    if not url and fields.get("host"):
+        url = f"nats://{fields['host']}:{fields.get('port', 4222)}"
+    if not url:
+        raise ValueError("the connection has no url: give `auth` a credential, a nats:// URL, or `url`")
+    servers = [server.strip() for server in url.split(",")] if isinstance(url, str) else list(url)
+    options |= {"connect_timeout": int(timeout or 5) or 1, "reconnect_time_wait": 0, "name": "noetl"}
+    try:
+        return await _connected(servers, options)
+    except ConnectionRefusedError:
+        raise
+    except ConnectionError:
+        # A server that refuses a credential hangs up at once, and its word may be lost with the connection. One that
+        # is asked to confirm each command says why before anything else is sent.
+        await (await _connected(servers, {**options, "verbose": True})).close()
+        return await _connected(servers, options)
+
+
+async def _connected(servers: list[str], options: Mapping[str, Any]) -> Any:
+    import nats
+
+    problems: list[Exception] = []
+
+    async def note(problem: Exception) -> None:
+        problems.append(problem)  # said by whoever waits for the answer
+
+    try:
+        client = await nats.connect(servers, max_reconnect_attempts=2, error_cb=note, **options)
+    except nats.errors.NoServersError as failure:
+        told = [problem for problem in problems if not isinstance(problem, OSError)]
+        raise (told or problems or [failure])[-1] from failure
+    if not client.is_connected:  # the server hung up without a word, which the client takes for an answer
+        await client.close()
+        raise ConnectionResetError(ECONNRESET, "the server closed the connection")
+    return client
+
+
+class ObjectInfo(NamedTuple):
+    """What is known of a stored object."""
+
+    name: str
+    nuid: str
+    size: int
+    chunks: int
+    digest: str
+    modified: str
+    headers: dict[str, Any]
+
+
+class Objects:
+    """One bucket of a server's object store."""
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self.bucket = bucket
+        self.stream = f"OBJ_{bucket}"
+        self._js = client.jetstream(timeout=30)
+
+    async def ensure(self) -> None:
+        """Make the bucket if there is none."""
+        from nats.js.api import StorageType
+        from nats.js.errors import NotFoundError
+
+        try:
+            await self._js.stream_info(self.stream)
+        except NotFoundError:
+            await self._js.create_object_store(self.bucket, storage=StorageType.FILE)
+
+    async def put(
+        self, name: str, blocks: AsyncIterator[bytes], *, nuid: str | None = None, headers: dict[str, Any] | None = None
+    ) -> ObjectInfo:
+        """Stream an object in; a former one of that name is replaced when the new one is complete."""
+        former = await self.find(name)
+        nuid = nuid or secrets.token_hex(11)
+        subject = self._chunks(nuid)
+        digest = hashlib.sha256()
+        size = chunks = 0
+        waiting: list[asyncio.Task[Any]] = []
+        try:
+            async for chunk in _cut(blocks, CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                chunks += 1
+                waiting.append(asyncio.create_task(self._js.publish(subject, chunk, timeout=30)))
+                # The connection keeps the order, once the first request has set up the way back for answers.
+                if len(waiting) >= WINDOW or chunks == 1:
+                    await asyncio.gather(*waiting)
+                    waiting = []
+            await asyncio.gather(*waiting)
+            info = ObjectInfo(
+                name, nuid, size, chunks,
+                "SHA-256=" + base64.urlsafe_b64encode(digest.digest()).decode(),
+                datetime.now(UTC).isoformat(), headers or {},
+            )  # fmt: skip
+            await self._js.publish(
+                self._meta(name), json.dumps(self._as_json(info)).encode(), headers={"Nats-Rollup": "sub"}, timeout=30
+            )
+        except BaseException:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            await self._js.purge_stream(self.stream, subject=subject)
+            raise
+        if former is not None:
+            await self._js.purge_stream(self.stream, subject=self._chunks(former.nuid))
+        return info
+
+    async def find(self, name: str) -> ObjectInfo | None:
+        """An object's metadata; None when there is no such object."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            message = await self._js.get_msg(self.stream, subject=self._meta(name), direct=True)
+        except NotFoundError:
+            return None
+        known = json.loads(message.data)
+        if known.get("deleted"):
+            return None
+        return ObjectInfo(
+            known["name"], known["nuid"], known.get("size", 0), known.get("chunks", 0), known.get("digest", ""),
+            known.get("mtime", ""), known.get("headers") or {},
+        )  # fmt: skip
+
+    async def read(self, info: ObjectInfo) -> AsyncGenerator[bytes, None]:
+        """Stream an object out, a chunk at a time and no faster than it is taken."""
+        from nats.js.errors import NotFoundError
+
+        sequence = 1
+        for _ in range(info.chunks):
+            try:
+                message = await self._js.get_msg(
+                    self.stream, seq=sequence, subject=self._chunks(info.nuid), direct=True, next=True
+                )
+            except NotFoundError:
+                return  # chunks are missing: whoever counts the bytes will notice
+            sequence = message.seq + 1
+            yield message.data or b""
+
+    async def delete(self, name: str) -> bool:
+        """Forget an object, its chunks and its metadata; False when there was none."""
+        info = await self.find(name)
+        if info is None:
+            return False
+        await self._js.purge_stream(self.stream, subject=self._meta(name))
+        await self._js.purge_stream(self.stream, subject=self._chunks(info.nuid))
+        return True
+
+    async def names(self) -> list[str]:
+        """The names of all objects."""
+        info = await self._js.stream_info(self.stream, subjects_filter=f"$O.{self.bucket}.M.>")
+        subjects = info.state.subjects or {}
+        return sorted(base64.urlsafe_b64decode(subject.rpartition(".")[2]).decode() for subject in subjects)
+
+    async def drop_abandoned(self, keep: set[str], before: float) -> None:
+        """Delete chunks that belong to no object (`keep` has the objects' nuids) and are older than `before`."""
+        info = await self._js.stream_info(self.stream, subjects_filter=f"$O.{self.bucket}.C.>")
+        for subject in info.state.subjects or {}:
+            if subject.rpartition(".")[2] in keep:
+                continue
+            message = await self._js.get_msg(self.stream, subject=subject)
+            if message.time is not None and message.time.timestamp() < before:
+                await self._js.purge_stream(self.stream, subject=subject)
+
+    def _chunks(self, nuid: str) -> str:
+        return f"$O.{self.bucket}.C.{nuid}"
+
+    def _meta(self, name: str) -> str:
+        return f"$O.{self.bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+    def _as_json(self, info: ObjectInfo) -> dict[str, Any]:
+        return {
+            "name": info.name, "bucket": self.bucket, "nuid": info.nuid, "size": info.size, "chunks": info.chunks,
+            "digest": info.digest, "mtime": info.modified,
+            "headers": {key: [str(value)] for key, value in info.headers.items()},
+            "options": {"max_chunk_size": CHUNK}, "deleted": False,
+        }  # fmt: skip
+
+
+async def _cut(blocks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes, None]:
+    pending = bytearray()
+    async for block in blocks:
+        pending += block
+        while len(pending) >= size:
+            yield bytes(pending[:size])
+            del pending[:size]
+    if pending:
+        yield bytes(pending)
+
+
+def explain(failure: Exception, what: str, named: str = "") -> ErrorInfo:
+    """An exception of the driver as an error of the closed list; `named` is what was asked for."""
+    from nats import errors
+    from nats.js import errors as js
+
+    text = str(failure)
+    if (
+        isinstance(failure, errors.AuthorizationError)
+        or "authorization" in text.lower()
+        or "permissions" in text.lower()
+    ):
+        return error_info("auth", f"{what}: the server refuses the credential ({text})")
+    if isinstance(failure, js.NotFoundError):
+        return error_info("not_found", f"{what}: there is no such thing" + (f" ({named})" if named else ""))
+    if isinstance(failure, errors.NoRespondersError | js.NoStreamResponseError):
+        return error_info("not_found", f"{what}: nobody answers on that subject")
+    if isinstance(failure, errors.TimeoutError | TimeoutError):
+        return error_info("timeout", f"{what}: no answer in time")
+    if isinstance(failure, errors.MaxPayloadError):
+        return error_info("limit", f"{what}: the message is larger than the server allows")
+    if isinstance(failure, js.KeyWrongLastSequenceError):
+        return error_info("client_error", f"{what}: the key exists already, or has changed meanwhile")
+    if isinstance(failure, js.ServiceUnavailableError | js.ServerError):
+        full = "insufficient" in text or "maximum" in text
+        return error_info("storage.quota" if full else "server_error", f"{what}: {text}")
+    if isinstance(
+        failure, js.APIError | js.InvalidBucketNameError | js.InvalidKeyError | errors.BadSubjectError | ValueError
+    ):
+        return error_info("client_error", f"{what}: {text or type(failure).__name__}")
+    if isinstance(failure, errors.Error | OSError):
+        return error_info("connection", f"{what}: {text or type(failure).__name__}")
+    return error_info("unknown", f"{what}: {text}")

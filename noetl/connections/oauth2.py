@@ -1,0 +1,115 @@
+"""OAuth 2 client credentials: a token is fetched once, shared, and renewed before it expires."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from noetl.connections.http.client import Allows, HttpFailure, Request, exchange, shown_url
+from noetl.core.model.tool import Timeout
+from noetl.runtime.resources import shared
+
+MARGIN_S = 60.0  # renew this long before the end, or at nine tenths of a short life
+LIFE_S = 300.0  # of a token whose server does not say
+MOST_BYTES = 1 << 20
+
+
+class ClientCredentials(Struct, frozen=True):
+    """Where a token comes from; `basic` sends the client's name and secret in a header, not in the form."""
+
+    token_url: str
+    client_id: str
+    client_secret: str
+    scope: str | None = None
+    audience: str | None = None
+    basic: bool = False
+
+    def key(self) -> str:
+        """A name for this grant that gives nothing away."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+
+class Token(Struct, frozen=True):
+    """An access token and when (by the loop's clock) to fetch the next one."""
+
+    access_token: str
+    token_type: str
+    renew_at: float
+
+
+class Tokens:
+    """The running loop's tokens; one request at a time for each."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, Token] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, grant: ClientCredentials, *, allows: Allows | None = None) -> str:
+        """A token that is still good for a while; HttpFailure when none can be had."""
+        key, clock = grant.key(), asyncio.get_running_loop().time
+        token = self._tokens.get(key)
+        if token is not None and clock() < token.renew_at:
+            return token.access_token
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            token = self._tokens.get(key)
+            if token is None or clock() >= token.renew_at:
+                token = self._tokens[key] = await _fetch(grant, allows, clock())
+        return token.access_token
+
+    def forget(self, grant: ClientCredentials) -> None:
+        """Fetch anew next time: a server refused the token before its time."""
+        self._tokens.pop(grant.key(), None)
+
+
+def tokens() -> Tokens:
+    """The running loop's tokens."""
+    return shared(Tokens, Tokens)
+
+
+async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) -> Token:
+    import base64
+    from urllib.parse import quote_plus, urlencode
+
+    form = {"grant_type": "client_credentials"}
+    headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
+    if grant.basic:
+        pair = f"{quote_plus(grant.client_id)}:{quote_plus(grant.client_secret)}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    else:
+        form |= {"client_id": grant.client_id, "client_secret": grant.client_secret}
+    if grant.scope:
+        form["scope"] = grant.scope
+    if grant.audience:
+        form["audience"] = grant.audience
+    data = urlencode(form).encode()
+    timeout = Timeout(connect=10, read=30, total=60)
+    request = Request("POST", grant.token_url, headers, body=lambda: data, timeout=timeout, redirects=0)
+    async with exchange(request, allows) as answer:
+        body = b""
+        async for chunk in answer.chunks():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise HttpFailure("parse", f"the answer of {shown_url(grant.token_url)} is too long for a token")
+    place = shown_url(grant.token_url)
+    said: Any = None
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        said = None
+    fields = said if isinstance(said, dict) else {}
+    if answer.status >= 400:
+        why = fields.get("error_description") or fields.get("error") or answer.reason
+        kind = "auth" if answer.status < 500 and answer.status != 429 else "server_error"
+        raise HttpFailure(kind, f"{place} gave no token: HTTP {answer.status} {why}")
+    token = fields.get("access_token")
+    if not isinstance(token, str) or not token:
+        raise HttpFailure("parse", f"the answer of {place} has no access_token")
+    try:
+        life = float(fields.get("expires_in") or LIFE_S)
+    except (TypeError, ValueError):
+        life = LIFE_S
+    return Token(token, str(fields.get("token_type") or "Bearer"), now + life - min(MARGIN_S, life * 0.1))

@@ -1,0 +1,314 @@
+"""Object stores and folders through one door: S3, Google Cloud Storage, Azure, files.
+
+    s3://bucket/key   gs://bucket/key   az://container/key   file:///folder/key   or a plain path
+
+`Place` is a parsed address; `store_of` opens the store of a place with a credential's fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.runtime.resources import shared
+
+PREFIXES = ("aws_", "s3_", "gcs_", "google_", "azure_storage_", "azure_")
+PART = 8 << 20
+_SCHEMES = {
+    "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
+    "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az",
+    "file": "file", "memory": "memory",
+}  # fmt: skip
+_S3 = {
+    "access_key_id": ("access_key_id", "access_key", "key_id", "user", "username"),
+    "secret_access_key": ("secret_access_key", "secret_key", "secret", "password"),
+    "session_token": ("session_token", "token"),
+    "region": ("region", "default_region", "region_name"),
+    "endpoint": ("endpoint", "endpoint_url", "url", "host"),
+    "virtual_hosted_style_request": ("virtual_hosted_style_request",),
+    "skip_signature": ("skip_signature", "anonymous"),
+}
+_GCS = {
+    "service_account_key": ("service_account_key", "service_account", "credentials_json"),
+    "service_account_path": ("service_account_path", "application_credentials", "credentials_file"),
+    "skip_signature": ("skip_signature", "anonymous"),
+}
+_AZURE = {
+    "account_name": ("account_name", "account", "user"),
+    "account_key": ("account_key", "access_key", "key", "password"),
+    "sas_key": ("sas_key", "sas_token", "sas"),
+    "client_id": ("client_id",),
+    "client_secret": ("client_secret",),
+    "tenant_id": ("tenant_id", "tenant"),
+    "endpoint": ("endpoint", "endpoint_url"),
+    "use_emulator": ("use_emulator",),
+    "skip_signature": ("skip_signature", "anonymous"),
+}
+
+
+class Place(NamedTuple):
+    """An address taken apart: which kind of store, which bucket (or folder), which key."""
+
+    scheme: str
+    bucket: str
+    key: str
+    account: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address again."""
+        return (
+            f"{self.scheme}://{self.bucket}/{self.key}" if self.scheme != "file" else f"file://{self.bucket}/{self.key}"
+        )
+
+
+def place_of(address: str, *, scheme: str | None = None, bucket: str | None = None) -> Place:
+    """Take an address apart; with a scheme or bucket of its own it is just a key.
+
+    Without a scheme, `bucket/key` means a file, unless `scheme` says otherwise."""
+    found = re.match(r"([A-Za-z][\w+.-]*)://", address)
+    if found:
+        named = _SCHEMES.get(found[1].lower())
+        if named is None:
+            raise ValueError(f"{found[1]}:// is no object store: use s3://, gs://, az:// or file://")
+        parts = urlsplit(address)
+        path = unquote(parts.path).lstrip("/")
+        if named == "file":
+            folder, _, name = ("/" + unquote(parts.netloc + parts.path).lstrip("/")).rpartition("/")
+            return Place("file", folder, name)
+        container, _, account = parts.netloc.partition("@")
+        return Place(named, container, path, account.partition(".")[0] or None)
+    named = _SCHEMES.get((scheme or "file").lower())
+    if named is None:
+        raise ValueError(f"{scheme!r} is no object store: use s3, gcs, azure or file")
+    if named == "file":
+        folder, _, name = str(Path(bucket or "", address)).rpartition("/")
+        return Place("file", folder or ".", name)
+    if bucket:
+        return Place(named, bucket, address.lstrip("/"))
+    container, _, key = address.lstrip("/").partition("/")
+    return Place(named, container, key)
+
+
+def store_of(
+    place: Place, fields: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+) -> Any:
+    """The store of a place; the same place and credential share connections."""
+    config = config_of(place, fields)
+    key = ("objects", place.scheme, place.bucket, place.account, repr(sorted(config.items())), connect, total)
+    return shared(key, lambda: new_store(place, config, connect=connect, total=total))
+
+
+def config_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The driver's own names for a credential's fields."""
+    wanted = {"s3": _S3, "gs": _GCS, "az": _AZURE}.get(place.scheme, {})
+    config: dict[str, Any] = {}
+    for name, spellings in wanted.items():
+        value = next((fields[spelling] for spelling in spellings if fields.get(spelling) not in (None, "")), None)
+        if value is not None:
+            config[name] = value
+    if place.scheme == "az" and place.account:
+        config["account_name"] = place.account
+    if isinstance(config.get("service_account_key"), Mapping):
+        import json
+
+        config["service_account_key"] = json.dumps(dict(config["service_account_key"]))
+    if place.scheme == "gs" and not config and fields.get("private_key"):
+        import json
+
+        config["service_account_key"] = json.dumps(dict(fields))  # the credential is the key file itself
+    return config
+
+
+def new_store(
+    place: Place, config: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+) -> Any:
+    """Open a store; nothing is sent yet."""
+    from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
+
+    if place.scheme == "file":
+        return LocalStore(place.bucket, mkdir=True)
+    if place.scheme == "memory":
+        return MemoryStore()
+    if not place.bucket:
+        raise ValueError(f"{place.url} names no bucket")
+    options: dict[str, Any] = {
+        "client_options": {
+            "allow_http": str(config.get("endpoint", "")).startswith("http://"),
+            "connect_timeout": timedelta(seconds=connect or 10),
+            "timeout": timedelta(seconds=total or 300),
+            "user_agent": "noetl",
+        },
+        # The playbook's policy retries; this only rides over a lost packet.
+        "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=min(total or 30, 30))},
+    }
+    if place.scheme == "s3":
+        return S3Store(place.bucket, config={"region": "us-east-1", **config}, **options)  # type: ignore[arg-type]
+    if place.scheme == "gs":
+        return GCSStore(place.bucket, config=dict(config), **options)  # type: ignore[arg-type]
+    return AzureStore(place.bucket, config=dict(config), **options)  # type: ignore[arg-type]
+
+
+async def upload(
+    store: Any, key: str, blocks: AsyncIterator[bytes], *, content_type: str | None = None, create: bool = False
+) -> dict[str, Any]:
+    """Stream blocks into an object, which appears whole or not at all.
+
+    What fits into one request is sent as one; more is sent in parts, of which a few are in memory."""
+    import obstore
+
+    options: dict[str, Any] = {"attributes": {"Content-Type": content_type}} if content_type else {}
+    if not hasattr(store, "config") or type(store).__name__ in ("LocalStore", "MemoryStore"):
+        options = {}  # files have no attributes
+    buffered: list[bytes] = []
+    size = 0
+    async for block in blocks:
+        buffered.append(bytes(block))
+        size += len(block)
+        if size > PART:
+            break
+    else:
+        return dict(
+            await obstore.put_async(store, key, b"".join(buffered), mode="create" if create else "overwrite", **options)
+        )
+    if create and await exists(store, key):
+        raise FileExistsError(key)
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        while buffered:
+            yield buffered.pop(0)
+        async for block in blocks:
+            yield bytes(block)
+
+    return dict(await obstore.put_async(store, key, parts(), chunk_size=PART, max_concurrency=3, **options))
+
+
+async def download(
+    store: Any, key: str, *, start: int = 0, count: int | None = None, chunk: int = 1 << 20
+) -> AsyncGenerator[bytes, None]:
+    """Stream an object, or a range of it.
+
+    The driver's limit of time is for a whole request, and whoever reads may take longer: what breaks off is taken up
+    again where it was, as long as every request brings something and the object is still the same."""
+    import obstore
+
+    if count is not None and count <= 0:
+        return
+    end = None if count is None else start + count
+    same: dict[str, Any] = {}
+    while True:
+        began = start
+        options: Any = dict(same)
+        if end is not None:
+            options["range"] = (start, end)
+        elif start:
+            options["range"] = {"offset": start}
+        try:
+            result = await (
+                obstore.get_async(store, key, options=options) if options else obstore.get_async(store, key)
+            )
+            size = result.meta["size"]
+            async for piece in result.stream(min_chunk_size=chunk):
+                start += len(piece)
+                yield bytes(piece)
+            return
+        except errors() as failure:
+            if start == began or explain(failure, key).kind not in ("timeout", "connection"):
+                raise
+        if start >= (size if end is None else min(end, size)):
+            return
+        if result.meta.get("e_tag"):
+            same = {"if_match": result.meta["e_tag"]}
+
+
+async def exists(store: Any, key: str) -> bool:
+    """Whether there is an object of this key."""
+    import obstore
+
+    try:
+        await obstore.head_async(store, key)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class ObjectPayload:
+    """An object as something to take parts of."""
+
+    def __init__(self, store: Any, key: str, known: Mapping[str, Any]) -> None:
+        self._store = store
+        self._key = key
+        self.known = dict(known)
+        self.size: int = known["size"]
+        self.content_type: str | None = known["content_type"]
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+        async for chunk in download(self._store, self._key):
+            yield chunk
+
+    async def read(self, start: int, count: int) -> bytes:
+        """A range of it."""
+        return b"".join([chunk async for chunk in download(self._store, self._key, start=start, count=count)])
+
+
+async def payload_of(store: Any, key: str) -> ObjectPayload:
+    """An object with what is known of it."""
+    import obstore
+
+    result = await obstore.get_async(store, key, options={"head": True})
+    kind = result.attributes.get("Content-Type")
+    known = {
+        "size": result.meta["size"],
+        "etag": result.meta.get("e_tag"),
+        "last_modified": result.meta["last_modified"].isoformat(),
+        "content_type": None if kind in (None, "application/octet-stream", "binary/octet-stream") else str(kind),
+    }
+    return ObjectPayload(store, key, known)
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What the driver raises."""
+    from obstore.exceptions import BaseError
+
+    return (BaseError, OSError)
+
+
+def explain(failure: Exception, what: str) -> ErrorInfo:
+    """An exception of the driver as an error of the closed list."""
+    from obstore import exceptions
+
+    text = str(failure)
+    status = re.search(
+        r"status(?: code)?[ :]+(\d{3})|\b(40[0-9]|50[0-9])\b (?:Forbidden|Unauthorized|Service|Internal|Bad)", text
+    )
+    code = int(next(group for group in status.groups() if group)) if status else None
+    if isinstance(failure, FileNotFoundError | exceptions.NotFoundError):
+        return error_info("not_found", f"{what}: there is no such object (or bucket)")
+    if isinstance(failure, FileExistsError | exceptions.AlreadyExistsError | exceptions.PreconditionError):
+        return error_info("client_error", f"{what}: it exists already, and `create` was asked for")
+    if isinstance(failure, exceptions.UnauthenticatedError) or code == 401 or re.search(r"Invalid ?Access ?Key", text):
+        return error_info("auth", f"{what}: the store does not accept the credential")
+    if isinstance(failure, PermissionError | exceptions.PermissionDeniedError) or code == 403:
+        return error_info("storage.access", f"{what}: access denied")
+    if re.search(r"timed out|Timeout", text):
+        return error_info("timeout", f"{what}: the store did not answer in time")
+    if re.search(r"No space left|quota|QuotaExceeded|EntityTooLarge", text, re.IGNORECASE):
+        return error_info("storage.quota", f"{what}: the store is full or the object too large")
+    if code is not None and code >= 500:
+        return error_info("server_error", f"{what}: the store answered {code}")
+    if re.search(r"error sending request|connect|connection|dns|Connection|reset|HTTP error", text):
+        return error_info("connection", f"{what}: the store cannot be reached")
+    if isinstance(failure, NotADirectoryError | IsADirectoryError | exceptions.InvalidPathError | ValueError):
+        return error_info("client_error", f"{what}: {_short(text)}")
+    return error_info("unknown", f"{what}: {_short(text)}")
+
+
+def _short(text: str) -> str:
+    """The driver's words without its debug print-out, which may hold whatever it was configured with."""
+    return text.partition("\n\nDebug source:")[0].strip()[:500]

@@ -1,0 +1,105 @@
+"""SQLite as users keep their data in it: connections, values, errors. (`sqlite_file.py` is our own.)"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.data.values import jsonable
+
+
+def connect(path: str, busy: float = 5.0) -> sqlite3.Connection:
+    """A connection that commits each statement by itself, unless a transaction is begun; for any thread."""
+    if path != ":memory:":
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def adapted(value: Any) -> Any:
+    """A parameter as SQLite can bind it: structures as JSON text, whole numbers that it cannot hold as text."""
+    import msgspec
+
+    if isinstance(value, Mapping | list | tuple):
+        return msgspec.json.encode(jsonable(value)).decode()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return str(value)
+    return value if isinstance(value, int | float | str | bytes | None) else jsonable(value)
+
+
+def columns_of(cursor: sqlite3.Cursor) -> list[str]:
+    """The names of a result's columns, with a number where one comes twice."""
+    seen: dict[str, int] = {}
+    names = []
+    for column in cursor.description:
+        name = str(column[0])
+        count = seen.get(name, 0)
+        seen[name] = count + 1
+        names.append(f"{name}_{count + 1}" if count else name)
+    return names
+
+
+class Rows:
+    """A chunk of a result."""
+
+    def __init__(self, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
+        self.columns = columns
+        self._rows = rows
+
+    def count(self) -> int:
+        """How many rows."""
+        return len(self._rows)
+
+    def size(self) -> int:
+        """About how many bytes."""
+        sample = self._rows[:: max(1, len(self._rows) // 8)]
+        size = sum(len(value) if isinstance(value, str | bytes) else 8 for row in sample for value in row)
+        return size * len(self._rows) // len(sample) if sample else 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """As plain JSON data."""
+        return [dict(zip(self.columns, map(jsonable, row), strict=True)) for row in self._rows]
+
+    def batch(self) -> Any:
+        """As an Arrow batch, its types taken from these rows."""
+        from noetl.data.arrow_tables import batch_of_mappings, inferred_schema
+
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self._rows]
+        return batch_of_mappings(rows, inferred_schema(rows, self.columns))
+
+
+def explain(failure: Exception) -> ErrorInfo:
+    """An exception of SQLite as an error of the closed list."""
+    text = str(failure)
+    code = getattr(failure, "sqlite_errorname", None)
+    details = {"code": code} if code else {}
+    name = code or ""
+    if isinstance(failure, sqlite3.IntegrityError) or name.startswith("SQLITE_CONSTRAINT"):
+        kind = "db.constraint"
+    elif name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        kind = "db.deadlock"
+    elif name == "SQLITE_INTERRUPT":
+        kind = "db.timeout"
+    elif name == "SQLITE_FULL":
+        kind = "storage.quota"
+    elif name.startswith(
+        ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_IOERR")
+    ):
+        kind = "storage.access"
+    elif name.startswith(("SQLITE_TOOBIG", "SQLITE_NOMEM")):
+        kind = "limit"
+    elif name == "SQLITE_MISMATCH" or isinstance(failure, sqlite3.DataError | sqlite3.InterfaceError):
+        kind = "schema"
+    elif "Could not decode to UTF-8" in text:
+        kind, text = "parse", f"{text}: it is no text; read it with CAST(... AS BLOB)"
+    elif isinstance(failure, sqlite3.OperationalError | sqlite3.ProgrammingError):
+        kind = "db.syntax"
+    else:
+        kind = "unknown"
+    return error_info(kind, text, details=details)

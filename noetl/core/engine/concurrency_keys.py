@@ -1,0 +1,86 @@
+"""What a run takes a slot of: its pool, the credentials its step names; and an execution, of its playbook.
+
+A *key* is a kind and a name (`pool gpu`, `credential pg_main`, `playbook etl/daily`): what a limit is set on, and
+what an execution's row counts. Credentials are those the playbook's text names: by `auth:`, or by `keychain.NAME` in a
+template, also in the blocks that a step calls. A name that a template makes at run time is not seen here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from noetl.core.model.playbook import Block, Playbook, Step, Task
+from noetl.core.templates.template import compile_value
+
+DEFAULT_POOL = "default"
+PLAYBOOK = "playbook "  # how the keys of playbooks begin
+
+_NAMING = frozenset({"auth", "credential", "credentials"})  # parameters whose text names an entry or a credential
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # a DSN is none
+
+
+def pool_key(name: str | None) -> str:
+    """The key of a pool; steps that name none are the default pool's."""
+    return f"pool {name or DEFAULT_POOL}"
+
+
+def credential_key(name: str) -> str:
+    """The key of a credential."""
+    return f"credential {name}"
+
+
+def playbook_key(path: str) -> str:
+    """The key of a playbook: one slot for each execution that has begun and not ended."""
+    return PLAYBOOK + path
+
+
+def needs_of(playbook: Playbook, step: Step) -> tuple[str, ...]:
+    """The keys of which each run of this step takes one slot while a worker holds it."""
+    names: dict[str, None] = {}
+    called: set[str] = set()
+    waiting: list[Step | Block] = [step]
+    while waiting:
+        body = waiting.pop()
+        names.update(dict.fromkeys(_named([body.input, getattr(body, "spec", None)])))
+        for task in body.tasks:
+            names.update(dict.fromkeys(_named([task.input, task.spec, task.output.store])))
+            block = _block_of(task)
+            if block in playbook.blocks and block not in called:
+                called.add(block)
+                waiting.append(playbook.blocks[block])
+    stored = {entry.name: entry.fields.get("credential") for entry in playbook.keychain}
+    credentials = {credential_key(_static(stored.get(name)) or name) for name in names}
+    return (pool_key(step.pool), *sorted(credentials))
+
+
+def _block_of(task: Task) -> str:
+    name = task.input.get("block", task.input.get("name")) if task.kind == "workbook" else None
+    return name if isinstance(name, str) else ""
+
+
+def _static(value: Any) -> str | None:
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None
+
+
+def _named(value: Any, key: str = "") -> Iterator[str]:
+    """The entries that a value names: in templates by `keychain.NAME`, else as the text of a naming parameter."""
+    if isinstance(value, str):
+        if "{{" in value or "{%" in value:
+            if "keychain" in value:
+                yield from (
+                    part[1] for name in _names(value) if len(part := name.split(".")) > 1 and part[0] == "keychain"
+                )
+        elif key in _NAMING and _NAME.fullmatch(value):
+            yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _named(each, name)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _named(each, key)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(compile_value(text).names)

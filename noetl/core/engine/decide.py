@@ -1,0 +1,132 @@
+"""Which handler answers for which event: `decide(state, event)` reads, and returns events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.names import at_step_set
+from noetl.core.engine.handlers.admission import examine_waiting_tokens
+from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_sets
+from noetl.core.engine.handlers.execution_completion import conclude
+from noetl.core.engine.handlers.loops import (
+    apply_loop_set,
+    begin_loop,
+    fail_step,
+    iteration_ended,
+    loop_began,
+    loop_drained,
+    route_loop,
+)
+from noetl.core.engine.handlers.routing import route
+from noetl.core.engine.handlers.start import start_workflow
+from noetl.core.engine.handlers.synthesis import synthesize
+from noetl.core.engine.lease_rules import worker_lost
+from noetl.core.engine.state import State, StepRun
+from noetl.core.model.events import (
+    CtxPatched,
+    Event,
+    IterationDone,
+    IterationFailed,
+    LoopDone,
+    LoopStarted,
+    RequestEvaluated,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepStarted,
+    WorkerLost,
+    WorkflowSynthesized,
+)
+from noetl.core.model.outcome import Outcome, ok
+
+Handler = Callable[[State, Any, Env], list[Event]]
+
+
+def decide(state: State, event: Event, env: Env) -> list[Event]:
+    """What follows from an event that was just applied (one that has a handler)."""
+    return HANDLERS[type(event)](state, event, env)
+
+
+def settle(state: State, env: Env) -> list[Event]:
+    """What follows when no event asks for anything more: tokens are looked at, then the end."""
+    return examine_waiting_tokens(state, env) or conclude(state)
+
+
+def _step_scheduled(state: State, event: StepScheduled, env: Env) -> list[Event]:
+    step_run = state.runs.get(event.step_run_id)
+    if step_run is None or step_run.phase != "open" or state.ending is not None:
+        return []
+    if step_run.step.loop is not None:
+        return begin_loop(state, env, step_run)
+    if not step_run.step.tasks:
+        return _pass_through(state, env, step_run)
+    return []
+
+
+def _pass_through(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """A step without a task needs no worker: it is done as soon as it began."""
+    name, run_id = step_run.step.name, step_run.id
+    started = StepStarted(step=name, step_run_id=run_id, worker="server", by_server=True)
+    compiled = state.net.compiled(name)
+    output = ok()
+    writes: dict[str, Any] = {}
+    if compiled.assignments:
+        try:
+            names = at_step_set(state, env, step_run, output)
+            writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path)
+        except Failure as failure:
+            return [started, fail_step(state, env, step_run, Outcome("error", error=failure.error))]
+    return [started, StepDone(step=name, step_run_id=run_id, output=output, patch=writes, by_server=True)]
+
+
+def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Event]:
+    step_run = state.runs.get(event.step_run_id)
+    if step_run is None or state.ending is not None:
+        return []
+    if not event.patch:
+        return _leave(state, env, step_run)
+    patch = ctx_patch(state.ctx, event.patch)
+    return [CtxPatched(patch, "step", event.step, event.step_run_id)]
+
+
+def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """The step has ended and its `set` is applied: synthesize, then route."""
+    if step_run.failed:
+        return route(state, env, step_run, "step.failed")
+    if step_run.step.synthesize is not None:
+        return synthesize(state, env, step_run) or route(state, env, step_run, "step.done")
+    return route(state, env, step_run, "step.done")
+
+
+def _synthesized(state: State, event: WorkflowSynthesized, env: Env) -> list[Event]:
+    if event.error is not None:
+        return []  # the step.failed beside it is routed
+    return route(state, env, state.runs[event.step_run_id], "step.done")
+
+
+def _ctx_patched(state: State, event: CtxPatched, env: Env) -> list[Event]:
+    step_run = state.runs.get(event.run_id) if event.run_id else None
+    if step_run is None or state.ending is not None:
+        return []
+    if event.cause == "reduce":
+        return apply_loop_set(state, env, step_run)
+    if event.cause == "step":
+        return route_loop(state, env, step_run) if step_run.phase == "looped" else _leave(state, env, step_run)
+    return []
+
+
+HANDLERS: dict[type[Event], Handler] = {
+    RequestEvaluated: start_workflow,
+    StepScheduled: _step_scheduled,
+    StepDone: _step_ended,
+    StepFailed: _step_ended,
+    WorkflowSynthesized: _synthesized,
+    CtxPatched: _ctx_patched,
+    LoopStarted: loop_began,
+    IterationDone: iteration_ended,
+    IterationFailed: iteration_ended,
+    LoopDone: loop_drained,
+    WorkerLost: worker_lost,
+}

@@ -1,0 +1,1 @@
+"""Evaluation of server-side templates: compiled net, visible names, evaluation context."""

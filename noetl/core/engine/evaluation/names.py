@@ -1,0 +1,397 @@
+"""The names that server-side templates see (LANGUAGE section 4, the server's rows).
+
+`ServerNames` is looked at lazily: a guard that reads `ctx.x` pays for `ctx` and nothing else.
+Bare names fall back in this order: what the place itself offers, the iterator, steps, `ctx`,
+`workload`. Secrets are not here, and asking for them is an error that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from noetl.core.engine.evaluation.context import Env
+from noetl.core.engine.state import Loop, State, StepRecord, StepRun, Token
+from noetl.core.model.ids import IterationPath
+from noetl.core.model.outcome import Outcome
+from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
+from noetl.core.templates.views import Missing, OutputView, ResultView, View
+from noetl.errors import TemplateError
+
+_NEVER = "this step has not run"
+
+
+class EventName(str):
+    """A boundary's name; playbooks in the wild also call it `call.done`."""
+
+    __slots__ = ()
+    _ALIASES = {"call.done": "step.done", "call.error": "step.failed"}
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, self._ALIASES.get(other, other) if type(other) is str else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+class ServerNames(Mapping[str, Any]):
+    """What a template on the server can read; each name is made when it is first asked for."""
+
+    __slots__ = ("_made", "_makers", "boundary", "ctx", "env", "outcome", "path", "scope", "state", "step_run", "token")
+
+    def __init__(self, state: State, env: Env, makers: Makers, made: dict[str, Any]) -> None:
+        self.state = state
+        self.env = env
+        self.ctx = state.ctx
+        self._makers = makers
+        self._made = made
+        self.step_run: StepRun | None = None
+        self.boundary: str | None = None
+        self.token: Token | None = None
+        self.outcome: Outcome | None = None
+        self.scope: dict[str, Any] = {}
+        self.path: IterationPath = ()
+
+    def __getitem__(self, name: str) -> Any:
+        made = self._made
+        if name in made:
+            return made[name]
+        make = self._makers.get(name)
+        if make is not None:
+            value = made[name] = make(self)
+            return value
+        if name == "ctx":
+            return self.ctx
+        read = _SHARED.get(name)
+        if read is not None:
+            return read(self.state, self.env)
+        state = self.state
+        if name in state.net.steps:
+            return result_of(state, self.env, name)
+        if name in self.ctx:
+            return self.ctx[name]
+        if name in state.workload:
+            return state.workload[name]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in place for place in self._places())
+
+    def __iter__(self) -> Iterator[str]:
+        known: dict[str, None] = {}
+        for place in self._places():
+            known.update(dict.fromkeys(place))
+        known.pop("keychain", None)
+        return iter(known)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _places(self) -> tuple[Mapping[str, Any], ...]:
+        state = self.state
+        return self._made, self._makers, {"ctx": None}, _SHARED, state.net.steps, self.ctx, state.workload
+
+
+Makers = Mapping[str, Callable[[ServerNames], Any]]
+
+
+# ── places ──────────────────────────────────────────────────────────────────────────────
+
+
+def at_gate(state: State, env: Env, token: Token, args: dict[str, Any]) -> ServerNames:
+    """What admission rules see: the token's args and the boundary event that made it."""
+    names = ServerNames(state, env, _GATE, {"args": args, "input": args})
+    names.token = token
+    return names
+
+
+def at_input(state: State, env: Env, args: dict[str, Any]) -> ServerNames:
+    """What a step's `input`, `loop.in` and its numbers see."""
+    return ServerNames(state, env, {}, {"args": args, "input": args})
+
+
+def at_loop(
+    state: State, env: Env, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
+) -> ServerNames:
+    """What an inner `loop.in` sees, the outer iteration; and what `until` of an outer loop sees, its output."""
+    names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {"args": step_run.args})
+    names.step_run = step_run
+    names.outcome = outcome
+    names.path = path
+    for depth in range(len(path)):
+        iterator = state.net.compiled(step_run.step.name).loops[depth].loop.iterator
+        names._made[iterator] = item_of(env, step_run.loops[path[:depth]], path[depth])
+    return names
+
+
+def at_step_set(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> ServerNames:
+    """What a step's own `set` sees where the server evaluates it (loops, steps without a task)."""
+    names = ServerNames(state, env, _STEP_SET, {"args": step_run.args})
+    run = state.open.get(step_run.id)
+    names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
+    names.step_run = step_run
+    names.outcome = outcome
+    return names
+
+
+def at_arcs(state: State, env: Env, step_run: StepRun, boundary: str) -> ServerNames:
+    """What arcs see: the boundary event and the step's output."""
+    names = ServerNames(state, env, _ARCS, {"args": step_run.args})
+    names.step_run = step_run
+    names.boundary = boundary
+    names.outcome = step_run.outcome
+    return names
+
+
+def _input(names: ServerNames) -> Any:
+    step_run = names.step_run
+    return {**step_run.args, **step_run.input} if step_run is not None else {}
+
+
+def _output(names: ServerNames) -> Any:
+    outcome, step_run = names.outcome, names.step_run
+    if outcome is None:
+        return Missing("output", _NEVER)
+    results = step_run.results if step_run is not None else None
+    return OutputView(outcome, results=results or None, resolve=names.env.resolver(outcome))
+
+
+def _result(names: ServerNames) -> Any:
+    outcome, step_run = names.outcome, names.step_run
+    if outcome is None:
+        return Missing("result", _NEVER)
+    results = step_run.results if step_run is not None else None
+    return ResultView(outcome, name="result", results=results or None, resolve=names.env.resolver(outcome))
+
+
+def _arc_event(names: ServerNames) -> Any:
+    step_run = names.step_run
+    step = step_run.step.name if step_run is not None else ""
+    return _event(names.state, names.env, names.boundary or "", step, names.outcome)
+
+
+def _gate_event(names: ServerNames) -> Any:
+    token, state = names.token, names.state
+    if token is None or token.boundary is None or token.origin is None:
+        return {"name": EventName("workflow.started"), "step": None, "status": "success", "payload": {}}
+    record = state.steps.get(token.origin)
+    return _event(state, names.env, token.boundary, token.origin, record.outcome if record else None)
+
+
+def _outer_iteration(names: ServerNames) -> Any:
+    return iteration_scope(names.env, names.step_run, names.path) if names.step_run is not None else {}
+
+
+_GATE: Makers = {"event": _gate_event}
+_LOOP: Makers = {"input": _input, "iter": _outer_iteration, "loop_index": lambda names: names.path[-1]}
+_UNTIL: Makers = {**_LOOP, "output": _output, "outcome": _output}
+_STEP_SET: Makers = {
+    "input": _input, "step": lambda names: names.scope, "output": _output, "outcome": _output, "result": _result,
+}  # fmt: skip
+_ARCS: Makers = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
+
+
+def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
+    failed = boundary == "step.failed"
+    event: dict[str, Any] = {
+        "name": EventName(boundary),
+        "step": step,
+        "status": "error" if failed else "success",
+        "execution_id": state.execution_id,
+        "payload": {},
+    }
+    if outcome is not None:
+        output = OutputView(outcome, name="event.output", resolve=env.resolver(outcome))
+        event["output"] = output
+        event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome))
+        event["payload"] = {"output": output, "result": event["result"]}
+        event["error"] = output.field("error")
+    return event
+
+
+def iteration_scope(env: Env, step_run: StepRun, path: IterationPath) -> dict[str, Any]:
+    """`iter` of an iteration that the server itself looks at (an outer one), `parent` chained."""
+    scope: dict[str, Any] | None = None
+    level = step_run.step.loop
+    for depth in range(len(path)):
+        if level is None:
+            break
+        loop = step_run.loops[path[:depth]]
+        index = path[depth]
+        inner: dict[str, Any] = {
+            level.iterator: item_of(env, loop, index),
+            "index": index,
+            "count": loop.count,
+            "first": index == 0,
+            "last": index == loop.count - 1,
+        }
+        if scope is not None:
+            inner["parent"] = scope
+        scope = inner
+        level = level.inner
+    return scope or {}
+
+
+def item_of(env: Env, loop: Loop, index: int) -> Any:
+    """One element of a loop's collection."""
+    if loop.items is not None:
+        return loop.items[index]
+    if loop.collection is None:
+        return None
+    return env.hydrated(loop.collection, loop.step_run.step.path)[index]
+
+
+# ── what all places share ───────────────────────────────────────────────────────────────
+
+
+def result_of(state: State, env: Env, name: str) -> Any:
+    """A step's result by its name; quiet while it has not run."""
+    record = state.steps.get(name)
+    if record is None or record.outcome is None:
+        return Missing(name, _NEVER)
+    return ResultView(record.outcome, name=name, results=record.results or None, resolve=env.resolver(record.outcome))
+
+
+def status_of(state: State, name: str) -> dict[str, Any]:
+    """`steps.<name>.status`: of the step's latest run."""
+    record = state.steps.get(name) or StepRecord(name)
+    outcome = record.outcome
+    done = outcome is not None and record.open == 0
+    status: dict[str, Any] = {
+        "done": done,
+        "ok": not record.failed if done else None,
+        "running": record.running > 0,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at if done else None,
+        "error": outcome.error.message if done and outcome is not None and outcome.error else None,
+        "runs": record.number,
+    }
+    step = state.net.steps.get(name)
+    if step is not None and step.loop is not None:
+        status.update(_loop_status(state, name, outcome if done else None))
+    return status
+
+
+def _loop_status(state: State, name: str, outcome: Outcome | None) -> dict[str, Any]:
+    if outcome is not None:
+        counts = outcome.helpers.get("loop", {})
+        total, succeeded, failed = counts.get("total", 0), counts.get("succeeded", 0), counts.get("failed", 0)
+        skipped = counts.get("skipped", 0)
+        return {"total": total, "completed": total - skipped, "succeeded": succeeded, "failed": failed}
+    for step_run in reversed(state.runs.values()):
+        if step_run.step.name == name and () in step_run.loops:
+            loop = step_run.loops[()]
+            return {
+                "total": loop.count,
+                "completed": loop.finished,
+                "succeeded": loop.succeeded,
+                "failed": loop.failed,
+            }
+    return {"total": 0, "completed": 0, "succeeded": 0, "failed": 0}
+
+
+class StepView(View):
+    """`steps.<name>`: the status of a step, and its result."""
+
+    __slots__ = ("_env", "_name", "_state")
+
+    def __init__(self, state: State, env: Env, name: str) -> None:
+        self._state = state
+        self._env = env
+        self._name = name
+
+    def field(self, key: Any) -> Any:
+        """`steps.fetch.status`, or a field of the result."""
+        if key == "status":
+            return status_of(self._state, self._name)
+        found = result_of(self._state, self._env, self._name)
+        return found.field(key)
+
+    def fields(self) -> list[str]:
+        """Names of the fields."""
+        return ["status", "data", "error", "ref"]
+
+    def value(self) -> Any:
+        """The result as a whole."""
+        found = result_of(self._state, self._env, self._name)
+        if isinstance(found, Missing):
+            found.fail()
+        return found.value()
+
+
+class StepsView(View):
+    """`steps`: every step by its name, dashes included."""
+
+    __slots__ = ("_env", "_state")
+
+    def __init__(self, state: State, env: Env) -> None:
+        self._state = state
+        self._env = env
+
+    def field(self, key: Any) -> Any:
+        """One step."""
+        if key in self._state.net.steps:
+            return StepView(self._state, self._env, key)
+        raise TemplateError(f'"steps.{key}": there is no step of that name')
+
+    def fields(self) -> list[str]:
+        """Names of the steps."""
+        return list(self._state.net.steps)
+
+    def value(self) -> Any:
+        """The results of all steps that have run."""
+        return {
+            name: result_of(self._state, self._env, name).value()
+            for name, record in self._state.steps.items()
+            if record.outcome is not None
+        }
+
+
+class _Statuses(Mapping[str, str]):
+    """The status word of each step's latest run, as the helpers want it."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> str:
+        record = self._state.steps[name]
+        if record.running:
+            return "running"
+        if record.open or record.outcome is None:
+            return "waiting"
+        return "error" if record.failed else "ok"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state.steps)
+
+    def __len__(self) -> int:
+        return len(self._state.steps)
+
+
+def _helper(name: str) -> Callable[[State, Env], Any]:
+    def bind(state: State, env: Env) -> Any:
+        drained = [run.step.name for run in state.runs.values() if run.phase == "looped"] if name == "loop_done" else ()
+        return status_functions(_Statuses(state), loops_done=drained, known=state.net.steps)[name]
+
+    return bind
+
+
+def _keychain(state: State, env: Env) -> Any:
+    raise TemplateError(
+        "secrets cannot be read in a template that the server evaluates (`keychain` in an arc, a gate, a loop, "
+        "a step's input or a `set`); read it in the task that needs it"
+    )
+
+
+_SHARED: dict[str, Callable[[State, Env], Any]] = {
+    "workload": lambda state, env: state.workload,
+    "execution_id": lambda state, env: state.execution_id,
+    "job": lambda state, env: {"uuid": state.execution_id, "execution_id": state.execution_id},
+    "steps": StepsView,
+    **{name: _helper(name) for name in STATUS_FUNCTIONS},
+    "keychain": _keychain,
+}

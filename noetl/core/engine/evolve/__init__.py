@@ -1,0 +1,27 @@
+"""How each event changes the state: the only writer of State.
+
+One applier per event type, no decisions, no templates, no clock: an event that was accepted is
+applied, live and in replay alike. An event without an applier stops the replay.
+
+An applier that has been released stays as it is; a new meaning gets a new event version beside it.
+"""
+
+from __future__ import annotations
+
+from noetl.core.engine.evolve import execution, loops, runs, steps
+from noetl.core.engine.evolve.table import APPLIERS, Applier
+from noetl.core.engine.state import State
+from noetl.core.model.events import Event
+from noetl.errors import CorruptLog
+
+__all__ = ["APPLIERS", "Applier", "evolve", "execution", "loops", "runs", "steps"]
+
+
+def evolve(state: State, event: Event, at: float) -> None:
+    """Apply one event that happened at `at`."""
+    applier = APPLIERS.get(type(event))
+    if applier is None:
+        raise CorruptLog(f"execution {state.execution_id}: no applier for {type(event).__name__}")
+    state.seq += 1
+    state.at = at
+    applier(state, event, at)

@@ -1,0 +1,108 @@
+"""The execution as a whole: request, pause, cancellation, `ctx`, the end."""
+
+from __future__ import annotations
+
+from noetl.core.engine.evolve.steps import arrive, leave, record_of
+from noetl.core.engine.evolve.table import applies
+from noetl.core.engine.state import Ending, State
+from noetl.core.model.events import (
+    CtxPatched,
+    Event,
+    ExecutionCancelled,
+    ExecutionPaused,
+    ExecutionRequested,
+    ExecutionResumed,
+    PlaybookProcessed,
+    RequestEvaluated,
+    SignalReceived,
+    TaskProgress,
+    WorkflowFinished,
+    WorkflowStarted,
+    WorkflowSynthesized,
+)
+from noetl.core.model.outcome import ErrorInfo
+
+
+@applies(ExecutionRequested)
+def _requested(state: State, event: ExecutionRequested, at: float) -> None:
+    state.request = event
+    state.started_at = at
+
+
+@applies(RequestEvaluated)
+def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
+    state.workload = event.workload
+    if event.error is not None:
+        state.ending = Ending("failed", event.error)
+        return
+    kept = state.request.kept if state.request else None
+    if kept is not None:
+        state.ctx = kept.ctx
+        for name, outcome in kept.results.items():
+            record = record_of(state, name)
+            record.outcome = outcome
+            record.failed = outcome.status == "error"
+            record.finished_at = at
+
+
+@applies(WorkflowStarted)
+def _started(state: State, event: WorkflowStarted, at: float) -> None:
+    state.started = True
+    state.entry = event.entry
+    kept = state.request.kept if state.request else None
+    arrive(state, f"t{state.tokens + 1}", event.entry, kept.args if kept else {}, None, None)
+
+
+@applies(ExecutionPaused)
+def _paused(state: State, event: ExecutionPaused, at: float) -> None:
+    state.paused = True
+
+
+@applies(ExecutionResumed)
+def _resumed(state: State, event: ExecutionResumed, at: float) -> None:
+    state.paused = False
+
+
+@applies(SignalReceived, TaskProgress)
+def _noted(state: State, event: Event, at: float) -> None:
+    """What it means for the state is said by events of its own."""
+
+
+@applies(ExecutionCancelled)
+def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
+    error = ErrorInfo("cancelled", event.reason or "the execution was cancelled")
+    state.ending = Ending("cancelled", error)
+    for step_run in [each for each in state.runs.values() if each.phase == "ended"]:
+        leave(state, step_run)
+
+
+@applies(CtxPatched)
+def _patched(state: State, event: CtxPatched, at: float) -> None:
+    state.ctx = {**state.ctx, **event.patch}
+
+
+@applies(WorkflowSynthesized)
+def _synthesized(state: State, event: WorkflowSynthesized, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    step_run.synthesized = True
+    if event.error is not None:
+        return
+    for step in event.steps:
+        state.synthesized[step.name] = step
+    state.net = state.net.extended(state.synthesized)
+    state._mask = None
+    if event.entry is not None:
+        arrive(state, f"t{state.tokens + 1}", event.entry, {}, event.step, "step.done")
+
+
+@applies(WorkflowFinished)
+def _finished(state: State, event: WorkflowFinished, at: float) -> None:
+    state.finished = event.outcome
+    state.output = event.output
+    state.error = event.error
+    state.result_step = event.step
+
+
+@applies(PlaybookProcessed)
+def _processed(state: State, event: PlaybookProcessed, at: float) -> None:
+    state.processed = True

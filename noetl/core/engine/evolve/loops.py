@@ -1,0 +1,181 @@
+"""Loops: what is kept of an iteration that has ended, and of all of them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import msgspec
+
+from noetl.core.engine.evolve.steps import begin_run, lease, unlease
+from noetl.core.engine.evolve.table import applies
+from noetl.core.engine.handlers import reduce
+from noetl.core.engine.identity import checksum
+from noetl.core.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
+from noetl.core.model.events import IterationDone, IterationFailed, IterationStarted, LoopDone, LoopStarted, OutputsKept
+from noetl.core.model.ids import iteration_id
+from noetl.core.model.outcome import ErrorInfo, Outcome
+
+_json = msgspec.json.Encoder().encode
+
+
+@applies(LoopStarted)
+def _loop_started(state: State, event: LoopStarted, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    path = event.path
+    state.looping[step_run.id] = None
+    step_run.loops[path] = Loop(
+        step_run, path, event.count, event.max_in_flight, event.items, event.collection, event.keyed, state.seq
+    )
+    if step_run.started_at is None:
+        begin_run(state, step_run, at)
+    if path:
+        step_run.loops[path[:-1]].begun += 1
+
+
+@applies(IterationStarted)
+def _iteration_started(state: State, event: IterationStarted, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    path = event.path
+    run_id = iteration_id(step_run.id, path)
+    run = state.open.get(run_id)
+    if run is None:
+        run = state.open[run_id] = Run(run_id, step_run, path)
+        step_run.open[run_id] = None
+        loop = step_run.loops[path[:-1]]
+        index = path[-1]
+        if index == loop.claimed:
+            loop.claimed += 1
+            while loop.claimed in loop.ahead:
+                loop.ahead.discard(loop.claimed)
+                loop.claimed += 1
+        else:
+            loop.ahead.add(index)
+    lease(state, run, event.epoch, event.worker)
+
+
+@applies(IterationDone, IterationFailed)
+def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    path = event.path
+    loop = step_run.loops[path[:-1]]
+    index = path[-1]
+    run_id = iteration_id(step_run.id, path)
+    run = state.open.pop(run_id, None)
+    contributions: dict[str, Any] | None = None
+    if run is not None:
+        unlease(state, run)
+        state.queued.pop(run_id, None)
+        del step_run.open[run_id]
+        contributions = run.contributions
+    if event.step_patch:
+        step_run.scope = {**step_run.scope, **event.step_patch}
+    inner = step_run.loops.pop(path, None)
+    if run is None and inner is None:
+        loop.begun += 1  # its inner loop could not begin
+    if type(event) is IterationDone:
+        status = SKIPPED if event.skipped else OK
+        if event.stop and not loop.stopped:
+            loop.stopped = True
+            loop.target = loop.issued
+        data = _data_of(event.output)
+        parts = _parts_of(state, step_run, inner, contributions)
+        if event.skipped:
+            loop.skipped += 1
+        elif inner is not None and inner.failed:
+            # Its own list has the nulls; for the loop around it, it is one in which something failed.
+            loop.failed += 1
+            _list_failure(loop, index, inner.failures[0][1] if inner.failures else None)
+        else:
+            loop.succeeded += 1
+    else:
+        status, data, parts = FAILED, b"null", None
+        loop.failed += 1
+        _list_failure(loop, index, event.output.error)
+    _finish(state, loop, index, status, data, parts, checksum(event))
+
+
+def _list_failure(loop: Loop, index: int, error: ErrorInfo | None) -> None:
+    if error is not None and len(loop.failures) < MAX_FAILURES:
+        loop.failures.append((index, error))
+
+
+def _data_of(output: Outcome) -> bytes:
+    """What an iteration adds to the list of outputs: its data, or where it is."""
+    return _json(output.ref if output.ref is not None and output.data is None else output.data)
+
+
+def _parts_of(
+    state: State, step_run: StepRun, inner: Loop | None, contributions: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    if inner is not None:
+        return inner.parts or None
+    if not contributions:
+        return None
+    reducers = state.net.compiled(step_run.step.name).reduce
+    return {key: reduce.part(reducers[key], value) for key, value in contributions.items()}
+
+
+def _finish(
+    state: State, loop: Loop, index: int, status: int, data: bytes, parts: dict[str, Any] | None, check: int
+) -> None:
+    if index >= len(loop.statuses):
+        more = min(loop.count, max(index + 1, 2 * len(loop.statuses))) - len(loop.statuses)
+        loop.statuses.extend(bytes(more))
+        loop.checksums.extend(array("I", bytes(4 * more)))
+    loop.statuses[index] = status
+    loop.checksums[index] = check
+    loop.finished += 1
+    if index != loop.order:
+        loop.held[index] = data
+        if parts:
+            loop.held_parts[index] = parts
+        return
+    while True:
+        _append_output(loop, data)
+        if parts:
+            _join_parts(state, loop, parts)
+        loop.order += 1
+        if loop.order not in loop.held:
+            return
+        data = loop.held.pop(loop.order)
+        parts = loop.held_parts.pop(loop.order, None)
+
+
+def _append_output(loop: Loop, data: bytes) -> None:
+    tail = loop.tail
+    if tail:
+        tail += b","
+    tail += data
+    if len(tail) >= CHUNK:
+        loop.chunks.append(bytes(tail))
+        loop.tail = bytearray()
+
+
+def _join_parts(state: State, loop: Loop, parts: dict[str, Any]) -> None:
+    reducers = state.net.compiled(loop.step_run.step.name).reduce
+    for key, value in parts.items():
+        if key in loop.parts:
+            loop.parts[key] = reduce.join(reducers[key], loop.parts[key], value)
+        else:
+            loop.parts[key] = value
+
+
+@applies(OutputsKept)
+def _outputs_kept(state: State, event: OutputsKept, at: float) -> None:
+    loop = state.runs[event.step_run_id].loops[event.path]
+    loop.spilled.append(event.chunk)
+    loop.chunks = []
+
+
+@applies(LoopDone)
+def _loop_done(state: State, event: LoopDone, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    path = event.path
+    loop = step_run.loops[path]
+    loop.chunks = []
+    loop.tail = bytearray()
+    loop.held = {}
+    if not path:
+        step_run.phase = "looped"
+        step_run.outcome = event.output

@@ -1,0 +1,155 @@
+"""Runs: what was reported, leases that were lost, children that are waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.engine.evolve.steps import unlease
+from noetl.core.engine.evolve.table import applies
+from noetl.core.engine.identity import settle
+from noetl.core.engine.state import Child, Run, State
+from noetl.core.model.events import (
+    ChildFinished,
+    ChildRequested,
+    ChildStarted,
+    Event,
+    ReportRefused,
+    TaskDone,
+    TaskStarted,
+    WorkerLost,
+)
+from noetl.core.model.ids import iteration_id, task_run_id
+from noetl.core.model.outcome import Outcome, ok
+
+KEPT = 2  # reported events of a run that are kept as they are: most runs have a start and an end of one task
+
+
+def _run_of(state: State, event: Any) -> Run | None:
+    path = event.path
+    return state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
+
+
+def _saw(run: Run, event: Event) -> None:
+    """Remember what was reported last; what came before it is kept as a checksum."""
+    if len(run.latest) == KEPT:
+        settle(run)
+    run.latest = (*run.latest, event)
+
+
+@applies(TaskStarted)
+def _task_started(state: State, event: TaskStarted, at: float) -> None:
+    run = _run_of(state, event)
+    if run is not None:
+        run.current = event.task
+        run.waits = False
+        _saw(run, event)
+
+
+@applies(TaskDone)
+def _task_done(state: State, event: TaskDone, at: float) -> None:
+    path = event.path
+    run = state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
+    if run is None:
+        return
+    _saw(run, event)
+    run.position = event.position
+    run.resume = None
+    run.lost = 0
+    run.current = None
+    run.waits = event.delay > 0
+    if not path or not event.patch:
+        return
+    patch = event.patch.get("ctx")
+    if patch:
+        reducers = state.net.compiled(event.step).reduce
+        mine = {key: value for key, value in patch.items() if key in reducers}
+        if mine:
+            run.contributions = {**run.contributions, **mine} if run.contributions else mine
+        _wrote(state, run, {key: value for key, value in patch.items() if key not in reducers})
+
+
+def _wrote(state: State, run: Run, patch: dict[str, Any]) -> None:
+    """Remember who wrote a key first, in the outermost parallel loop around the iteration."""
+    compiled = state.net.compiled(run.step_run.step.name)
+    if not patch or compiled.parallel_from is None or compiled.parallel_to is None:
+        return
+    loop = run.step_run.loops[run.path[: compiled.parallel_from]]
+    owner = run.path[: compiled.parallel_to + 1]
+    for key, value in patch.items():
+        known = loop.writes.get(key)
+        if known is None or known[1] == owner:
+            loop.writes[key] = (value, owner)
+
+
+def _requeue(state: State, run: Run) -> None:
+    unlease(state, run)
+    run.status = "queued"
+    run.at = state.at
+    run.worker = ""
+    state.queued[run.id] = None
+
+
+@applies(WorkerLost)
+def _worker_lost(state: State, event: WorkerLost, at: float) -> None:
+    run = _run_of(state, event)
+    if run is None:
+        return
+    if not event.returned:
+        run.lost += 1
+    if event.resume is not None:
+        run.resume = event.resume
+    _requeue(state, run)
+
+
+@applies(ChildRequested)
+def _child_requested(state: State, event: ChildRequested, at: float) -> None:
+    run = _run_of(state, event)
+    if run is None:
+        return
+    key = task_run_id(run.id, event.task, event.visit, event.attempt)
+    if event.position is not None:
+        run.position = event.position
+    unlease(state, run)
+    run.status = "suspended"
+    run.at = at
+    run.worker = ""
+    run.lost = 0
+    run.current = None
+    run.child = key
+    _saw(run, event)
+    state.children[key] = Child(key, run.id, event, state.seq)
+    if event.timeout_s is not None and event.wait:
+        state.due[key] = at + event.timeout_s
+
+
+def _answered(state: State, key: str, outcome: Outcome) -> None:
+    child = state.children.pop(key)
+    run = state.open.get(child.run_id)
+    if run is not None and run.child == key:
+        run.child = None
+        run.resume = outcome
+        _requeue(state, run)
+
+
+@applies(ChildStarted)
+def _child_started(state: State, event: ChildStarted, at: float) -> None:
+    key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+    child = state.children[key]
+    child.child = event.child
+    if not child.request.wait:
+        _answered(state, key, ok({"execution_id": event.child, "status": "started"}))
+
+
+@applies(ChildFinished)
+def _child_finished(state: State, event: ChildFinished, at: float) -> None:
+    key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+    child = state.children[key]
+    _answered(state, key, event.outcome)
+    state.due.pop(key, None)
+    if event.early:  # nobody waits for it, yet it has to be ended
+        state.children[key] = Child(key, "", child.request, child.seq, child.child)
+
+
+@applies(ReportRefused)
+def _refused(state: State, event: ReportRefused, at: float) -> None:
+    state.refused[event.run_id] = event.epoch

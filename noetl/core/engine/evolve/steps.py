@@ -1,0 +1,230 @@
+"""Tokens and step runs: arriving, entering, starting, ending, leaving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.engine.evolve.table import applies
+from noetl.core.engine.handlers.runaway import cooled
+from noetl.core.engine.state import Ending, Run, State, StepRecord, StepRun, Token
+from noetl.core.model.events import (
+    NextEvaluated,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepSkipped,
+    StepStarted,
+    TokenParked,
+)
+
+
+def record_of(state: State, name: str) -> StepRecord:
+    """What is known of a step, from its first mention on."""
+    record = state.steps.get(name)
+    if record is None:
+        record = state.steps[name] = StepRecord(name)
+    return record
+
+
+def arrive(state: State, token: str, step: str, args: dict[str, Any], origin: str | None, boundary: str | None) -> None:
+    """A token comes to stand before a step."""
+    state.tokens += 1
+    state.fresh += 1
+    made = Token(token, step, args, origin, boundary, state.seq)
+    group = state.waiting.get(step)
+    if group is None:
+        state.waiting[step] = [made]
+        if state._mask is not None:
+            state._mask |= state.net.bits[step]
+    else:
+        group.append(made)
+
+
+def _vacate(state: State, step: str) -> None:
+    """No token is left before or in a step, perhaps."""
+    if state._mask is not None and step not in state.live and step not in state.waiting:
+        state._mask &= ~state.net.bits[step]
+
+
+def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
+    group = state.waiting.get(step, [])
+    if len(tokens) == len(group):
+        taken = state.waiting.pop(step, group)
+    else:
+        taken = [token for token in group if token.id in tokens]
+        state.waiting[step] = [token for token in group if token.id not in tokens]
+    for token in taken:
+        if token.reason is None:
+            state.fresh -= 1
+    return taken
+
+
+@applies(TokenParked)
+def _parked(state: State, event: TokenParked, at: float) -> None:
+    for token in state.waiting[event.step]:
+        if token.id == event.token:
+            if token.reason is None:
+                state.fresh -= 1
+            token.reason = event.reason
+
+
+@applies(StepSkipped)
+def _skipped(state: State, event: StepSkipped, at: float) -> None:
+    _consume(state, event.step, (event.token,))
+    _vacate(state, event.step)
+
+
+@applies(StepScheduled)
+def _scheduled(state: State, event: StepScheduled, at: float) -> None:
+    name = event.step
+    taken = _consume(state, name, event.tokens)
+    origin, boundary = (taken[-1].origin, taken[-1].boundary) if taken else (None, None)
+    compiled = state.net.compiled(name)
+    record = state.steps.get(name)
+    if record is None:
+        record = state.steps[name] = StepRecord(name)
+    record.number += 1
+    if record.number > 1:
+        state.heat = cooled(state, at) + 1
+        state.heated_at = at
+    record.open += 1
+    state.step_runs += 1
+    run_id = event.step_run_id
+    step_run = state.runs[run_id] = StepRun(
+        run_id, compiled.step, record.number, event.args, event.input, at, state.seq, event.defer_input, origin,
+        boundary, None, event.timeout_s, event.deadline_at,
+    )  # fmt: skip
+    state.live[name] = state.live.get(name, 0) + 1
+    if event.deadline_at is not None:
+        state.due[run_id] = event.deadline_at
+    if compiled.plain:
+        state.open[run_id] = Run(run_id, step_run, (), "queued", at)
+        state.queued[run_id] = None
+
+
+def begin_run(state: State, step_run: StepRun, at: float) -> None:
+    """The first start of a step run: from here its timeout counts."""
+    step_run.started_at = at
+    record = state.steps[step_run.step.name]
+    record.running += 1
+    record.started_at = at
+    if step_run.timeout_s is not None:
+        due = step_run.due
+        if due is not None:
+            state.due[step_run.id] = due
+
+
+def lease(state: State, run: Run, epoch: int, worker: str) -> None:
+    """A worker takes a run under a new epoch."""
+    if run.status != "leased":
+        name = run.step_run.step.name
+        state.leased[name] = state.leased.get(name, 0) + 1
+        state.begun = True
+    run.status = "leased"
+    run.epoch = epoch
+    run.worker = worker
+    run.seq = state.seq
+    run.at = state.at
+    run.current = None
+    run.latest = ()
+    if run.seen:
+        run.seen = {}
+    state.queued.pop(run.id, None)
+
+
+def unlease(state: State, run: Run) -> None:
+    """No worker holds the run any more, if one did."""
+    if run.status == "leased":
+        name = run.step_run.step.name
+        left = state.leased[name] - 1
+        if left:
+            state.leased[name] = left
+        else:
+            del state.leased[name]
+
+
+@applies(StepStarted)
+def _step_started(state: State, event: StepStarted, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    if step_run.started_at is None:
+        begin_run(state, step_run, at)
+    run = state.open.get(event.step_run_id)
+    if run is not None:
+        lease(state, run, event.epoch, event.worker)
+
+
+def _close_runs(state: State, step_run: StepRun) -> None:
+    for run_id in step_run.open:
+        unlease(state, state.open.pop(run_id))
+        state.queued.pop(run_id, None)
+    step_run.open = {}
+    step_run.loops = {}
+    del state.looping[step_run.id]
+
+
+def leave(state: State, step_run: StepRun) -> None:
+    """The step run is over: its token has left, or will never."""
+    del state.runs[step_run.id]
+    name = step_run.step.name
+    left = state.live[name] - 1
+    if left:
+        state.live[name] = left
+    else:
+        del state.live[name]
+        _vacate(state, name)
+
+
+@applies(StepDone, StepFailed)
+def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    record = state.steps[event.step]
+    if step_run.phase != "ended":
+        record.open -= 1
+        if step_run.started_at is not None:
+            record.running -= 1
+    if step_run.loops:
+        _close_runs(state, step_run)
+    elif (run := state.open.pop(step_run.id, None)) is not None:
+        unlease(state, run)
+        if state.queued:
+            state.queued.pop(step_run.id, None)
+    step_run.phase = "ended"
+    step_run.outcome = record.outcome = event.output
+    step_run.failed = record.failed = type(event) is StepFailed
+    step_run.results = record.results = event.results
+    record.finished_at = at
+    record.last = step_run.id
+    record.ended = event
+    if state.due:
+        state.due.pop(step_run.id, None)
+    if state.ending is not None:
+        leave(state, step_run)
+    elif type(event) is StepFailed and event.fatal:
+        state.ending = Ending("failed", event.output.error, event.step, event.output)
+        leave(state, step_run)
+
+
+@applies(NextEvaluated)
+def _routed(state: State, event: NextEvaluated, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    taken = False
+    for arc in event.arcs:
+        if arc.token is not None:
+            taken = True
+            arrive(state, arc.token, arc.target, arc.args, event.step, event.boundary)
+    if event.error is not None:
+        state.ending = Ending("failed", event.error, event.step, step_run.outcome)
+        if step_run.phase == "ended":
+            leave(state, step_run)
+        return
+    if event.boundary == "loop.done":
+        step_run.fired = tuple(arc.index for arc in event.arcs if arc.token is not None)
+        return
+    leave(state, step_run)
+    if taken or step_run.fired:
+        return
+    if event.boundary == "step.failed":
+        outcome = step_run.outcome
+        state.ending = Ending("failed", outcome.error if outcome else None, event.step, outcome)
+    else:
+        state.leaves = event.step

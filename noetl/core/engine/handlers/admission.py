@@ -1,0 +1,243 @@
+"""Admission: when a token that stands before a step may enter it.
+
+A token waits for four things, in this order.
+
+*Pause.* While the execution is paused nothing enters.
+
+*The join.* A step that other live tokens can still reach waits for them and runs once for all (the
+inclusive join). A live token is one that waits before another step or is inside one; whether it
+can still come here is a question about the static net. A token inside this very step does not
+count: it would have to leave the step and come round. `admit.join: each` does not wait, and
+runs once per token. When nothing is in flight any more, what waits for a join waits in vain: the
+others stand before closed gates, or wait for this one in turn. Then the join nearest to the
+beginning opens, one at a time.
+
+*Once.* A step that runs once drops the tokens that come later.
+
+*The gate.* `admit.rules`, first match wins, no match denies. Denied tokens are parked and looked
+at again whenever the state changes; tokens before the same closed gate become one. A gate with
+`on_deny: discard` drops them.
+
+A token that may enter is consumed by `step.scheduled`, with the step's input evaluated. When a
+template of gate or input fails, the step has failed before it began: scheduled and failed in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from noetl.core.engine.evaluation.compiled_net import CompiledStep
+from noetl.core.engine.evaluation.context import Env, Failure, Needs
+from noetl.core.engine.evaluation.names import ServerNames, at_gate, at_input
+from noetl.core.engine.handlers.runaway import going_round
+from noetl.core.engine.state import State, Token
+from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenParked
+from noetl.core.model.ids import step_run_id
+from noetl.core.model.merge import deep_merge
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.templates.template import Compiled
+
+_json = msgspec.json.Encoder().encode
+Reason = Literal["admission", "join", "paused"]
+
+
+def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
+    """Look at every token that waits: which enter, which are parked, which are dropped."""
+    if not state.waiting or state.ending is not None:
+        return []
+    events: list[Event] = []
+    if state.paused:
+        for group in state.waiting.values():
+            events += (_parked(token, "paused") for token in group if token.reason is None)
+        return events
+    alone = len(state.waiting) == 1
+    for name, group in state.waiting.items():
+        step = state.net.compiled(name)
+        if alone and step.straight and len(group) == 1 and not state.runs and not going_round(state, name, env.at, 0):
+            # One token, nothing else anywhere, nothing to ask: the common case of a chain.
+            return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
+        events += _examine_group(state, env, step, group)
+    if not events and not state.runs and not state.children:
+        events = _open_a_join(state, env)
+    return events
+
+
+def _examine_group(state: State, env: Env, step: CompiledStep, group: list[Token]) -> list[Event]:
+    name = step.step.name
+    admission = step.step.admission
+    record = state.steps.get(name)
+    if admission.once and record is not None and record.number:
+        return [_skipped(token, "the step runs once and has run") for token in group]
+    if admission.join == "each":
+        events: list[Event] = []
+        for offset, token in enumerate(group):
+            if admission.once and offset:
+                events.append(_skipped(token, "the step runs once and has run"))
+            else:
+                events += _examine(state, env, step, [token], _entered(events))
+        return events
+    if _others_can_reach(state, name):
+        return [_parked(token, "join") for token in group if token.reason != "join"]
+    return _examine(state, env, step, group, 0)
+
+
+def _entered(events: list[Event]) -> int:
+    return sum(1 for event in events if type(event) is StepScheduled)
+
+
+def _others_can_reach(state: State, step: str) -> bool:
+    """Whether a live token elsewhere can still come to this step."""
+    waiting, live = state.waiting, state.live
+    if len(waiting) == 1 and (not live or (len(live) == 1 and step in live)):
+        return False
+    mask = live_steps(state)
+    return bool(mask & state.net.origins(step))
+
+
+def live_steps(state: State) -> int:
+    """The bits of all steps with a live token; a cache that `evolve` keeps up to date once it is there."""
+    if state._mask is None:
+        state._mask = state.net.mask(state.live) | state.net.mask(state.waiting)
+    return state._mask
+
+
+def _open_a_join(state: State, env: Env) -> list[Event]:
+    """Nothing moves any more: let the first join open whose gate is open too."""
+    net = state.net
+    names = [
+        name
+        for name, group in state.waiting.items()
+        if net.steps[name].admission.join == "all" and group[0].reason == "join"
+    ]
+    # Upstream first: a join that another one leads to waits for it, unless both lead to each other.
+    ordered = [
+        name
+        for name in names
+        if not any(other != name and net.reaches(other, name) and not net.reaches(name, other) for other in names)
+    ]
+    for name in [*ordered, *(name for name in names if name not in ordered)]:
+        events = _examine(state, env, net.compiled(name), state.waiting[name], 0)
+        if any(type(event) is not TokenParked for event in events):
+            return events
+    return []
+
+
+def _examine(state: State, env: Env, step: CompiledStep, group: list[Token], before: int) -> list[Event]:
+    """The gate, and what follows: a run, a parked token, or a dropped one."""
+    args = group[0].args
+    for token in group[1:]:
+        args = deep_merge(args, token.args)
+    if step.gate:
+        try:
+            admitted = _admitted(state, env, step, at_gate(state, env, group[-1], args))
+        except Failure as failure:
+            return list(_failed_before_it_began(state, step, group, args, before, failure.error))
+        if not admitted:
+            if step.step.admission.on_deny == "discard":
+                return [_skipped(token, "its gate is closed") for token in group]
+            return [_parked(token, "admission") for token in group if token.reason != "admission"]
+    return list(_scheduled(state, env, step, group, args, before))
+
+
+def _admitted(state: State, env: Env, step: CompiledStep, names: ServerNames) -> bool:
+    for when, allow, path in step.gate:
+        if when is None or env.holds(when, names, path):
+            return env.holds(allow, names, path)
+    return False
+
+
+def _scheduled(
+    state: State, env: Env, step: CompiledStep, group: list[Token], args: dict[str, Any], before: int
+) -> Iterator[Event]:
+    problem = going_round(state, step.step.name, env.at, before)
+    if problem:
+        error = error_info("limit", problem)
+        yield from _failed_before_it_began(state, step, group, args, before, error, fatal=True)
+        return
+    names = at_input(state, env, args)
+    timeout = deadline = None
+    defer = False
+    values: dict[str, Any] = {}
+    try:
+        if step.timeout_s is not None:
+            timeout = _seconds(env, step.timeout_s, names, f"{step.step.path}/spec/policy/lifecycle/timeout_s")
+        if step.deadline_s is not None:
+            seconds = _seconds(env, step.deadline_s, names, f"{step.step.path}/spec/policy/lifecycle/deadline_s")
+            deadline = state.started_at + seconds
+        if step.input is not None and step.step.loop is None:
+            values, defer = _input(state, env, step.input, names, step)
+    except Failure as failure:
+        yield from _failed_before_it_began(state, step, group, args, before, failure.error)
+        return
+    yield StepScheduled(
+        step=step.step.name,
+        step_run_id=_next_run_id(state, step.step.name, before),
+        args=args,
+        input=values,
+        tokens=tuple(token.id for token in group),
+        timeout_s=timeout,
+        deadline_at=deadline,
+        defer_input=defer,
+    )
+
+
+def _input(
+    state: State, env: Env, compiled: Compiled, names: ServerNames, step: CompiledStep
+) -> tuple[dict[str, Any], bool]:
+    """A step's input, or True when the worker has to evaluate it: it would not fit into the log."""
+    if compiled.static:
+        return dict(step.step.input), False
+    try:
+        values: dict[str, Any] = env.evaluate(compiled, names, f"{step.step.path}/input")
+    except Needs:
+        if not step.plain:  # no worker will ever see it
+            raise
+        return {}, True
+    if step.plain and len(_json(values)) > state.playbook.executor.limits.max_payload_bytes:
+        return {}, True
+    return values, False
+
+
+def _seconds(env: Env, compiled: Compiled, names: ServerNames, path: str) -> float:
+    value = env.evaluate(compiled, names, path)
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise env.fail("template", f"a number of seconds is needed, not {value!r}", path) from None
+    if seconds < 0 or seconds != seconds:
+        raise env.fail("template", f"a number of seconds cannot be {value!r}", path)
+    return seconds
+
+
+def _failed_before_it_began(
+    state: State,
+    step: CompiledStep,
+    group: list[Token],
+    args: dict[str, Any],
+    before: int,
+    error: ErrorInfo,
+    *,
+    fatal: bool = False,
+) -> Iterator[Event]:
+    run_id = _next_run_id(state, step.step.name, before)
+    tokens = tuple(token.id for token in group)
+    yield StepScheduled(step=step.step.name, step_run_id=run_id, args=args, tokens=tokens)
+    yield StepFailed(
+        step=step.step.name, step_run_id=run_id, output=Outcome("error", error=error), fatal=fatal, by_server=True
+    )
+
+
+def _next_run_id(state: State, step: str, before: int) -> str:
+    record = state.steps.get(step)
+    return step_run_id(state.execution_id, step, (record.number if record else 0) + 1 + before)
+
+
+def _parked(token: Token, reason: Reason) -> Event:
+    return TokenParked(step=token.step, token=token.id, reason=reason, args=token.args, origin=token.origin)
+
+
+def _skipped(token: Token, reason: str) -> Event:
+    return StepSkipped(step=token.step, token=token.id, reason=reason)

@@ -1,0 +1,98 @@
+"""`set` where the server evaluates it: arcs, and the end of steps that no worker ends.
+
+Each value sees what the ones above it wrote. The rules of references hold as they do in a
+pipeline: a target that ends in `_ref` gets a reference object (or null), another target never
+gets an unresolved one. What `ctx` holds lies in the log and in memory, so a value of it is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from noetl.core.engine.evaluation.compiled_net import CompiledAssignment
+from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.names import ServerNames
+from noetl.core.model.merge import put_path
+from noetl.core.templates.lookup import is_reference
+
+MAX_CTX_VALUE = 1024 * 1024
+
+_json = msgspec.json.Encoder().encode
+
+
+def evaluate_sets(
+    env: Env,
+    assignments: Iterable[CompiledAssignment],
+    names: ServerNames,
+    path: str,
+    unset: list[str] | None = None,
+) -> dict[str, Any]:
+    """The ctx writes of a `set` (dotted path -> value); `names` shows them to what follows.
+
+    With `unset` a value that cannot be evaluated is left unwritten and named there (after a failure)."""
+    writes: dict[str, Any] = {}
+    for assignment in assignments:
+        if assignment.scope != "ctx":
+            continue
+        try:
+            value = evaluate_set(env, assignment, names, assignment.path or path)
+        except Failure:
+            if unset is None:
+                raise
+            unset.append(f"ctx.{'.'.join(assignment.target)}")
+            continue
+        writes[".".join(assignment.target)] = value
+        names.ctx = put_path(names.ctx, assignment.target, value)
+    return writes
+
+
+def evaluate_set(env: Env, assignment: CompiledAssignment, names: ServerNames, path: str) -> Any:
+    """One value, held to the rules."""
+    value = env.evaluate(assignment.value, names, path)
+    target = assignment.target[-1]
+    if target.endswith(("_ref", "_refs")):
+        if not _all_references(value):
+            raise env.fail(
+                "schema",
+                f'"{target}" ends in _ref and must receive a reference object such as {{{{ output.ref }}}}',
+                path,
+            )
+    elif is_reference(value):
+        raise env.fail(
+            "schema",
+            f'an unresolved reference may only be kept under a name that ends in _ref ("{target}_ref"); '
+            "for the payload itself use {{ output.data }} or `kind: resolve`",
+            path,
+        )
+    if assignment.scope == "ctx" and not assignment.value.static:
+        size = len(_json(value))
+        if size > MAX_CTX_VALUE:
+            raise env.fail(
+                "limit",
+                f"the value of ctx.{'.'.join(assignment.target)} has {size:,} bytes and `ctx` takes "
+                f"{MAX_CTX_VALUE:,}; keep a large payload by reference (`..._ref: {{{{ output.ref }}}}`)",
+                path,
+            )
+    return value
+
+
+def _all_references(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(each is None or is_reference(each) for each in value)
+    return value is None or is_reference(value)
+
+
+def ctx_patch(ctx: Mapping[str, Any], writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes by dotted path as a patch of whole top-level values."""
+    patch: dict[str, Any] = {}
+    for dotted, value in writes.items():
+        if "." not in dotted:
+            patch[dotted] = value
+            continue
+        target = tuple(dotted.split("."))
+        base = patch if target[0] in patch else ctx
+        patch[target[0]] = put_path(base, target, value)[target[0]]
+    return patch

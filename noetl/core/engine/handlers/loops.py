@@ -1,0 +1,357 @@
+"""Loops: a collection becomes iterations, iterations become one output.
+
+The server owns the schedule: a loop has a window (`max_in_flight`, 1 when sequential), and the
+indices below `finished + window` may be claimed. No event is needed to issue an iteration; what
+may be claimed follows from what has finished. A loop inside a loop is begun for each outer
+iteration as that one is issued, and its end is the end of the outer iteration.
+
+The end of a loop step, in this order and in one append: `loop.done` with the outputs in index
+order, the reducers' `ctx.patched`, the step's `set`, the arcs at `loop.done`, `step.done`, the arcs at
+`step.done`. A failure under `fail_fast` is `step.failed` at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from noetl.core.engine.evaluation.compiled_net import DEFAULT_PARALLEL, CompiledLoop
+from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.names import at_input, at_loop, at_step_set
+from noetl.core.engine.handlers import reduce
+from noetl.core.engine.handlers.assignments import MAX_CTX_VALUE, ctx_patch, evaluate_sets
+from noetl.core.engine.handlers.routing import route
+from noetl.core.engine.state import Loop, State, StepRun
+from noetl.core.model.events import (
+    CtxPatched,
+    Event,
+    IterationDone,
+    IterationFailed,
+    LoopDone,
+    LoopStarted,
+    OutputsKept,
+    StepDone,
+    StepFailed,
+)
+from noetl.core.model.ids import IterationPath, iteration_id
+from noetl.core.model.merge import put_path
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
+from noetl.core.templates.views import extract
+
+MOST_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) that are held before they are stored outside
+
+_json = msgspec.json.Encoder().encode
+
+
+def begin_loop(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """A loop step was scheduled: evaluate its collection."""
+    try:
+        return [_started(state, env, step_run, ())]
+    except Failure as failure:
+        return [fail_step(state, env, step_run, Outcome("error", error=failure.error))]
+
+
+def _started(state: State, env: Env, step_run: StepRun, path: IterationPath) -> LoopStarted:
+    level = state.net.compiled(step_run.step.name).loops[len(path)]
+    where = level.loop.path or f"{step_run.step.path}/loop"
+    names = at_loop(state, env, step_run, path) if path else at_input(state, env, step_run.args)
+    value = env.evaluate(level.collection, names, f"{where}/in")
+    if is_reference(value):
+        raise env.fail("ref.unresolved", NO_ELEMENTS, f"{where}/in")
+    keyed = isinstance(value, Mapping)
+    if isinstance(value, Mapping):
+        items = [{"key": key, "value": each} for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        items = list(value)
+    else:
+        raise env.fail("schema", f"`loop.in` needs a list or a mapping, not {_kind(value)}", f"{where}/in")
+    limits = state.playbook.executor.limits
+    if len(items) > limits.max_iterations:
+        raise env.fail(
+            "limit",
+            f"the loop has {len(items):,} iterations, at most {limits.max_iterations:,} are allowed "
+            "(executor.spec.policy.limits.max_iterations)",
+            f"{where}/in",
+        )
+    window = _window(env, level, names, limits.max_in_flight, where)
+    encoded = _json(items)
+    run = iteration_id(step_run.id, path)
+    if len(encoded) <= limits.max_payload_bytes:
+        return LoopStarted(
+            step=step_run.step.name, step_run_id=step_run.id, count=len(items), path=path, items=tuple(items),
+            max_in_flight=window, keyed=keyed,
+        )  # fmt: skip
+    return LoopStarted(
+        step=step_run.step.name, step_run_id=step_run.id, count=len(items), path=path,
+        collection=env.kept(f"{run}#collection", encoded, len(items)), max_in_flight=window, keyed=keyed,
+    )  # fmt: skip
+
+
+def _window(env: Env, level: CompiledLoop, names: Mapping[str, Any], most: int, where: str) -> int:
+    """How many iterations may be in flight."""
+    if level.loop.mode == "sequential":
+        return 1
+    if level.window is None:
+        return min(DEFAULT_PARALLEL, most)
+    value = env.evaluate(level.window, names, f"{where}/spec/max_in_flight")
+    try:
+        window = int(value)
+    except (TypeError, ValueError):
+        raise env.fail("template", f"max_in_flight needs a whole number, not {value!r}", where) from None
+    if window < 1:
+        raise env.fail("template", f"max_in_flight must be at least 1, not {window}", where)
+    return min(window, most)
+
+
+def loop_began(state: State, event: LoopStarted, env: Env) -> list[Event]:
+    """What follows from a loop's start: its inner loops begin, or it is empty and ends."""
+    step_run = state.runs.get(event.step_run_id)
+    loop = step_run.loops.get(event.path) if step_run else None
+    if step_run is None or loop is None:
+        return []
+    if loop.complete:
+        return _end_loop(state, env, loop)
+    return _begin_inner(state, env, loop)
+
+
+def _begin_inner(state: State, env: Env, loop: Loop) -> list[Event]:
+    """Begin the inner loops of the outer iterations that were issued meanwhile."""
+    step_run = loop.step_run
+    if len(state.net.compiled(step_run.step.name).loops) == loop.depth + 1:
+        return []
+    events: list[Event] = []
+    for index in range(loop.begun, loop.issued):
+        path = (*loop.path, index)
+        try:
+            events.append(_started(state, env, step_run, path))
+        except Failure as failure:
+            events.append(_iteration_failed(step_run, path, failure.error))
+            break  # the next ones begin when this one has ended
+    return events
+
+
+def iteration_ended(state: State, event: IterationDone | IterationFailed, env: Env) -> list[Event]:
+    """What follows from an iteration's end: the loop goes on, ends, or fails."""
+    step_run = state.runs.get(event.step_run_id)
+    loop = step_run.loops.get(event.path[:-1]) if step_run else None
+    if step_run is None or loop is None:
+        return []
+    if type(event) is IterationFailed and step_run.step.failure == "fail_fast":
+        return _fail_loop(state, env, loop, event)
+    if loop.complete:
+        return _end_loop(state, env, loop)
+    if len(loop.chunks) >= MOST_CHUNKS:
+        return [_spill(env, loop), *_begin_inner(state, env, loop)]
+    return _begin_inner(state, env, loop)
+
+
+def _spill(env: Env, loop: Loop) -> OutputsKept:
+    """Outputs that have come together are stored outside, so that a long loop does not fill the memory."""
+    step_run = loop.step_run
+    key = f"{iteration_id(step_run.id, loop.path)}#outputs/{len(loop.spilled)}"
+    chunk = env.kept(key, b"[" + b",".join(loop.chunks) + b"]")
+    return OutputsKept(step_run.step.name, step_run.id, chunk, loop.path)
+
+
+def _fail_loop(state: State, env: Env, loop: Loop, event: IterationFailed) -> list[Event]:
+    step_run = loop.step_run
+    cause = event.output.error or error_info("unknown", "the iteration failed")
+    index = event.path[-1]
+    if loop.path:
+        details = {**cause.details, "iteration": index}
+        return [_iteration_failed(step_run, loop.path, msgspec.structs.replace(cause, details=details))]
+    error = ErrorInfo(
+        cause.kind, f"iteration {index}: {cause.message}", cause.retryable, {**cause.details, "iteration": index}
+    )
+    outcome = Outcome("error", error=error, helpers={"loop": _counts(loop)})
+    return [fail_step(state, env, step_run, outcome)]
+
+
+def _iteration_failed(step_run: StepRun, path: IterationPath, error: ErrorInfo) -> IterationFailed:
+    return IterationFailed(
+        step=step_run.step.name,
+        step_run_id=step_run.id,
+        path=path,
+        output=Outcome("error", error=error),
+        by_server=True,
+    )
+
+
+def _counts(loop: Loop) -> dict[str, Any]:
+    counts: dict[str, Any] = {
+        "total": loop.count,
+        "succeeded": loop.succeeded,
+        "failed": loop.failed,
+        "skipped": loop.count - loop.succeeded - loop.failed,
+    }
+    if loop.failures:
+        counts["failures"] = [
+            {"index": index, "kind": error.kind, "message": error.message}
+            for index, error in sorted(loop.failures, key=lambda failure: failure[0])
+        ]
+    return counts
+
+
+def _end_loop(state: State, env: Env, loop: Loop) -> list[Event]:
+    """All iterations that will run have ended."""
+    step_run = loop.step_run
+    counts = _counts(loop)
+    try:
+        outcome = _collected(state, env, loop, counts)
+        stop = bool(loop.path) and _outer_until(state, env, loop, outcome)
+    except Failure as failure:
+        if loop.path:
+            return [_iteration_failed(step_run, loop.path, failure.error)]
+        return [fail_step(state, env, step_run, Outcome("error", error=failure.error, helpers={"loop": counts}))]
+    done = LoopDone(
+        step=step_run.step.name, step_run_id=step_run.id, path=loop.path, total=loop.count, succeeded=loop.succeeded,
+        failed=loop.failed, skipped=counts["skipped"], output=None if loop.path else outcome,
+    )  # fmt: skip
+    if not loop.path:
+        return [done]
+    inner = IterationDone(
+        step=step_run.step.name, step_run_id=step_run.id, path=loop.path, output=outcome, stop=stop, by_server=True
+    )
+    return [done, inner]
+
+
+def _outer_until(state: State, env: Env, loop: Loop, outcome: Outcome) -> bool:
+    """`until` of the loop around a finished inner one; the innermost is the worker's to ask."""
+    level = state.net.compiled(loop.step_run.step.name).loops[loop.depth - 1]
+    if level.until is None:
+        return False
+    names = at_loop(state, env, loop.step_run, loop.path, outcome)
+    return env.holds(level.until, names, f"{level.loop.path}/spec/until")
+
+
+def _collected(state: State, env: Env, loop: Loop, counts: dict[str, Any]) -> Outcome:
+    """The outputs of the iterations that ran as one output; stored outside when the log cannot hold it."""
+    step_run = loop.step_run
+    encoded = loop.encoded()
+    key = f"{iteration_id(step_run.id, loop.path)}#output"
+    if loop.spilled:
+        # What templates read of it is fetched when they do: nothing of this size is taken apart here.
+        whole = env.kept(key, b"", loop.finished, (*loop.spilled, encoded))
+        return Outcome("ok", ref=whole, helpers={"loop": counts})
+    if len(encoded) <= state.playbook.executor.limits.max_payload_bytes:
+        return Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts})
+    reference = env.kept(key, encoded, loop.finished)
+    outcome = Outcome("ok", ref=reference, helpers={"loop": counts})
+    wanted = tuple(path for path in step_run.step.exports if path.partition(".")[0] not in ("loop", "status", "error"))
+    if wanted and not loop.path:
+        found = extract(Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts}), wanted)
+        limit = state.playbook.executor.limits.max_payload_bytes
+        small = {path: value for path, value in found.items() if len(_json(value)) <= limit}
+        outcome = msgspec.structs.replace(outcome, extracts=small)
+    return outcome
+
+
+def loop_drained(state: State, event: LoopDone, env: Env) -> list[Event]:
+    """The step's own loop is done: reducers, then the step's `set`."""
+    if event.path:
+        return []
+    step_run = state.runs[event.step_run_id]
+    loop = step_run.loops[()]
+    if loop.parts:
+        try:
+            patch = _reduced(state, env, loop)
+        except Failure as failure:
+            outcome = Outcome("error", error=failure.error, helpers=dict(event.output.helpers) if event.output else {})
+            return [fail_step(state, env, step_run, outcome)]
+        return [CtxPatched(patch=patch, cause="reduce", step=event.step, run_id=step_run.id)]
+    return apply_loop_set(state, env, step_run)
+
+
+def _reduced(state: State, env: Env, loop: Loop) -> dict[str, Any]:
+    compiled = state.net.compiled(loop.step_run.step.name)
+    patch: dict[str, Any] = {}
+    for dotted, value in loop.parts.items():
+        reducer = compiled.reduce[dotted]
+        target = tuple(dotted.split("."))
+        before = _at(state.ctx, target)
+        if before is not None:
+            first, why = reduce.start(reducer, before)
+            if why:
+                raise env.fail(
+                    "schema",
+                    f"ctx.{dotted} cannot be the starting value of `{reducer}`: {why}",
+                    loop.step_run.step.path,
+                )
+            value = reduce.join(reducer, first, value)
+        elif isinstance(value, list):
+            value = list(value)
+        size = len(_json(value))
+        if size > MAX_CTX_VALUE:
+            raise env.fail(
+                "limit",
+                f"the reduced value of ctx.{dotted} has {size:,} bytes and `ctx` takes {MAX_CTX_VALUE:,}; read the "
+                "loop's output instead",
+                loop.step_run.step.path,
+            )
+        patch[target[0]] = put_path({**state.ctx, **patch}, target, value)[target[0]]
+    return patch
+
+
+def _at(ctx: Mapping[str, Any], target: tuple[str, ...]) -> Any:
+    value: Any = ctx
+    for key in target:
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+def apply_loop_set(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """The step's `set` after its loop, then the arcs at `loop.done`."""
+    compiled = state.net.compiled(step_run.step.name)
+    outcome = step_run.outcome
+    if compiled.assignments and outcome is not None:
+        try:
+            writes = evaluate_sets(
+                env, compiled.assignments, at_step_set(state, env, step_run, outcome), step_run.step.path
+            )
+        except Failure as failure:
+            failed = Outcome("error", error=failure.error, helpers=outcome.helpers)
+            return [StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=failed, by_server=True)]
+        if writes:
+            patch = ctx_patch(state.ctx, writes)
+            return [CtxPatched(patch=patch, cause="step", step=step_run.step.name, run_id=step_run.id)]
+    return route_loop(state, env, step_run)
+
+
+def route_loop(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """The arcs at `loop.done`, and the step's own end."""
+    events = route(state, env, step_run, "loop.done")
+    if step_run.outcome is not None:
+        events.append(
+            StepDone(step=step_run.step.name, step_run_id=step_run.id, output=step_run.outcome, by_server=True)
+        )
+    return events
+
+
+def fail_step(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> StepFailed:
+    """A failure that the server itself found; the step's `set` applies to it too."""
+    compiled = state.net.compiled(step_run.step.name)
+    writes: dict[str, Any] = {}
+    if compiled.assignments:
+        unset: list[str] = []
+        names = at_step_set(state, env, step_run, outcome)
+        writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path, unset)
+        if unset and outcome.error is not None:
+            # The failure stays the news; what `set` could not follow is a detail of it.
+            error = msgspec.structs.replace(outcome.error, details={**outcome.error.details, "unset": unset})
+            outcome = msgspec.structs.replace(outcome, error=error)
+    return StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, patch=writes, by_server=True)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true/false"
+    if isinstance(value, int | float):
+        return "a number"
+    return "a text" if isinstance(value, str) else type(value).__name__

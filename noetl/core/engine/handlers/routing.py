@@ -1,0 +1,116 @@
+"""Routing: by which arcs a token leaves a step, and what they set.
+
+A boundary event (`loop.done`, `step.done`, `step.failed`) is routed once. An arc without `when` is the
+success path: it does not fire on `step.failed`. `exclusive` takes the first arc that holds,
+`inclusive` all of them. A loop step has two boundaries, `loop.done` and then `step.done`: each arc
+fires at most once over both, and `exclusive` chooses one arc over both. At `loop.done` an exclusive
+router leaves an unguarded arc alone when guarded ones stand before it, since those may still hold at
+`step.done`.
+
+All guards are evaluated after the step's own `set`, the sets of the chosen arcs after all guards,
+and all of them against the same `ctx`; two chosen arcs that set one key differently are an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.engine.evaluation.compiled_net import CompiledArc, CompiledStep
+from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.names import ServerNames, at_arcs
+from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, evaluate_sets
+from noetl.core.engine.state import State, StepRun
+from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
+from noetl.core.model.merge import deep_merge, put_path
+
+
+def route(state: State, env: Env, step_run: StepRun, boundary: str) -> list[Event]:
+    """Choose the arcs by which a finished step's token leaves; `next.evaluated` says which."""
+    name = step_run.step.name
+    step = state.net.compiled(name)
+    if step.one_way is not None and boundary == "step.done":
+        arc = step.one_way
+        choice = ArcChoice(arc.target, arc.index, True, f"t{state.tokens + 1}", step_run.args)
+        return [NextEvaluated(name, step_run.id, boundary, (choice,))]
+    if not step.arcs:
+        return [NextEvaluated(name, step_run.id, boundary)]
+    names = at_arcs(state, env, step_run, boundary)
+    try:
+        looked_at, taken = _choose(env, step, step_run, boundary, names)
+        writes, args = _sets(state, env, step_run, taken, names)
+    except Failure as failure:
+        return [NextEvaluated(name, step_run.id, boundary, error=failure.error)]
+    arcs: list[ArcChoice] = []
+    number = state.tokens
+    for arc, held in looked_at:
+        if arc in taken:
+            number += 1
+            carried = deep_merge(step_run.args, args[arc.index]) if arc.index in args else step_run.args
+            arcs.append(ArcChoice(arc.target, arc.index, held, f"t{number}", carried))
+        else:
+            arcs.append(ArcChoice(arc.target, arc.index, held))
+    events: list[Event] = [NextEvaluated(name, step_run.id, boundary, tuple(arcs))]
+    if writes:
+        events.append(CtxPatched(ctx_patch(state.ctx, writes), "arc", name, step_run.id))
+    return events
+
+
+def _choose(
+    env: Env, step: CompiledStep, step_run: StepRun, boundary: str, names: ServerNames
+) -> tuple[list[tuple[CompiledArc, bool]], list[CompiledArc]]:
+    """The arcs that were looked at, whether each held, and those that fire."""
+    looked_at: list[tuple[CompiledArc, bool]] = []
+    if step_run.fired and not step.inclusive:
+        return looked_at, []
+    failed = boundary == "step.failed"
+    guarded = False
+    for arc in step.arcs:
+        if arc.index in step_run.fired:
+            continue
+        if arc.when is None:
+            if boundary == "loop.done" and guarded and not step.inclusive:
+                break
+            held = not failed
+        else:
+            guarded = True
+            held = env.holds(arc.when, names, f"{arc.path}/when")
+        looked_at.append((arc, held))
+        if held and not step.inclusive:
+            return looked_at, [arc]
+    return looked_at, [arc for arc, held in looked_at if held]
+
+
+def _sets(
+    state: State, env: Env, step_run: StepRun, taken: list[CompiledArc], names: ServerNames
+) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    """The ctx writes of all chosen arcs (dotted path -> value), and the args that travel along each."""
+    writes: dict[str, Any] = {}
+    writers: dict[str, CompiledArc] = {}
+    args: dict[int, dict[str, Any]] = {}
+    for arc in taken:
+        if not arc.assignments:
+            continue
+        names.ctx = state.ctx
+        mine = evaluate_sets(env, arc.assignments, names, arc.path)
+        for assignment in arc.assignments:
+            if assignment.scope == "args":
+                value = evaluate_set(env, assignment, names, assignment.path or arc.path)
+                args[arc.index] = put_path(args.get(arc.index, {}), assignment.target, value)
+        for dotted, value in mine.items():
+            for written, known in writes.items():
+                if writers[written] is not arc and _clash(written, known, dotted, value):
+                    raise env.fail(
+                        "ctx.conflict",
+                        f'the arcs to "{writers[written].target}" and "{arc.target}" are both taken and set '
+                        f"ctx.{dotted} to different values",
+                        arc.path,
+                    )
+            writes[dotted] = value
+            writers[dotted] = arc
+    return writes, args
+
+
+def _clash(written: str, known: Any, dotted: str, value: Any) -> bool:
+    if written == dotted:
+        return bool(known != value)
+    return written.startswith(f"{dotted}.") or dotted.startswith(f"{written}.")

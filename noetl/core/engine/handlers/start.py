@@ -1,0 +1,150 @@
+"""The request: payload over workload, templates among the defaults, where to begin.
+
+Only the playbook's own defaults are templates; what came with the request is data and is never
+rendered. A default may read other keys of the workload, in any order; a circle is an error that
+names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from noetl.core.engine.commands import RequestMade
+from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.state import State
+from noetl.core.model.events import Event, RequestEvaluated, WorkflowStarted
+from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.core.templates.template import Compiled, compile_value
+
+Path = tuple[str, ...]
+
+
+def evaluate_request(state: State, fact: RequestMade, env: Env) -> RequestEvaluated:
+    """What the request comes to: the workload it runs with, or why it cannot run."""
+    error = fact.error or _refusal(state)
+    workload: dict[str, Any] = {}
+    if error is None:
+        try:
+            workload = merged_workload(state, env)
+        except Failure as failure:
+            error = failure.error
+    return RequestEvaluated(workload=workload, keychain=fact.keychain, error=error)
+
+
+def start_workflow(state: State, event: RequestEvaluated, env: Env) -> list[Event]:
+    """Put the first token before the entry step."""
+    return [] if event.error is not None else [WorkflowStarted(entry=_entry(state))]
+
+
+def _entry(state: State) -> str:
+    request = state.request
+    if request is None:
+        return state.playbook.entry
+    if request.entry_step:
+        return request.entry_step
+    kept = request.kept
+    return kept.from_step if kept and kept.from_step else state.playbook.entry
+
+
+def _refusal(state: State) -> ErrorInfo | None:
+    """What is wrong with the request, apart from its data."""
+    request = state.request
+    if request is None:
+        return None
+    steps = state.net.steps
+    for what, name in (("entry step", _entry(state)), ("return step", request.return_step)):
+        if name and name not in steps:
+            return error_info(
+                "not_found", f'the {what} "{name}" is not a step of {state.playbook.path}; it has: {", ".join(steps)}'
+            )
+    deepest = state.playbook.executor.limits.max_call_depth
+    if state.depth > deepest:
+        return error_info("limit", f"playbooks call each other more than {deepest} levels deep")
+    return None
+
+
+# ── the workload ────────────────────────────────────────────────────────────────────────
+
+
+def merged_workload(state: State, env: Env) -> dict[str, Any]:
+    """The defaults with the payload laid over them, and the templates among the defaults evaluated."""
+    payload = state.request.payload if state.request else {}
+    templates: dict[Path, Compiled] = {}
+    tree = _overlay(state.playbook.workload, payload, (), templates)
+    if templates:
+        _Resolution(state, env, tree, templates).run()
+    return tree
+
+
+def _overlay(
+    defaults: Mapping[str, Any], payload: Mapping[str, Any], at: Path, templates: dict[Path, Compiled]
+) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for key, value in defaults.items():
+        given = key in payload
+        if given and not (isinstance(value, Mapping) and isinstance(payload[key], Mapping)):
+            merged[key] = payload[key]
+        elif isinstance(value, Mapping):
+            merged[key] = _overlay(value, payload[key] if given else {}, (*at, key), templates)
+        else:
+            merged[key] = value
+            compiled = compile_value(value)
+            if not compiled.static:
+                templates[*at, key] = compiled
+    merged.update((key, value) for key, value in payload.items() if key not in defaults)
+    return merged
+
+
+class _Resolution:
+    """Evaluate templates in the order in which they read each other."""
+
+    def __init__(self, state: State, env: Env, tree: dict[str, Any], templates: dict[Path, Compiled]) -> None:
+        self.env = env
+        self.tree = tree
+        self.templates = templates
+        self.done: set[Path] = set()
+        self.under_way: list[Path] = []
+        identity = {"uuid": state.execution_id, "execution_id": state.execution_id}
+        self.names = {**tree, "workload": tree, "job": identity, "execution_id": state.execution_id}
+
+    def run(self) -> None:
+        for path in self.templates:
+            self._resolve(path)
+
+    def _resolve(self, path: Path) -> None:
+        if path in self.done:
+            return
+        where = f"workload/{'/'.join(path)}"
+        if path in self.under_way:
+            circle = " -> ".join(".".join(each) for each in (*self.under_way[self.under_way.index(path) :], path))
+            raise self.env.fail("template", f"these workload defaults read each other in a circle: {circle}", where)
+        self.under_way.append(path)
+        for needed, whole in self._reads(self.templates[path]):
+            for other in self.templates:
+                near = other[: len(needed)] == needed or needed[: len(other)] == other
+                # `workload` as a whole cannot mean what is being evaluated just now.
+                if near and not (whole and other in self.under_way):
+                    self._resolve(other)
+        value = self.env.evaluate(self.templates[path], self.names, where)
+        holder = self.tree
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = value
+        if len(path) == 1 and path[0] not in ("workload", "job", "execution_id"):
+            self.names[path[0]] = value
+        self.under_way.pop()
+        self.done.add(path)
+
+    def _reads(self, compiled: Compiled) -> Iterator[tuple[Path, bool]]:
+        """Paths below the workload that a template reads; True: it cannot be told which."""
+        for name in _dotted(compiled.names):
+            if name[0] == "workload":
+                yield (name[1:], False) if len(name) > 1 else ((), True)
+            elif name[0] in self.tree:
+                yield name, False
+
+
+def _dotted(names: Iterable[str]) -> Iterator[Path]:
+    for name in names:
+        yield tuple(name.split("."))

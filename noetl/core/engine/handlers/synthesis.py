@@ -1,0 +1,95 @@
+"""Dynamic synthesis: a step hands the server workflow nodes as data (`spec.policy.synthesize`).
+
+Server-side only, and one append with the step's end: the data is evaluated, validated by the same
+validator as any playbook (the shell's answer to a need), and either refused, which fails the
+step, or recorded as `workflow.synthesized`. The recorded steps are in their lowered form, so
+replay rebuilds the same net without validator or template. A token enters them at their entry;
+the step's own arcs fire as always.
+"""
+
+from __future__ import annotations
+
+from noetl.core.engine.effects import Synthesized, ValidateSynthesis
+from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.names import at_arcs
+from noetl.core.engine.state import State, StepRun
+from noetl.core.model.events import Event, StepFailed, WorkflowSynthesized
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.model.playbook import Step, Synthesis
+
+
+def synthesize(state: State, env: Env, step_run: StepRun) -> list[Event]:
+    """Evaluate and validate what the step hands over; [] when it hands over nothing."""
+    compiled = state.net.compiled(step_run.step.name)
+    plan = step_run.step.synthesize
+    if compiled.synthesize is None or plan is None or step_run.synthesized:
+        return []
+    try:
+        nodes = env.evaluate(compiled.synthesize, at_arcs(state, env, step_run, "step.done"), plan.path)
+    except Failure as failure:
+        return _refused(step_run, failure.error)
+    if not nodes:
+        return [WorkflowSynthesized(step=step_run.step.name, step_run_id=step_run.id)]
+    answer = env.synthesized(
+        ValidateSynthesis(
+            key=f"{step_run.id}#synthesis",
+            step=step_run.step.name,
+            nodes=nodes,
+            max_steps=plan.max_steps,
+            kinds=plan.kinds,
+            known=tuple(state.net.steps),
+        )
+    )
+    problems = _problems(state, plan, answer)
+    if problems:
+        where = state.playbook.where(plan.path)
+        listed = "; ".join(problems[:10])
+        error = error_info("schema", f"{where}: the synthesized workflow is refused: {listed}")
+        return _refused(step_run, error)
+    return [
+        WorkflowSynthesized(
+            step=step_run.step.name, step_run_id=step_run.id, steps=tuple(answer.steps), entry=answer.entry
+        )
+    ]
+
+
+def _refused(step_run: StepRun, error: ErrorInfo) -> list[Event]:
+    name, run_id = step_run.step.name, step_run.id
+    return [
+        WorkflowSynthesized(step=name, step_run_id=run_id, error=error),
+        StepFailed(
+            step=name,
+            step_run_id=run_id,
+            output=Outcome("error", error=error),
+            results=step_run.results,
+            by_server=True,
+        ),
+    ]
+
+
+def _problems(state: State, plan: Synthesis, answer: Synthesized) -> list[str]:
+    """What is wrong with the validator's answer, beyond what the validator found."""
+    problems = list(answer.problems)
+    steps: tuple[Step, ...] = tuple(answer.steps)
+    known = state.net.steps
+    if len(steps) > plan.max_steps:
+        problems.append(f"it has {len(steps)} steps, at most {plan.max_steps} are allowed")
+    names = {step.name for step in steps}
+    if len(names) < len(steps):
+        problems.append("it has two steps of one name")
+    problems += [f'a step "{name}" exists already' for name in sorted(names & set(known))]
+    if answer.entry is not None and answer.entry not in names:
+        problems.append(f'it begins at "{answer.entry}", which it does not have')
+    for step in steps:
+        problems += [
+            f'"{step.name}" leads to "{arc.target}", which does not exist'
+            for arc in step.router.arcs
+            if arc.target not in names and arc.target not in known
+        ]
+        if plan.kinds:
+            problems += [
+                f'"{step.name}" uses the kind `{task.kind}`, which is not allowed here'
+                for task in step.tasks
+                if task.kind not in plan.kinds
+            ]
+    return problems

@@ -1,0 +1,44 @@
+"""Which report is which: the key of a worker's event and the checksum of its body (GUARANTEES rule 3).
+
+Checksums are made when somebody asks: the events that came last are kept as they are, and most are
+never asked about, since the run they belong to ends.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from noetl.core.engine.state import MAX_SEEN, Run, StepRecord
+from noetl.core.model.events import ChildRequested, Event, TaskDone, TaskProgress, TaskStarted, encode_body
+
+
+def key_of(event: Event) -> str:
+    """What names a worker's event within its run: the task, its visit and attempt, and what happened."""
+    if isinstance(event, TaskDone | TaskStarted | ChildRequested):
+        return f"{event.NAME}:{event.task}:{event.visit}:{event.attempt}"
+    return "" if isinstance(event, TaskProgress) else event.NAME
+
+
+def checksum(event: Event) -> int:
+    """A checksum of the body as the log keeps it."""
+    return crc32(encode_body(event))
+
+
+def checksums_seen(run: Run) -> dict[str, int]:
+    """Key and checksum of what was reported of a run under its current lease."""
+    return {**run.seen, **{key_of(event): checksum(event) for event in run.latest}} if run.latest else run.seen
+
+
+def settle(run: Run) -> None:
+    """Keep only checksums of what came last."""
+    seen = run.seen
+    for event in run.latest:
+        seen[key_of(event)] = checksum(event)
+    while len(seen) > MAX_SEEN:
+        del seen[next(iter(seen))]
+    run.latest = ()
+
+
+def checksum_of(record: StepRecord) -> int:
+    """The checksum of the event that ended a step's last run."""
+    return record.checksum if record.ended is None else checksum(record.ended)

@@ -1,0 +1,195 @@
+"""Leases: which runs can be claimed, and what becomes of a run whose worker is lost.
+
+Claiming raises the run's epoch, and the event that says so is the lease. A lost worker uses up an
+attempt; three in a row without an accepted task between them, and the run fails as poison. A task
+marked `at_most_once` that may have been running gets the outcome `ambiguous`, for its policy to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from noetl.core.engine.capacity import Gate
+from noetl.core.engine.evaluation.context import Env
+from noetl.core.engine.handlers.loops import fail_step
+from noetl.core.engine.state import PENDING, Loop, Run, State, StepRun
+from noetl.core.model.events import Event, IterationFailed, IterationStarted, StepStarted, WorkerLost
+from noetl.core.model.ids import iteration_id
+from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
+from noetl.core.model.playbook import Block, Step
+from noetl.core.model.position import Position
+
+POISON = 3  # workers lost in a row without progress
+
+
+def is_local(state: State, step_run: StepRun) -> bool:
+    """Whether the iterations of this step run should stay on one worker (`exec: local`, `profile: local`)."""
+    loop = step_run.step.loop
+    return loop is not None and (loop.exec == "local" or state.playbook.executor.profile == "local")
+
+
+def keeper(state: State, step_run: StepRun) -> str | None:
+    """The worker that a local loop's iterations are kept for: whoever runs some of them now.
+
+    Nobody keeps them when none is in flight, so a worker that has left keeps nothing."""
+    for run_id in step_run.open if is_local(state, step_run) else ():
+        run = state.open[run_id]
+        if run.status == "leased":
+            return run.worker
+    return None
+
+
+def kept_from(state: State, run_id: str, worker: str) -> bool:
+    """Whether the run is kept for another worker than this one."""
+    run = state.open.get(run_id)
+    if run is not None:
+        step_run: StepRun | None = run.step_run
+    else:
+        found = state.loop_of(run_id)
+        step_run = found[0].step_run if found else None
+    return step_run is not None and keeper(state, step_run) not in (None, worker)
+
+
+def claim_refusal(state: State, run_id: str) -> str | None:
+    """Why this run cannot be claimed now; None when it can."""
+    if state.ending is not None:
+        return "the execution is ending"
+    if state.paused:
+        return "the execution is paused"
+    run = state.open.get(run_id)
+    if run is not None:
+        return None if run.status == "queued" else f"the run is {run.status}"
+    found = state.loop_of(run_id)
+    if found is None:
+        return "the run does not exist or has ended"
+    loop, index = found
+    if not is_innermost(state, loop):
+        return "the run has a loop of its own: its iterations are claimed"
+    if loop.status(index) != PENDING:
+        return "the iteration has ended"
+    if index >= loop.issued:
+        return "the iteration is not due yet"
+    return None
+
+
+def step_of(state: State, run_id: str) -> str:
+    """The step of a run that can be claimed."""
+    run = state.open.get(run_id)
+    if run is not None:
+        return run.step_run.step.name
+    found = state.loop_of(run_id)
+    if found is None:
+        raise LookupError(run_id)
+    return found[0].step_run.step.name
+
+
+def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
+    """The event by which a worker takes the lease of a run that can be claimed, and what caused it."""
+    run = state.open.get(run_id)
+    if run is not None and not run.path:
+        step_run = run.step_run
+        return [StepStarted(step_run.step.name, run_id, run.epoch + 1, worker)], step_run.seq
+    if run is not None:
+        step_run, path, epoch, cause = run.step_run, run.path, run.epoch, run.seq
+    else:
+        found = state.loop_of(run_id)
+        if found is None:
+            raise LookupError(run_id)
+        loop, index = found
+        step_run, path, epoch, cause = loop.step_run, (*loop.path, index), 0, loop.seq
+    return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
+
+
+def claimable(state: State, pool: str | None, worker: str = "", gate: Gate | None = None) -> Iterator[str]:
+    """The runs of a pool that this worker can claim, oldest first; with a gate, those that it lets through."""
+    for run_id in state.queued:
+        step_run = state.open[run_id].step_run
+        if step_run.step.pool == pool and keeper(state, step_run) in (None, worker):
+            if gate is not None and gate.lacks(step_run.step.name):
+                continue
+            yield run_id
+    for loop in open_loops(state) if state.looping else ():
+        if loop.step_run.step.pool == pool and keeper(state, loop.step_run) in (None, worker):
+            for index in loop.unclaimed():
+                if gate is not None and gate.lacks(loop.step_run.step.name):
+                    break
+                yield loop.id_of(index)
+
+
+def open_loops(state: State) -> Iterator[Loop]:
+    """The loops whose iterations workers claim: the innermost ones."""
+    for step_run_id in state.looping:
+        for loop in state.runs[step_run_id].loops.values():
+            if is_innermost(state, loop):
+                yield loop
+
+
+def is_innermost(state: State, loop: Loop) -> bool:
+    """Whether its iterations are runs, and not loops of their own."""
+    return loop.depth + 1 == len(state.net.compiled(loop.step_run.step.name).loops)
+
+
+def lose_lease(state: State, run: Run, *, returned: bool = False) -> WorkerLost:
+    """The lease is taken back (or was given back); the run waits for another worker."""
+    step_run = run.step_run
+    return WorkerLost(
+        step=step_run.step.name,
+        step_run_id=step_run.id,
+        epoch=run.epoch,
+        path=run.path,
+        worker=run.worker,
+        returned=returned,
+        resume=None if returned else _ambiguous(state, run),
+    )
+
+
+def _ambiguous(state: State, run: Run) -> Outcome | None:
+    """The outcome of a task that must not run twice, when it cannot be known whether it ran."""
+    if run.resume is not None or (run.waits and run.current is None):
+        return None
+    task = _task_at(state, run.step_run.step, run.position)
+    if task is None or task.effect != "at_most_once":
+        return None
+    return error(
+        "ambiguous",
+        f'the worker was lost while "{task.name}" may have been running; it is marked at_most_once and is not '
+        "run again",
+    )
+
+
+def _task_at(state: State, owner: Step | Block, position: Position | None) -> Any:
+    """The task a pipeline would run next, inside the blocks it has called."""
+    if position is not None and position.calls:
+        frame = position.calls[-1]
+        block = state.playbook.blocks.get(frame.block)
+        if block is None:
+            return None
+        owner, position = block, frame.position
+    if position is None:
+        return owner.tasks[0] if owner.tasks else None
+    return next((task for task in owner.tasks if task.name == position.task), None)
+
+
+def end_run(state: State, env: Env, run: Run, why: ErrorInfo) -> Event:
+    """End a run with a failure the server found."""
+    step_run = run.step_run
+    outcome = Outcome("error", error=why)
+    if run.path:
+        return IterationFailed(
+            step=step_run.step.name, step_run_id=step_run.id, path=run.path, output=outcome, by_server=True
+        )
+    return fail_step(state, env, step_run, outcome)
+
+
+def worker_lost(state: State, event: WorkerLost, env: Env) -> list[Event]:
+    """A run that has cost three workers in a row is not tried again."""
+    run = state.open.get(iteration_id(event.step_run_id, event.path))
+    if run is None or event.returned or run.lost < POISON:
+        return []
+    why = error_info(
+        "worker.lost",
+        f"{run.lost} workers in a row were lost while they held this run; it is not tried again",
+        retryable=False,
+    )
+    return [end_run(state, env, run, why)]

@@ -1,0 +1,80 @@
+"""Run orders: everything a worker needs for one run, made from the state.
+
+What all runs of a step run share (workload, args, input, results by name) is one `RunContext`,
+made once and kept by its id, so that a loop's ten thousand orders carry it by reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from noetl.core.engine.state import Run, State, StepRun
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.playbook import ALL
+from noetl.core.model.work import Item, RunContext, RunOrder
+from noetl.errors import NotFound
+
+
+def order_for(state: State, run_id: str) -> RunOrder:
+    """The order of an open run, under its current epoch."""
+    run = state.open.get(run_id)
+    if run is None:
+        raise NotFound(f"there is no open run {run_id}")
+    return order_of(state, run)
+
+
+def order_of(state: State, run: Run) -> RunOrder:
+    """The order of a run that is at hand."""
+    step_run = run.step_run
+    path = run.path
+    return RunOrder(
+        run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(run) if path else (),
+        step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s,
+    )  # fmt: skip
+
+
+def _context(state: State, step_run: StepRun) -> RunContext:
+    step = step_run.step
+    results: dict[str, Outcome] = {}
+    parts: dict[str, dict[str, Outcome]] = {}
+    for name in reads_of(state, step_run):
+        record = state.steps.get(name)
+        if record is not None and record.outcome is not None:
+            results[name] = record.outcome
+            if record.results:
+                parts[name] = record.results
+    context = step_run._context = RunContext(
+        step_run.id, state.playbook.digest, state.execution_id, step.name, step_run.id, state.workload, step_run.args,
+        step_run.input, results, parts, state.depth, step_run.defer_input,
+        step if state.synthesized and step.name in state.synthesized else None,
+        state.request.trace if state.request else None,
+    )  # fmt: skip
+    return context
+
+
+def reads_of(state: State, step_run: StepRun) -> Sequence[str]:
+    """The steps whose results the worker's templates may read by name."""
+    step = step_run.step
+    if ALL in step.reads:
+        return list(state.steps)
+    if not step_run.defer_input:
+        return step.reads
+    compiled = state.net.compiled(step.name).input
+    names = {part for name in (compiled.names if compiled else ()) for part in name.split(".")[:2]}
+    if "steps" in names and "steps" in (compiled.names if compiled else ()):
+        return list(state.steps)
+    return [*step.reads, *(name for name in state.steps if name in names and name not in step.reads)]
+
+
+def _items(run: Run) -> tuple[Item, ...]:
+    """The elements of the iteration, outermost level first."""
+    items: list[Item] = []
+    level = run.step_run.step.loop
+    for depth, index in enumerate(run.path):
+        if level is None:
+            break
+        loop = run.step_run.loops[run.path[:depth]]
+        value = loop.items[index] if loop.items is not None else None
+        items.append(Item(level.iterator, index, loop.count, value, loop.collection))
+        level = level.inner
+    return tuple(items)

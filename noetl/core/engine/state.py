@@ -1,0 +1,333 @@
+"""State: what the log says, folded; the only thing that moves in the core, and only in `evolve`.
+
+    State ── waiting     tokens that stand before a step, by step
+          ├─ runs        step runs that have not been routed yet
+          │    └─ loops  one Loop per collection under way (nested ones by their outer path)
+          ├─ open        runs a worker can hold the lease of: a step run, or one iteration in flight
+          ├─ steps       what is known of each step by name: its last outcome, how often it ran
+          └─ children    child executions that have not ended
+
+Sizes. An iteration is an object only while it is in flight. A finished one is a byte of status, a
+checksum of its last report, and its output as JSON text in a chunk; what has not begun is an
+index range. So a million iterations cost what their outputs cost, and a few bytes.
+
+`net` follows from the playbook, and attributes that begin with an underscore are caches and hints:
+they are not part of the state, two states are equal without them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from noetl.core.engine.evaluation.compiled_net import Net, net_of
+from noetl.core.model.events import ChildRequested, Event, ExecutionRequested, FinalStatus
+from noetl.core.model.ids import IterationPath, iteration_id
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import Playbook, Step
+from noetl.core.model.position import Position
+from noetl.core.model.reference import Reference
+from noetl.core.model.work import RunContext
+
+RunStatus = Literal["queued", "leased", "suspended"]
+Phase = Literal["open", "looped", "ended"]
+
+PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
+CHUNK = 64 * 1024
+MAX_FAILURES = 100  # failures a loop lists one by one
+MAX_SEEN = 1024  # reports of one lease that a repetition is compared with
+
+
+# `gc=False` where an object cannot be part of a circle: the collector need not look at it.
+
+
+class Token(Struct, eq=False, gc=False):
+    """A place in the net: it stands before a step until the step takes it."""
+
+    id: str
+    step: str
+    args: dict[str, Any]
+    origin: str | None
+    boundary: str | None
+    seq: int  # of the event that made it
+    reason: str | None = None  # why it is parked; None: not looked at yet
+
+
+class Run(Struct, eq=False, gc=False):
+    """The unit of lease: a step run without a loop, or one iteration in flight."""
+
+    id: str
+    step_run: StepRun
+    path: IterationPath = ()
+    status: RunStatus = "queued"
+    at: float = 0.0  # since when it has this status
+    epoch: int = 0
+    worker: str = ""
+    seq: int = 0  # of the lease
+    position: Position | None = None
+    resume: Outcome | None = None
+    lost: int = 0  # workers in a row without an accepted task between them
+    current: str | None = None  # the task that said it started
+    waits: bool = False  # the next attempt begins after a delay
+    child: str | None = None  # key of the child execution it waits for
+    latest: tuple[Event, ...] = ()  # the last events reported under this epoch
+    seen: dict[str, int] = {}  # event key -> checksum, of those before them
+    contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
+
+
+class Loop:
+    """One collection under way: a step's, or an inner one of an outer iteration."""
+
+    __slots__ = (
+        "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
+        "failures", "finished", "held", "held_parts", "items", "keyed", "order", "parts", "path", "seq", "skipped",
+        "spilled", "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        step_run: StepRun,
+        path: IterationPath,
+        count: int,
+        window: int,
+        items: tuple[Any, ...] | None,
+        collection: Reference | None,
+        keyed: bool,
+        seq: int,
+    ) -> None:
+        self.seq = seq  # of its start
+        self.step_run = step_run
+        self.path = path
+        self.depth = len(path)  # 0: the step's own loop
+        self.count = count
+        self.window = window
+        self.items = items
+        self.collection = collection
+        self.keyed = keyed
+        self.target = count  # how many will run; fewer once it was stopped
+        self.stopped = False
+        self.finished = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.skipped = 0
+        self.begun = 0  # inner loops begun (of a loop that has one)
+        self.claimed = 0  # every index below was claimed at least once
+        self.ahead: set[int] = set()  # claimed beyond that
+        self.statuses = bytearray()
+        self.checksums = array("I")
+        self.order = 0  # every index below has finished, and its output is in chunks or tail
+        self.spilled: list[Reference] = []  # outputs that were stored outside
+        self.chunks: list[bytes] = []
+        self.tail = bytearray()
+        self.held: dict[int, bytes] = {}  # outputs that finished out of order
+        self.failures: list[tuple[int, ErrorInfo]] = []
+        self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer
+        self.parts: dict[str, Any] = {}  # reductions of all indices below `order`
+        self.held_parts: dict[int, dict[str, Any]] = {}
+        self._announced = 0
+
+    @property
+    def issued(self) -> int:
+        """Indices below this may be claimed (or were)."""
+        return min(self.target, self.finished + self.window)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing of it is in flight and nothing more will be."""
+        return self.finished >= self.target
+
+    def status(self, index: int) -> int:
+        """PENDING, OK, FAILED or SKIPPED."""
+        return self.statuses[index] if index < len(self.statuses) else PENDING
+
+    def is_claimed(self, index: int) -> bool:
+        """Whether some worker has held this iteration's lease."""
+        return index < self.claimed or index in self.ahead
+
+    def unclaimed(self) -> Iterator[int]:
+        """Issued indices that no worker has claimed yet, in order."""
+        ahead = self.ahead
+        for index in range(self.claimed, self.issued):
+            if index not in ahead:
+                yield index
+
+    def id_of(self, index: int) -> str:
+        """The run id of an iteration."""
+        return iteration_id(self.step_run.id, (*self.path, index))
+
+    def encoded(self) -> bytes:
+        """The outputs of the iterations up to `order` that were not stored outside, as one JSON list."""
+        return b"[" + b",".join([*self.chunks, bytes(self.tail)] if self.tail else self.chunks) + b"]"
+
+
+class StepRun(Struct, eq=False):
+    """One passage of a token through a step, until it is routed."""
+
+    id: str
+    step: Step
+    number: int
+    args: dict[str, Any]
+    input: dict[str, Any]
+    scheduled_at: float
+    seq: int  # of its scheduling
+    defer_input: bool = False
+    origin: str | None = None
+    boundary: str | None = None
+    started_at: float | None = None
+    timeout_s: float | None = None
+    deadline_at: float | None = None
+    phase: Phase = "open"
+    failed: bool = False  # it ended with step.failed; a step that is done may still have an error for its output
+    outcome: Outcome | None = None
+    results: dict[str, Outcome] = {}
+    open: dict[str, None] = {}  # ids of its iterations in State.open
+    loops: dict[IterationPath, Loop] = {}
+    scope: dict[str, Any] = {}  # `step.*` of a loop step
+    fired: tuple[int, ...] = ()  # arcs taken at loop.done
+    synthesized: bool = False
+    _context: RunContext | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When it times out: from its first start, or at the execution's deadline."""
+        limit = self.deadline_at
+        if self.timeout_s is not None and self.started_at is not None:
+            end = self.started_at + self.timeout_s
+            limit = end if limit is None else min(limit, end)
+        return limit
+
+
+class StepRecord(Struct, eq=False, gc=False):
+    """What is known of a step by its name, over all its runs."""
+
+    name: str
+    number: int = 0  # runs so far
+    open: int = 0  # runs that have not ended
+    running: int = 0  # of these: started
+    outcome: Outcome | None = None  # of the run that ended last
+    failed: bool = False  # whether that run failed
+    results: dict[str, Outcome] = {}
+    started_at: float | None = None
+    finished_at: float | None = None
+    last: str | None = None  # id of the run that ended last
+    ended: Event | None = None  # the event that ended it
+    checksum: int = 0  # of that event, when only this is known of it
+
+
+class Child(Struct, eq=False, gc=False):
+    """A child execution that has not ended."""
+
+    key: str
+    run_id: str
+    request: ChildRequested
+    seq: int  # of the request
+    child: str | None = None  # execution id, once it exists
+
+
+class Ending:
+    """Why the execution winds down: nothing is scheduled any more."""
+
+    __slots__ = ("error", "outcome", "status", "step")
+
+    def __init__(
+        self, status: FinalStatus, error: ErrorInfo | None, step: str | None = None, outcome: Outcome | None = None
+    ) -> None:
+        self.status = status
+        self.error = error
+        self.step = step
+        self.outcome = outcome
+
+
+class State:
+    """One execution, folded from its log."""
+
+    __slots__ = (
+        "_mask", "at", "begun", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
+        "fresh", "heat", "heated_at", "leased", "leaves", "live", "looping", "net", "open", "output", "paused",
+        "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "started",
+        "started_at", "step_runs", "steps", "synthesized", "tokens", "waiting", "workload",
+    )  # fmt: skip
+
+    def __init__(self, playbook: Playbook, execution_id: str) -> None:
+        self.playbook = playbook
+        self.execution_id = execution_id
+        self.net: Net = net_of(playbook)  # the steps and arcs, synthesized ones included
+        self.seq = 0
+        self.at = 0.0
+        self.request: ExecutionRequested | None = None
+        self.started_at = 0.0
+        self.workload: dict[str, Any] = {}
+        self.ctx: dict[str, Any] = {}
+        self.entry = ""
+        self.started = False
+        self.paused = False
+        self.ending: Ending | None = None
+        self.finished: FinalStatus | None = None
+        self.processed = False
+        self.output: Outcome | None = None
+        self.error: ErrorInfo | None = None
+        self.result_step: str | None = None
+        self.tokens = 0  # tokens made so far
+        self.step_runs = 0  # step runs made so far
+        self.heat = 0.0  # of step runs that repeat one another: see `engine.circles`
+        self.heated_at = 0.0
+        self.waiting: dict[str, list[Token]] = {}
+        self.fresh = 0  # of these: not looked at yet
+        self.runs: dict[str, StepRun] = {}
+        self.live: dict[str, int] = {}  # step -> open runs of it
+        self._mask: int | None = None  # bits of all steps with a live token, once somebody asked
+        self.looping: dict[str, None] = {}  # step runs with a loop under way
+        self.open: dict[str, Run] = {}
+        self.queued: dict[str, None] = {}  # ids in `open` that wait for a lease
+        self.leased: dict[str, int] = {}  # step -> runs of it that workers hold
+        self.begun = False  # some worker has held some run of it
+        self.steps: dict[str, StepRecord] = {}
+        self.children: dict[str, Child] = {}
+        self.due: dict[str, float] = {}  # step run -> when it times out
+        self.leaves: str | None = None  # the step that finished last with no arc fired
+        self.synthesized: dict[str, Step] = {}
+        self.refused: dict[str, int] = {}  # run -> epoch of a refusal that was recorded
+
+    @property
+    def depth(self) -> int:
+        """How many callers stand above this execution."""
+        return self.request.parent.depth if self.request and self.request.parent else 0
+
+    @property
+    def status(self) -> str:
+        """One word for lists: pending, running, paused, success, failed, cancelled."""
+        if self.finished:
+            return self.finished
+        if not self.started:
+            return "pending"
+        return "paused" if self.paused else "running"
+
+    def runs_of(self, step_run: StepRun) -> list[Run]:
+        """The open runs of a step run: its own, or its iterations in flight."""
+        own = self.open.get(step_run.id)
+        if own is not None:
+            return [own]
+        return [self.open[run_id] for run_id in step_run.open]
+
+    def loop_of(self, run_id: str) -> tuple[Loop, int] | None:
+        """The open loop and the index that an iteration's run id names."""
+        head, _, tail = run_id.partition("/")
+        step_run = self.runs.get(head)
+        if step_run is None or not tail:
+            return None
+        try:
+            path = tuple(map(int, tail.split(".")))
+        except ValueError:
+            return None
+        loop = step_run.loops.get(path[:-1])
+        if loop is None or not 0 <= path[-1] < loop.count or iteration_id(head, path) != run_id:
+            return None
+        return loop, path[-1]
+
+
+def begin(playbook: Playbook, execution_id: str) -> State:
+    """An execution of which nothing has happened yet."""
+    return State(playbook, execution_id)

@@ -1,0 +1,1 @@
+"""Explanations and trees derived from engine state."""

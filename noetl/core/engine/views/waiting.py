@@ -1,0 +1,237 @@
+"""Why is it not finished? In words: which token, gate, lease, timer, child everything waits for.
+
+And when it is finished: what ended it. This is `noetl why`; it reads a state and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from noetl.core.engine.concurrency_keys import playbook_key
+from noetl.core.engine.evaluation.compiled_net import CompiledStep
+from noetl.core.engine.evaluation.context import Env, Failure, Needs
+from noetl.core.engine.evaluation.names import at_gate
+from noetl.core.engine.lease_rules import is_innermost
+from noetl.core.engine.state import Loop, Run, State, StepRun, Token
+from noetl.core.model.merge import deep_merge
+from noetl.core.templates.template import Compiled, compile_value
+
+Subject = Literal["execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit"]
+_MOST = 50  # findings of one kind that are told one by one
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """One thing that something waits for, or what ended it all."""
+
+    subject: Subject
+    text: str
+    id: str = ""  # run, token, child
+    step: str = ""
+    since: float | None = None  # seconds since the epoch
+    due: float | None = None
+
+
+def why(state: State, at: float, reached: Mapping[str, str] | None = None) -> list[Finding]:
+    """What everything waits for at this instant, in words; `reached` says who holds what a reached limit is for."""
+    if state.request is None:
+        return [Finding("execution", "it has not been requested yet")]
+    if state.finished is not None:
+        return [_end(state)]
+    findings: list[Finding] = []
+    if state.ending is not None:
+        findings.append(_ending(state))
+    if state.paused:
+        findings.append(Finding("pause", "the execution is paused: nothing new is started until it is resumed"))
+    for step_run in state.runs.values():
+        findings += _about_run(state, step_run, at, reached or {})
+    findings += _orphans(state)
+    for name, group in state.waiting.items():
+        findings += _about_tokens(state, at, state.net.compiled(name), group)
+    return findings or [Finding("execution", "nothing waits: the next decision ends it")]
+
+
+# ── the end ─────────────────────────────────────────────────────────────────────────────
+
+
+def _end(state: State) -> Finding:
+    if state.finished == "success":
+        step = f'; its output is that of step "{state.result_step}"' if state.result_step else ""
+        return Finding("end", f"it has ended well{step}", step=state.result_step or "", since=state.at)
+    reason = f": {state.error.message} ({state.error.kind})" if state.error else ""
+    if state.finished == "cancelled":
+        return Finding("end", f"it was cancelled{reason}", since=state.at)
+    step = f' at step "{state.result_step}"' if state.result_step else ""
+    return Finding("end", f"it failed{step}{reason}", step=state.result_step or "", since=state.at)
+
+
+def _ending(state: State) -> Finding:
+    ending = state.ending
+    what = "it was cancelled" if ending is not None and ending.status == "cancelled" else "it failed"
+    where = f' at step "{ending.step}"' if ending is not None and ending.step else ""
+    return Finding("end", f"{what}{where} and is winding down: it waits for its children to end")
+
+
+# ── runs ────────────────────────────────────────────────────────────────────────────────
+
+
+def _about_run(state: State, step_run: StepRun, at: float, reached: Mapping[str, str]) -> Iterator[Finding]:
+    if step_run.loops:
+        for loop in step_run.loops.values():
+            if is_innermost(state, loop) or not loop.path:
+                yield _about_loop(state, loop)
+                yield from _held_back(state, loop, reached)
+    runs = state.runs_of(step_run)
+    for run in runs[:_MOST]:
+        yield _about_lease(state, run, at, reached)
+    if len(runs) > _MOST:
+        yield Finding("run", f'and {len(runs) - _MOST} more iterations of "{step_run.step.name}" in flight')
+    due = state.due.get(step_run.id)
+    if due is not None:
+        left = due - at
+        when = f"in {_duration(left)}" if left > 0 else f"{_duration(-left)} ago: its timer is late"
+        name = step_run.step.name
+        yield Finding("timer", f'step "{name}" times out {when}', id=step_run.id, step=name, due=due)
+
+
+def _about_lease(state: State, run: Run, at: float, reached: Mapping[str, str]) -> Finding:
+    step = run.step_run.step
+    what = f'step "{step.name}"' if not run.path else f'iteration {".".join(map(str, run.path))} of "{step.name}"'
+    task = run.current or (run.position.task if run.position else None) or (step.tasks[0].name if step.tasks else None)
+    at_task = f' at task "{task}"' if task else ""
+    lost = f"; {run.lost} worker{'s' if run.lost > 1 else ''} lost on it in a row" if run.lost else ""
+    since = _duration(at - run.at)
+    if run.status == "leased":
+        text = f"{what} is run by worker {run.worker} since {since}{at_task} (lease {run.epoch}){lost}"
+    elif run.status == "suspended":
+        child = state.children.get(run.child or "")
+        whose = f' "{child.request.playbook}"' if child else ""
+        named = f" (execution {child.child})" if child and child.child else " (not started yet)"
+        return Finding(
+            "child", f"{what} waits since {since} for the child playbook{whose}{named}", run.id, step.name, run.at
+        )
+    elif limit := _limit_of(state, step.name, reached):
+        return Finding("limit", f"{what} waits since {since} for {limit}", run.id, step.name, run.at)
+    else:
+        pool = f' of pool "{step.pool}"' if step.pool else ""
+        text = f"{what} waits since {since} for a worker{pool}{at_task}{lost}"
+    return Finding("run", text, run.id, step.name, run.at)
+
+
+def _limit_of(state: State, step: str, reached: Mapping[str, str]) -> str | None:
+    """The reached limit that a run of a step waits for, in words."""
+    own = playbook_key(state.playbook.path)
+    keys = state.net.needs(step) if state.begun else (own, *state.net.needs(step))
+    return next((reached[key] for key in keys if key in reached), None)
+
+
+def _about_loop(state: State, loop: Loop) -> Finding:
+    step_run = loop.step_run
+    name = step_run.step.name
+    which = f" (inside iteration {'.'.join(map(str, loop.path))})" if loop.path else ""
+    open_ = loop.issued - loop.finished
+    failed = f", {loop.failed} failed" if loop.failed else ""
+    stopped = ", no more are begun" if loop.stopped else ""
+    unclaimed = sum(1 for _ in loop.unclaimed()) if is_innermost(state, loop) else 0
+    queued = f"; {unclaimed} of these wait for a worker" if unclaimed else ""
+    text = (
+        f'loop "{name}"{which}: {loop.finished} of {loop.count} iterations have ended{failed}, {open_} are open '
+        f"(at most {loop.window} at a time){stopped}{queued}"
+    )
+    return Finding("loop", text, step_run.id, name, step_run.started_at)
+
+
+def _held_back(state: State, loop: Loop, reached: Mapping[str, str]) -> Iterator[Finding]:
+    """Iterations that wait because a limit is reached."""
+    name = loop.step_run.step.name
+    limit = _limit_of(state, name, reached) if reached and is_innermost(state, loop) else None
+    count = sum(1 for _ in loop.unclaimed()) if limit else 0
+    if count:
+        yield Finding("limit", f'{count} iterations of "{name}" wait for {limit}', loop.step_run.id, name)
+
+
+def _orphans(state: State) -> Iterator[Finding]:
+    """Children that nobody waits for any more, but whose end is awaited."""
+    for child in state.children.values():
+        if child.run_id not in state.open:
+            named = child.child or "not started yet"
+            text = f'the child playbook "{child.request.playbook}" ({named}) was cancelled and has not ended yet'
+            yield Finding("child", text, child.key, child.request.step)
+
+
+# ── tokens ──────────────────────────────────────────────────────────────────────────────
+
+
+def _about_tokens(state: State, at: float, step: CompiledStep, group: list[Token]) -> Iterator[Finding]:
+    name = step.step.name
+    ids = ", ".join(token.id for token in group[:5]) + (", ..." if len(group) > 5 else "")
+    origins = sorted({token.origin for token in group if token.origin})
+    source = f" from {_listed(origins)}" if origins else ""
+    head = f'{"a token" if len(group) == 1 else f"{len(group)} tokens"}{source} before "{name}"'
+    if state.paused or state.ending is not None:
+        yield Finding("pause" if state.paused else "end", f"{head}: nothing is started now", ids, name)
+        return
+    if step.step.admission.join == "all":
+        blockers = _blockers(state, name)
+        if blockers:
+            yield Finding(
+                "join", f"{head} waits for the other branches: {_listed(blockers)} can still reach it", ids, name
+            )
+            return
+    if step.gate:
+        yield Finding("gate", f"{head} stands before a closed gate: {_gate(state, at, step, group)}", ids, name)
+
+
+def _blockers(state: State, name: str) -> list[str]:
+    net = state.net
+    return [other for other in {**state.live, **state.waiting} if other != name and net.reaches(other, name)]
+
+
+def _gate(state: State, at: float, step: CompiledStep, group: list[Token]) -> str:
+    """Each rule, and what the names it reads are now."""
+    env = Env(state.playbook, at, None, {})
+    args: dict[str, Any] = {}
+    for token in group:
+        args = deep_merge(args, token.args)
+    names = at_gate(state, env, group[-1], args)
+    told: list[str] = []
+    for rule, (when, _, path) in zip(step.step.admission.rules, step.gate, strict=True):
+        if when is None:
+            told.append("`else` denies")
+            continue
+        values = _values(when, names, env)
+        told.append(f"`{rule.when}` does not hold ({state.playbook.where(path)}){values}")
+    return "; ".join(told)
+
+
+def _values(when: Compiled, names: Any, env: Env) -> str:
+    told = []
+    for dotted in when.names[:6]:
+        try:
+            value = env.evaluate(compile_value("{{ " + dotted + " }}"), names, "")
+        except (Failure, Needs):
+            told.append(f"{dotted} is not defined")
+            continue
+        text = repr(value)
+        told.append(f"{dotted} is {text if len(text) <= 60 else text[:57] + '...'}")
+    return f" [{', '.join(told)}]" if told else ""
+
+
+# ── words ───────────────────────────────────────────────────────────────────────────────
+
+
+def _listed(names: list[str]) -> str:
+    shown = [f'"{name}"' for name in names[:5]]
+    if len(names) > 5:
+        shown.append(f"{len(names) - 5} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

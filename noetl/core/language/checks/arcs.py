@@ -1,0 +1,31 @@
+"""Arcs that contradict each other."""
+
+from __future__ import annotations
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.source.nodes import data_of
+from noetl.core.language.syntax.tree import RouterSyntax, SetSyntax
+from noetl.core.templates.template import compile_value
+
+
+def check(scene: Scene) -> None:
+    """Arcs that are always taken together must not set one key to two values."""
+    for step in scene.document.steps:
+        if step.router is not None and step.router.mode == "inclusive":
+            _check_conflicts(scene, step.router)
+
+
+def _check_conflicts(scene: Scene, router: RouterSyntax) -> None:
+    seen: dict[tuple[str, tuple[str, ...]], SetSyntax] = {}
+    for arc in router.arcs:
+        if arc.when is not None:
+            continue
+        for assigned in arc.sets:
+            if assigned.scope != "ctx":
+                continue
+            first = seen.setdefault((assigned.scope, assigned.keys), assigned)
+            values = (data_of(first.value), data_of(assigned.value))
+            # Templates may turn out equal: that is for the run to say.
+            if first is not assigned and values[0] != values[1] and all(compile_value(each).static for each in values):
+                message = f"two arcs that are taken together set `{assigned.target}` to different values"
+                scene.reader.add("arc-conflict", assigned.key, message, f"the other one is in line {first.key.line}")

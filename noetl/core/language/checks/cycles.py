@@ -1,0 +1,219 @@
+"""Circles without a way out: of arcs between steps, of jumps between tasks, of blocks that call each other.
+
+A circle is told when nothing in it can end it. A guard may hold or not, a gate may stay closed, a rule may fail or
+break: each of these is a way out. That a tool may have an error is none, unless somebody has planned for it (an
+arc for the failure, a rule that fails for a reason of its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.flow.control_flow import END, Pipeline
+from noetl.core.language.flow.guard_conditions import always, never
+from noetl.core.language.flow.reachability import components
+from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.source.node_reader import is_template
+from noetl.core.language.source.nodes import Scalar
+from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, RuleSyntax, StepSyntax, TaskSyntax
+
+# What rules ask when they ask about the error itself.
+_ABOUT_ERRORS = frozenset({"status", "error", "http", "pg", "py"})
+
+
+def check(scene: Scene) -> None:
+    """Look for circles in every pipeline, in the net, and among the blocks."""
+    for body in scene.document.bodies():
+        if body.items:
+            _check_pipeline(scene, body)
+    if not scene.open_ctx:  # steps that are made at run time may lead out
+        _check_net(scene)
+    _check_calls(scene)
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def _check_pipeline(scene: Scene, body: BodySyntax) -> None:
+    if not any(_may_return(task) for task in body.tasks()) and not any(body.constructs()):
+        return
+    pipeline = Pipeline(body)
+    planned = _routes_failures(body)
+    into: dict[int, list[int]] = {}
+    ends = [END]
+    for number, point in enumerate(pipeline.points):
+        for way in point.ways:
+            into.setdefault(way.target, []).append(number)
+        if point.task is not None and _can_fail(point.task, point.fails, planned):
+            ends.append(number)
+    leaving = _reached(ends, into)
+    entered = _reached([pipeline.first], {n: [way.target for way in p.ways] for n, p in enumerate(pipeline.points)})
+    caught = [point for number, point in enumerate(pipeline.points) if number in entered and number not in leaving]
+    if not caught:
+        return
+    for point in caught:
+        for way in point.ways:
+            if way.rule is not None and way.rule.do == "jump":
+                to = way.rule.fields["to"]
+                assert point.task is not None
+                message = f'from "{point.task.name}" this jump leads round for ever: nothing ends the pipeline'
+                hint = "give the jump a `when` that once does not hold, or add a rule with `do: break`"
+                scene.reader.add("endless-cycle", to, message, hint)
+                return
+    for point in caught:
+        if point.construct is not None:
+            message = f"this `{point.construct.word}` never ends: its guard never changes, and nothing breaks it off"
+            hint = "write a guard that changes, or add a rule with `do: break`"
+            scene.reader.add("endless-cycle", point.construct.node, message, hint)
+            return
+
+
+def _may_return(task: TaskSyntax) -> bool:
+    return any(rule.do == "jump" for rule in task.policy.rules) if task.policy is not None else False
+
+
+def _routes_failures(body: BodySyntax) -> bool:
+    """Whether somebody waits for the failure: a guarded arc, or whoever calls the block."""
+    if not isinstance(body, StepSyntax):
+        return True
+    return any(arc.when is not None for arc in body.router.arcs) if body.router is not None else False
+
+
+def _can_fail(task: TaskSyntax, fails: list[RuleSyntax], planned: bool) -> bool:
+    """Whether the task failing is a way out that somebody meant."""
+    if any("raise" in text or "exit" in text for text in _code(task)):
+        return True
+    rules = task.policy.rules if task.policy is not None else []
+    if planned and (fails or not rules):
+        return True
+    asked_before = False
+    for rule in rules:
+        asked_before = asked_before or _asks_more_than_errors(rule)
+        if rule in fails and asked_before:
+            return True
+    return False
+
+
+def _failing(task: TaskSyntax) -> list[RuleSyntax]:
+    return [rule for rule in task.policy.rules if rule.do in ("fail", "retry")] if task.policy is not None else []
+
+
+def _code(task: TaskSyntax) -> Iterable[str]:
+    for parameter in task.parameters.values():
+        if isinstance(parameter.value, Scalar) and isinstance(parameter.value.value, str):
+            yield parameter.value.value
+
+
+def _asks_more_than_errors(rule: RuleSyntax) -> bool:
+    if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
+        return False
+    for read in glance(rule.when.value).reads:
+        if not (read.path[0] in ("output", "outcome") and len(read.path) > 1 and read.path[1] in _ABOUT_ERRORS):
+            return True
+    return False
+
+
+def _reached(first: list[int], on: dict[int, list[int]]) -> set[int]:
+    known = set(first)
+    waiting = list(first)
+    while waiting:
+        for following in on.get(waiting.pop(), ()):
+            if following not in known:
+                known.add(following)
+                waiting.append(following)
+    return known
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def _check_net(scene: Scene) -> None:
+    steps = scene.document.steps
+    numbers = {step.name: number for number, step in enumerate(steps)}
+    if scene.entry not in numbers:
+        return
+    arcs = [
+        [numbers[arc.target] for arc in (step.router.arcs if step.router else ()) if arc.target in numbers]
+        for step in steps
+    ]
+    for circle in components(arcs, [numbers[scene.entry]]):
+        if len(circle) == 1 and circle[0] not in arcs[circle[0]]:
+            continue
+        inside = {steps[number].name for number in circle}
+        if not any(_leaves(steps[number], inside) for number in circle):
+            _tell_circle(scene, [steps[number] for number in sorted(circle)], inside)
+
+
+def _leaves(step: StepSyntax, inside: set[str]) -> bool:
+    """Whether a token in this step can get out of the circle, or come to rest in it."""
+    if step.admit is not None and (step.admit.once or (step.admit.rules and not always(step.admit.rules[0].when))):
+        return True
+    if step.deadline_s is not None or step.router is None:
+        return True
+    if any(_can_fail(task, _failing(task), planned=False) for task in step.tasks()):
+        return True
+    goes_on = False
+    for arc in step.router.arcs:
+        if never(arc.when):
+            continue
+        out = arc.target not in inside
+        if out and (arc.when is not None or (not goes_on and step.router.mode == "exclusive")):
+            return True
+        if not out and always(arc.when):
+            if arc.when is not None and step.router.mode == "exclusive":
+                return False
+            goes_on = True
+    return not goes_on
+
+
+def _tell_circle(scene: Scene, steps: list[StepSyntax], inside: set[str]) -> None:
+    arc = _closing(steps, inside)
+    if arc is None:
+        return
+    names = " → ".join([*(step.name for step in steps[:6]), *(["…"] if len(steps) > 6 else []), steps[0].name])
+    message = f"the workflow goes round for ever ({names}): no arc leads out, and none can stay closed"
+    hint = "give this arc a `when` that once does not hold, or add an arc that leads out before it"
+    scene.reader.add("endless-cycle", arc.target_node or arc.node, message, hint)
+
+
+def _closing(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
+    """The arc that leads back: from a later step to the same or an earlier one."""
+    earlier: set[str] = set()
+    for step in steps:
+        earlier.add(step.name)
+        for arc in step.router.arcs if step.router else ():
+            if arc.target in earlier and arc.target in inside:
+                return arc
+    return None
+
+
+# --- blocks -------------------------------------------------------------------------------------
+
+
+def _check_calls(scene: Scene) -> None:
+    """Blocks that call each other first of all: none of them ever gets further."""
+    calls: dict[str, tuple[str, TaskSyntax]] = {}
+    for block in scene.document.blocks:
+        first = block.items[0] if block.items else None
+        if block.loop is None and isinstance(first, TaskSyntax) and first.kind == "workbook" and not _may_skip(first):
+            called = first.parameters.get("block")
+            if called is not None and isinstance(called.value, Scalar) and not is_template(called.value):
+                calls[block.name] = (called.value.text, first)
+    seen: dict[str, str] = {}  # block -> the one from which it was looked at first
+    for start in calls:
+        name = start
+        while name in calls and name not in seen:
+            seen[name] = start
+            name = calls[name][0]
+        if seen.get(name) == start and name in calls:
+            way = [name]
+            while calls[way[-1]][0] != name:
+                way.append(calls[way[-1]][0])
+            message = f"the block calls itself ({' → '.join([*way, name])}) before it does anything else"
+            hint = "guard the call: put it under `choose`, or give it a rule with `do: skip`"
+            scene.reader.add("endless-cycle", calls[name][1].node, message, hint)
+
+
+def _may_skip(task: TaskSyntax) -> bool:
+    return any(rule.do == "skip" for rule in task.policy.rules) if task.policy is not None else False

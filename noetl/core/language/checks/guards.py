@@ -1,0 +1,28 @@
+"""Guards that are no conditions."""
+
+from __future__ import annotations
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.source.node_reader import is_template, shorten
+from noetl.core.language.source.nodes import Scalar
+
+
+def check(scene: Scene) -> None:
+    """Tell guards that are plain text: they hold always (or never), whatever they say."""
+    for step in scene.document.steps:
+        for rule in step.admit.rules if step.admit else ():
+            allow = rule.allow
+            if isinstance(allow, Scalar) and not isinstance(allow.value, bool) and not is_template(allow):
+                message = f'`allow` takes true or false, not "{shorten(allow.text)}"'
+                scene.reader.add("wrong-type", allow, message, "only true and false are booleans")
+    for guard in scene.sites.bare_guards:
+        text = guard.node.value.strip()
+        if text.lower() in ("true", "false"):
+            continue
+        if not text:
+            scene.reader.add(
+                "guard-without-template", guard.node, "an empty guard never holds", "write a condition, or leave it out"
+            )
+            continue
+        message = "this guard is plain text, so it always holds"
+        scene.reader.add("guard-without-template", guard.node, message, f'write "{{{{ {shorten(text)} }}}}"')

@@ -1,0 +1,104 @@
+"""Loops: reducers, `until`, and what iterations that run side by side may write."""
+
+from __future__ import annotations
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.language.syntax.grammar import REDUCERS
+from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
+
+
+def check(scene: Scene) -> None:
+    """Look at every loop, and at writes that need one."""
+    for body in scene.document.bodies():
+        for level in body.loop.levels() if body.loop else ():
+            _check_level(scene, level)
+        if body.loop is not None and any(level.mode == "parallel" for level in body.loop.levels()):
+            _check_parallel(scene, body, body.loop)
+        if body.loop is None and isinstance(body, StepSyntax):
+            _check_writes(scene, body)
+
+
+def _check_level(scene: Scene, loop: LoopSyntax) -> None:
+    if loop.until is not None and loop.mode == "parallel":
+        message = "`until` stops a sequential loop; iterations that run side by side have no order"
+        scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or leave `until` out")
+    if loop.max_in_flight is not None and loop.mode != "parallel":
+        message = "`max_in_flight` has no effect: this loop is sequential"
+        scene.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or leave it out")
+    for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
+        scope, _, rest = text.partition(".")
+        if scope != "ctx" or not rest:
+            hint = f"write `ctx.{text}`" if scope not in ("iter", "step") else "only `ctx` is shared by iterations"
+            scene.reader.add("reduce-target", key, f"a reducer joins values of `ctx`, not of `{text}`", hint)
+        if not isinstance(value, Scalar) or value.text not in REDUCERS:
+            word = value.text if isinstance(value, Scalar) else ""
+            hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
+            scene.reader.add("unknown-reducer", value, f'there is no reducer "{word}"', hint)
+
+
+def _check_parallel(scene: Scene, body: BodySyntax, loop: LoopSyntax) -> None:
+    """Writes to `ctx` from iterations that run side by side, without a reducer to join them."""
+    reduced = {
+        tuple(key.removeprefix("ctx.").split("."))
+        for level in loop.levels()
+        if level.reduce is not None
+        for key in level.reduce.entries
+    }
+    for assigned in _iteration_sets(body):
+        if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
+            continue
+        if _may_differ(assigned.value):
+            message = f"iterations that run side by side all write `{assigned.target}`: different values are a conflict"
+            hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
+            scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
+    for task in body.tasks():
+        if task.kind == "workbook":
+            _check_called(scene, task, reduced)
+
+
+def _check_called(scene: Scene, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
+    """The same for what a called block writes: iterations that run side by side call it side by side."""
+    for block in scene.blocks_behind(task):
+        for assigned in scene.sets_of(block):
+            if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
+                continue
+            if _may_differ(assigned.value):
+                message = f'iterations that run side by side all call "{block.name}", which writes `{assigned.target}`'
+                hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
+                scene.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
+                return
+
+
+def _may_differ(node: Node) -> bool:
+    """Whether iterations may write different values; equal ones are no conflict."""
+    if isinstance(node, Scalar):
+        if not isinstance(node.value, str):
+            return False
+        template = glance(node.value)
+        return bool(template.calls) or any(read.path[0] not in _SAME_FOR_ALL for read in template.reads)
+    if isinstance(node, Mapping):
+        return any(_may_differ(value) for _, value in node.entries.values())
+    return isinstance(node, Sequence) and any(_may_differ(item) for item in node.items)
+
+
+_SAME_FOR_ALL = frozenset({"workload", "execution_id", "job"})
+
+
+def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:
+    found: list[SetSyntax] = []
+    for task in body.tasks():
+        found += task.sets
+        for rule in task.policy.rules if task.policy else ():
+            found += rule.sets
+    return found
+
+
+def _check_writes(scene: Scene, body: BodySyntax) -> None:
+    for assigned in (*_iteration_sets(body), *body.sets):
+        if assigned.scope == "iter":
+            message = f'the step "{body.name}" has no loop, so there is no iteration to write to'
+            hint = f"write `step.{'.'.join(assigned.keys)}`"
+            scene.reader.add("iter-outside-loop", assigned.key, message, hint)

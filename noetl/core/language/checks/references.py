@@ -1,0 +1,94 @@
+"""References: names that end in `_ref` hold locators, other names hold data (003 sections 7 and 9).
+
+What can be told from the text alone: an assignment whose whole value is one name. The rest is told when it runs.
+"""
+
+from __future__ import annotations
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.flow.template_analysis import Read, glance
+from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.source.nodes import Mapping, Scalar, Sequence
+from noetl.core.language.syntax.tree import SetSyntax
+
+_REFERENCE_FIELDS = frozenset({"type", "locator", "auth_reference", "meta"})
+_PAYLOADS = frozenset({"data", "status", "error", "http", "pg", "py"})
+
+
+def check(scene: Scene) -> None:
+    """Tell references under names of data, data under names of references, and fields read from locators."""
+    for body in scene.document.bodies():
+        for assigned in scene.sets_of(body):
+            _check_assignment(scene, assigned)
+        for level in body.loop.levels() if body.loop is not None else ():
+            path = whole_name(level.collection)
+            if path is not None and level.collection is not None and is_reference(path):
+                message = f"a loop goes over data, and `{'.'.join(path)}` is a reference: it says where the data is"
+                hint = "fetch the data with a task of `kind: resolve` first, or read the step by its name"
+                scene.reader.add("reference-field", level.collection, message, hint)
+    for site in scene.sites.templates:
+        for read in site.template.reads:
+            _check_field(scene, site, read)
+
+
+def _check_assignment(scene: Scene, assigned: SetSyntax) -> None:
+    path = whole_name(assigned.value)
+    named_so = assigned.keys[-1].endswith("_ref")
+    if named_so:
+        _check_reference(scene, assigned, path)
+    elif path is not None and is_reference(path):
+        message = f"`{'.'.join(path)}` is a reference, and `{assigned.target}` is named like data"
+        hint = f"write `{assigned.target}_ref`, or assign `output.data`"
+        scene.reader.add("reference-as-data", assigned.key, message, hint)
+
+
+def _check_reference(scene: Scene, assigned: SetSyntax, path: tuple[str, ...] | None) -> None:
+    value = assigned.value
+    if path is not None:
+        wrong = path[0] in ("output", "outcome") and len(path) > 1 and path[1] in _PAYLOADS and not is_reference(path)
+        found = f"`{'.'.join(path)}`"
+    elif isinstance(value, Scalar):
+        wrong = value.value is not None and not (isinstance(value.value, str) and "{" in value.value)
+        found = f'"{value.text}"'
+    else:
+        wrong = isinstance(value, Sequence) or (isinstance(value, Mapping) and not value.get("locator"))
+        found = "this"
+    if wrong:
+        message = f"`{assigned.target}` is named like a reference, and {found} is none"
+        scene.reader.add(
+            "data-as-reference", assigned.key, message, "assign `output.ref`, or drop `_ref` from the name"
+        )
+
+
+def _check_field(scene: Scene, site: Site, read: Read) -> None:
+    """A field below `..._ref` or `output.ref` that only the payload can have."""
+    path = read.path
+    for number, key in enumerate(path[:-1]):
+        if not (key.endswith("_ref") or (key == "ref" and path[0] in ("output", "outcome") and number == 1)):
+            continue
+        if number == 0 or (path[0] not in ("ctx", "step", "iter", "output", "outcome", "input", *scene.steps)):
+            continue
+        if path[number + 1] not in _REFERENCE_FIELDS:
+            held = ".".join(path[: number + 1])
+            message = f"`{held}` is a reference: it says where the data is and has no `{path[number + 1]}`"
+            scene.at("reference-field", site, read, message, "fetch the data with a task of `kind: resolve` first")
+        return
+
+
+def is_reference(path: tuple[str, ...]) -> bool:
+    """Whether a name is known to hold a reference."""
+    return (path[-1] == "ref" and path[0] in ("output", "outcome")) or path[-1].endswith("_ref")
+
+
+def whole_name(node: object) -> tuple[str, ...] | None:
+    """The name that is all of a value: `{{ output.ref }}`."""
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        return None
+    text = node.value.strip()
+    if not (text.startswith("{{") and text.endswith("}}")):
+        return None
+    reads = glance(node.value).reads
+    if len(reads) != 1:
+        return None
+    inside = text[2:-2].strip(" -\n\t")
+    return reads[0].path if inside == ".".join(reads[0].path) else None

@@ -1,0 +1,124 @@
+"""Task rules: what `skip` may ask, rules that no task run can reach, errors that would pass in silence."""
+
+from __future__ import annotations
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.flow.guard_conditions import alternatives, always, conjuncts, expression
+from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.source.nodes import Node, Scalar
+from noetl.core.language.syntax.tree import RuleSyntax, TaskSyntax
+
+_FIELDS_OF = {
+    "attempts": ("retry",),
+    "backoff": ("retry",),
+    "delay": ("retry", "jump"),
+    "max_delay": ("retry",),
+    "to": ("jump",),
+}
+
+
+def check(scene: Scene) -> None:
+    """Look at every rule of every task, and at admission rules."""
+    for body in scene.document.bodies():
+        for task in body.tasks():
+            if task.policy is not None:
+                _check_task(scene, task, task.policy.rules)
+        for construct in body.constructs():
+            _check_order(scene, [(branch.when, branch.node) for branch in construct.branches], "branch")
+    for step in scene.document.steps:
+        if step.admit is not None:
+            _check_order(scene, [(rule.when, rule.node) for rule in step.admit.rules], "rule")
+
+
+def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None:
+    for rule in rules:
+        _check_fields(scene, rule)
+        if rule.do == "skip":
+            _check_skip(scene, rule)
+    _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
+    complete = task.policy is None or task.policy.complete
+    if complete and task.kind != "noop" and not _handles_errors(rules):
+        where = task.policy.node if task.policy is not None else task.node
+        message = "an error that no rule matches would go on in silence"
+        hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
+        scene.reader.add("missing-else", where, message, hint)
+
+
+def _check_fields(scene: Scene, rule: RuleSyntax) -> None:
+    for name, node in rule.fields.items():
+        if name == "backoff" and isinstance(node, Scalar) and node.value == "fixed":
+            scene.reader.add(
+                "old-spelling", node, "`backoff: fixed` is `none`", "write `backoff: none`, or leave it out"
+            )
+        belongs = _FIELDS_OF[name]
+        if rule.do is not None and rule.do not in belongs:
+            message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` does not look at it"
+            scene.reader.add("unused-field", node, message, "remove it")
+
+
+def _check_skip(scene: Scene, rule: RuleSyntax) -> None:
+    if rule.is_else:
+        message = "`skip` is decided before the tool runs, so it needs a `when`"
+        scene.reader.add("skip-under-else", rule.node, message, "give the rule a `when`, or use `do: continue`")
+        return
+    if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
+        return
+    for read in glance(rule.when.value).reads:
+        if read.path[0] in ("output", "outcome"):
+            message = f"`skip` is decided before the tool runs: there is no `{read.path[0]}` yet"
+            hint = "ask about `iter`, `ctx`, `input` or `_prev`, or use `do: continue` after the task"
+            scene.reader.findings.inside("skip-reads-output", rule.when, read.offset, len(read.path[0]), message, hint)
+    if rule.sets:
+        message = "a skipped task sets nothing"
+        scene.reader.add("unused-field", rule.sets[0].key, message, "set it in the task before")
+
+
+def _check_order(scene: Scene, rules: list[tuple[Node | None, Node]], what: str) -> None:
+    """Everything behind `else` (or a guard that is always true) is never looked at."""
+    last: Node | None = None
+    for when, node in rules:
+        if last is not None:
+            message = f"this {what} is never reached: the one in line {last.line} always matches"
+            scene.reader.add("unreachable-rule", node, message, f"put it before line {last.line}")
+            return
+        if always(when):
+            last = node
+
+
+def _handles_errors(rules: list[RuleSyntax]) -> bool:
+    """Whether the rules together take every error: by `else`, or by guards that ask for nothing but the error."""
+    if any(rule.is_else for rule in rules):
+        return True
+    asked: set[str] = set()
+    for rule in rules:
+        if rule.do == "skip":
+            continue
+        if always(rule.when):
+            return True
+        for part in alternatives(expression(rule.when)):
+            # What stands beside "there is an error" narrows it: two such parts may complete each other.
+            needed = {_plain(each) for each in conjuncts(part)} - _ANY_ERROR
+            if not needed:
+                return True
+            if len(needed) == 1:
+                asked |= needed
+    return any(f"not{each}" in asked for each in asked)
+
+
+def _plain(text: str) -> str:
+    return text.replace('"', "'").replace("outcome.", "output.").replace(" ", "")
+
+
+_ANY_ERROR = frozenset(
+    {
+        "output.status=='error'",
+        "'error'==output.status",
+        "output.status!='ok'",
+        "output.status!='success'",
+        "notoutput.status=='ok'",
+        "output.error",
+        "output.errorisdefined",
+        "output.error!=none",
+        "output.errorisnotnone",
+    }
+)

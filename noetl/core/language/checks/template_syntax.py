@@ -1,0 +1,123 @@
+"""Templates that cannot be read, or that use a filter, test or function that does not exist."""
+
+from __future__ import annotations
+
+import re
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.flow.template_analysis import Call, Problem
+from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.visibility import SCOPE_NAMES, STATUS_HELPERS
+from noetl.core.language.source.nodes import Scalar
+from noetl.core.language.syntax.foreign_idioms import advice, plainly
+from noetl.core.templates.filters import FILTERS
+from noetl.core.templates.functions import FUNCTIONS
+from noetl.core.templates.predicates import TESTS
+
+# What Python authors call as functions.
+_AS_FILTERS = {"len": "length", "str": "string", "sorted": "sort", "dumps": "tojson", "loads": "fromjson"}
+_RUNTIME = frozenset(["namespace", "cycler", "joiner"])
+# Filters that take the name of a filter or test as text.
+_NAMED = re.compile(
+    r"""\|\s*(?:(?P<map>map)\(\s*(['"])(?P<filter>\w+)\2"""
+    r"""|(?:select|reject)\(\s*(['"])(?P<test>[^'"]+)\4"""
+    r"""|(?:select|reject)attr\(\s*(['"])[^'"]*\6\s*,\s*(['"])(?P<attr>[^'"]+)\7)"""
+)
+_EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
+_IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
+
+
+def check(scene: Scene) -> None:
+    """Tell every template that cannot be evaluated as it is written."""
+    for site in scene.sites.templates:
+        if site.template.problem is not None:
+            _tell(scene, site, site.template.problem)
+        for call in site.template.calls:
+            _check_call(scene, site, call)
+        text = site.node.value
+        if "map(" in text or "select" in text or "reject" in text:
+            _check_named(scene, site, text)
+    for key in scene.sites.keys:
+        scene.reader.add(
+            "template-in-key",
+            key,
+            "keys are not templates: this one is used as it stands",
+            "build the mapping in a template instead",
+        )
+    for body in scene.document.bodies():
+        for task in body.tasks():
+            for parameter in task.parameters.values():
+                if parameter.raw and isinstance(parameter.value, Scalar) and isinstance(parameter.value.value, str):
+                    _check_code(scene, parameter.value)
+
+
+def _tell(scene: Scene, site: Site, problem: Problem) -> None:
+    if problem.what == "filter":
+        hint = did_you_mean(problem.word, FILTERS)
+        scene.inside(
+            "unknown-filter", site, problem.offset, len(problem.word), f'there is no filter "{problem.word}"', hint
+        )
+    elif problem.what == "test":
+        hint = did_you_mean(problem.word, TESTS)
+        scene.inside(
+            "unknown-test", site, problem.offset, len(problem.word), f'there is no test "{problem.word}"', hint
+        )
+    else:
+        message = f"this template cannot be read: {plainly(problem.message)}"
+        scene.inside("template-syntax", site, problem.offset, 1, message, advice(site.node.value))
+
+
+def _check_named(scene: Scene, site: Site, text: str) -> None:
+    """`map('upper')`, `select('odd')`: names of filters and tests that stand as text."""
+    for expression in _EXPRESSION.finditer(text):
+        for found in _NAMED.finditer(text, expression.start(), expression.end()):
+            what = "filter" if found["map"] else "test"
+            group = "filter" if found["map"] else "test" if found["test"] else "attr"
+            known = FILTERS if found["map"] else TESTS
+            if found[group] not in known:
+                _tell(scene, site, Problem("", found.start(group), what, found[group]))
+
+
+def _check_call(scene: Scene, site: Site, call: Call) -> None:
+    if call.name in STATUS_HELPERS:
+        _check_helper(scene, site, call)
+        return
+    if call.name in FUNCTIONS or call.name in _RUNTIME:
+        return
+    if call.name in scene.steps or call.name in SCOPE_NAMES:
+        message, hint = f"`{call.name}` is data, it cannot be called", "leave the parentheses out"
+    else:
+        known = [*FUNCTIONS, *(STATUS_HELPERS if site.spot.helpers else ())]
+        message = f'there is no function "{call.name}"'
+        filter = _AS_FILTERS.get(call.name, call.name)
+        if filter in FILTERS:
+            hint = f"`{filter}` is a filter: write `value | {filter}`"
+        else:
+            hint = did_you_mean(call.name, known, "functions: " + ", ".join(sorted(known)))
+    scene.inside("unknown-function", site, call.offset, len(call.name), message, hint)
+
+
+def _check_helper(scene: Scene, site: Site, call: Call) -> None:
+    if not site.spot.helpers:
+        message = f"`{call.name}()` is not available in {site.spot.title}"
+        hint = "the server knows the status of steps: use it in arcs, admission rules, `loop.in` and a step's `input`"
+        scene.inside("name-not-visible", site, call.offset, len(call.name), message, hint)
+        return
+    for argument in call.args:
+        for name in argument if isinstance(argument, tuple) else (argument,):
+            if isinstance(name, str) and name not in scene.steps:
+                message = f'`{call.name}()` asks about "{name}", a step this playbook does not have'
+                scene.inside(
+                    "unknown-step", site, call.offset, len(call.name), message, did_you_mean(name, scene.steps)
+                )
+
+
+def _check_code(scene: Scene, node: Scalar) -> None:
+    found = _IN_CODE.search(node.value)
+    if found:
+        message = "code is not a template: this stays as it is written"
+        hint = (
+            f'give the value a name under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read that name in the code'
+        )
+        scene.reader.findings.inside("template-in-code", node, found.start(), len(found.group()), message, hint)

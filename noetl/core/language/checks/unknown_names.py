@@ -1,0 +1,216 @@
+"""Names that templates read: whether they exist at that place, and whether anything can define them.
+
+What exists where is said by `visibility`. A scope that is not visible is an error; a name that nothing
+defines is a warning, unless the template takes care of its absence (`default`, `is defined`).
+"""
+
+from __future__ import annotations
+
+from noetl.core.language.checks.analysis import Scene, is_block
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.flow.template_analysis import Read
+from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.visibility import ELSEWHERE, LOCALS, SCOPE_NAMES
+from noetl.core.language.source.nodes import Mapping, Node
+from noetl.core.language.syntax.foreign_idioms import NAMES
+from noetl.core.language.syntax.grammar import ITERATION_NAMES
+
+
+def check(scene: Scene) -> None:
+    """Look at every name that every template reads."""
+    for site in scene.sites.templates:
+        for read in site.template.reads:
+            _check_read(scene, site, read)
+
+
+def _check_read(scene: Scene, site: Site, read: Read) -> None:
+    name = read.path[0]
+    if name == "keychain":
+        _check_keychain(scene, site, read)
+    elif name in site.spot.scopes or (name in LOCALS and site.spot.locals):
+        _FIELDS.get(name, _nothing)(scene, site, read)
+    elif name in SCOPE_NAMES:
+        message = f"`{name}` does not exist in {site.spot.title}"
+        scene.at("name-not-visible", site, read, message, ELSEWHERE.get(name, ""))
+    else:
+        _check_bare(scene, site, read)
+
+
+def _nothing(scene: Scene, site: Site, read: Read) -> None:
+    """Fields of this scope are known only at run time."""
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def _check_keychain(scene: Scene, site: Site, read: Read) -> None:
+    if site.assigns is not None:
+        message = f"a secret cannot be written to `{site.assigns.target}`: it would end up in events"
+        scene.at("keychain-in-set", site, read, message, "read `keychain` in the field of the task that needs it")
+    elif "keychain" not in site.spot.scopes:
+        message = f"secrets never reach the server, and {site.spot.title} is evaluated there"
+        scene.at("keychain-on-server", site, read, message, "read `keychain` in the field of the task that needs it")
+    elif len(read.path) > 1 and read.path[1] not in scene.keychain:
+        message = f'the keychain has no entry "{read.path[1]}"'
+        hint = did_you_mean(read.path[1], scene.keychain, "declare it under `keychain`")
+        scene.at("unknown-keychain", site, read, message, hint)
+
+
+# --- fields of scopes ---------------------------------------------------------------------------
+
+
+def _check_workload(scene: Scene, site: Site, read: Read) -> None:
+    if read.guarded or len(read.path) == 1:
+        return
+    if scene.document.around is not None:
+        return
+    node: Node | None = scene.document.workload
+    reached = "workload"
+    for number, key in enumerate(read.path[1:], start=1):
+        if number > 1 and (not isinstance(node, Mapping) or not node.entries):
+            return
+        keys = node.entries if isinstance(node, Mapping) else {}
+        reached += f".{key}"
+        if key not in keys:
+            message = f"`{reached}` has no default: it must come with the request"
+            hint = did_you_mean(key, keys, " ").strip()
+            hint = hint or f"add `{key}:` under `workload`, or write `{reached} | default(...)`"
+            scene.at("workload-without-default", site, read, message, hint)
+            return
+        node = keys[key][1]
+
+
+def _check_ctx(scene: Scene, site: Site, read: Read) -> None:
+    if len(read.path) > 1 and not scene.open_ctx:
+        _check_key(scene, site, read, read.path[1], scene.ctx_keys, "ctx")
+
+
+def _check_step(scene: Scene, site: Site, read: Read) -> None:
+    if len(read.path) > 1 and site.body is not None:
+        _check_key(scene, site, read, read.path[1], scene.body(site.body).step_keys, "step")
+
+
+def _check_input(scene: Scene, site: Site, read: Read) -> None:
+    if site.body is None or is_block(site.body) or len(read.path) == 1 or scene.document.around is not None:
+        return
+    if site.spot.tasks and site.task is None and site.spot.locals:
+        return  # a default of the step's spec: it is rendered with each task
+    keys = set(scene.args_keys)
+    if site.spot.title != "a step's `input`":
+        keys |= scene.body(site.body).input_keys
+    if site.task is not None:
+        keys |= set(site.task.parameters)
+    _check_key(scene, site, read, read.path[1], frozenset(keys), "input")
+
+
+def _check_iter(scene: Scene, site: Site, read: Read) -> None:
+    if site.body is None or is_block(site.body):
+        return
+    known = scene.body(site.body)
+    depth = len(known.iterators) if site.spot.tasks and not site.depth else site.depth
+    if not known.iterators:
+        message = f'the step "{site.body.name}" has no loop, so there is no iteration'
+        scene.at("iter-outside-loop", site, read, message, "use `step.*` for values of this step")
+        return
+    level = depth - 1
+    path = list(read.path[1:])
+    while path and path[0] == "parent" and level > 0:
+        path.pop(0)
+        level -= 1
+    if not path:
+        return
+    names = {known.iterators[level], *ITERATION_NAMES}
+    if level == 0:
+        names.discard("parent")
+    if level == depth - 1:
+        names |= known.iter_keys
+    _check_key(scene, site, read, path[0], frozenset(names), "iter" + ".parent" * (depth - 1 - level))
+
+
+def _check_key(scene: Scene, site: Site, read: Read, key: str, known: frozenset[str], scope: str) -> None:
+    if key in known or read.guarded:
+        return
+    message = f"nothing sets `{scope}.{key}`"
+    hint = did_you_mean(key, known, " ").strip()
+    hint = hint or f"set it before it is read, or write `{scope}.{key} | default(...)`"
+    scene.at("never-set", site, read, message, hint)
+
+
+def _check_steps(scene: Scene, site: Site, read: Read) -> None:
+    if len(read.path) == 1:
+        return
+    name = read.path[1]
+    tasks = scene.body(site.body).tasks if site.body is not None and site.spot.tasks else frozenset()
+    if name not in scene.steps and name not in tasks:
+        message = f'`steps` has no "{name}": this playbook does not have that step'
+        scene.at("unknown-step", site, read, message, did_you_mean(name, scene.steps | tasks))
+
+
+def _check_output(scene: Scene, site: Site, read: Read) -> None:
+    """A helper of another kind: `output.http` after a task that is not http."""
+    if read.guarded or len(read.path) == 1 or site.task is None or site.task.tool is None:
+        return
+    if site.spot.title == "a task's fields":
+        return  # there `output` is the previous task's
+    helper = read.path[1]
+    own = site.task.tool.helpers
+    if helper in own or len(read.path) < 3:
+        return
+    owners = sorted({spec.kind for spec in scene.reader.specs.values() if helper in spec.helpers})
+    if owners:
+        message = f"`output.{helper}` is of {', '.join(owners)}; this task's kind is {site.task.tool.kind}"
+        hint = f"read it in the rules of the task that has it, or keep it: `set: {{step.{helper}: ...}}`"
+        scene.at("foreign-helper", site, read, message, hint)
+
+
+_FIELDS = {
+    "workload": _check_workload,
+    "ctx": _check_ctx,
+    "step": _check_step,
+    "input": _check_input,
+    "args": _check_input,
+    "iter": _check_iter,
+    "steps": _check_steps,
+    "output": _check_output,
+    "outcome": _check_output,
+}
+
+
+# --- names without a scope ----------------------------------------------------------------------
+
+
+def _check_bare(scene: Scene, site: Site, read: Read) -> None:
+    name = read.path[0]
+    spot = site.spot
+    known = scene.body(site.body) if site.body is not None else None
+    if known is not None and site.depth and name in known.iterators[: site.depth]:
+        up = site.depth - 1 - known.iterators.index(name)
+        _tell_bare(scene, site, read, "iter." + "parent." * up + name)
+    elif (known is not None and spot.tasks and name in known.tasks) or (spot.results and name in scene.steps):
+        return
+    elif name in scene.ctx_keys and "ctx" in spot.scopes:
+        _tell_bare(scene, site, read, f"ctx.{name}")
+    elif name in scene.workload_keys:
+        _tell_bare(scene, site, read, f"workload.{name}")
+    elif name == "env":
+        hint = "declare a keychain entry of `kind: env` and read `keychain.<name>`"
+        scene.at("env-read", site, read, "the process environment is not readable from templates", hint)
+    elif read.guarded or name in _TOLD_ELSEWHERE or (is_block(site.body) and name in scene.iterators):
+        return
+    elif site.body is None and spot.tasks:
+        return  # a default of the executor's spec: rendered with tasks that are not known here
+    else:
+        candidates = set(scene.steps) | scene.ctx_keys | scene.workload_keys | spot.scopes
+        candidates |= known.tasks if known is not None and spot.tasks else set()
+        hint = NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
+        hint = hint or f"if it comes with the request write `workload.{name}`, with a default under `workload`"
+        scene.at("unknown-name", site, read, f'nothing defines "{name}"', hint)
+
+
+_TOLD_ELSEWHERE = frozenset({"context"})
+
+
+def _tell_bare(scene: Scene, site: Site, read: Read, qualified: str) -> None:
+    rest = "".join(f".{key}" for key in read.path[1:] if key.isidentifier())
+    message = f'"{read.path[0]}" is read without its scope'
+    scene.at("bare-name", site, read, message, f"write `{qualified}{rest}`")

@@ -1,0 +1,78 @@
+"""Workload defaults that are made from each other in a circle.
+
+A warning: what comes with the request is laid over the defaults, and may break the circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+
+Path = tuple[str, ...]
+
+
+def check(scene: Scene) -> None:
+    """Tell each circle once, at the default it begins with."""
+    workload = scene.document.workload
+    if workload is None:
+        return
+    places: dict[Path, Node] = {}
+    reads: dict[Path, set[Path]] = {}
+    for path, key, read in _templates(workload, ()):
+        places[path], reads[path] = key, {name for name in read if name[0] in workload.entries}
+    needs = {path: {other for other in reads for name in read if _near(name, other)} for path, read in reads.items()}
+    told: set[Path] = set()
+    for start in needs:
+        circle = _circle(start, needs)
+        if circle and not told & set(circle):
+            told |= set(circle)
+            way = " → ".join(".".join(path) for path in (*circle, circle[0]))
+            message = f"these defaults need each other: {way}"
+            scene.reader.add("workload-cycle", places[start], message, "give one of them a value")
+
+
+def _near(name: Path, other: Path) -> bool:
+    """Whether reading the one asks for the other: it is that default, a part of it, or holds it."""
+    return name[: len(other)] == other or other[: len(name)] == name
+
+
+def _circle(start: Path, needs: dict[Path, set[Path]]) -> list[Path]:
+    """The way from a default back to itself, if there is one."""
+    before: dict[Path, Path] = {}
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        for other in sorted(needs[path]):
+            if other == start:
+                way = [path]
+                while way[-1] != start:
+                    way.append(before[way[-1]])
+                return way[::-1]
+            if other not in before:
+                before[other] = path
+                waiting.append(other)
+    return []
+
+
+def _templates(mapping: Mapping, path: Path) -> Iterator[tuple[Path, Node, set[Path]]]:
+    """The defaults that are evaluated as one: their paths, their keys, and what they read below the workload."""
+    for name, (key, value) in mapping.entries.items():
+        if isinstance(value, Mapping):
+            yield from _templates(value, (*path, name))
+        elif read := _reads(value):
+            yield (*path, name), key, read
+
+
+def _reads(node: Node) -> set[Path]:
+    if isinstance(node, Scalar):
+        reads = glance(node.value).reads if isinstance(node.value, str) else ()
+        named = [read.path[1:] if read.path[0] == "workload" else read.path for read in reads]
+        return {tuple(path) for path in named if path}
+    if isinstance(node, Mapping):
+        return {name for _, value in node.entries.values() for name in _reads(value)}
+    if isinstance(node, Sequence):
+        return {name for item in node.items for name in _reads(item)}
+    return set()

@@ -1,0 +1,358 @@
+"""What is wrong with a playbook, and where: collected, sorted, and written for people and programs.
+
+A diagnostic is never raised. It has a place (`file:line:column`), a code that never changes its
+meaning, a severity, a message in the author's words, and where there is one a way out.
+A line can silence a warning with a comment: `# noetl: ignore[code]`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from noetl.core.language.diagnostic_codes import CODES, Severity
+from noetl.core.language.source.nodes import Node, Scalar
+from noetl.core.language.source.scalar_offsets import locate
+from noetl.core.language.source.yaml_source import LINE_BREAK
+
+DOCS = "https://noetl.io/docs/reference/diagnostics/"
+
+
+class Diagnostic(Struct, frozen=True, order=True):
+    """One finding; lines and columns count from 1, the end is just behind the last character."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    code: str
+    severity: Severity
+    message: str
+    hint: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stable shape that `noetl validate --format json` prints."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "end_line": self.end_line,
+            "end_column": self.end_column,
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            "hint": self.hint,
+        }
+
+
+MOST = 10_000  # errors, and warnings, that are listed
+
+
+class Findings:
+    """Collects diagnostics of one text; every stage of the front end writes into it."""
+
+    def __init__(self, file: str, text: str, *, strict: bool = False) -> None:
+        self.file = file
+        self.text = text
+        self.strict = strict
+        self.found: list[Diagnostic] = []
+        self.failed = False
+        self._counts: dict[str, int] = {"error": 0, "warning": 0}
+
+    def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
+        """Note a finding at a node."""
+        end_line, end_column = node.end_line, node.end_column
+        if end_line != node.line:
+            # A place that spans lines is told by its first one.
+            end_line = node.line
+            end_column = node.column + len(LINE_BREAK.split(self.text[node.start : node.start + 400], 1)[0].rstrip())
+        self._note(code, node.line, node.column, end_line, end_column, message, hint)
+
+    def inside(self, code: str, node: Scalar, offset: int, length: int, message: str, hint: str = "") -> None:
+        """Note a finding at some characters of a scalar's value."""
+        line, column = locate(self.text, node, offset)
+        self._note(code, line, column, line, column + max(1, length), message, hint)
+
+    def _note(self, code: str, line: int, column: int, end_line: int, end_column: int, message: str, hint: str) -> None:
+        severity = CODES[code].severity
+        if self.strict and code.startswith("v10-"):
+            severity = "error"
+        if severity == "error":
+            self.failed = True
+        self._counts[severity] += 1
+        if self._counts[severity] > MOST:
+            return  # enough to begin with; the rest is counted
+        self.found.append(Diagnostic(self.file, line, column, end_line, end_column, code, severity, message, hint))
+
+    def done(self) -> tuple[Diagnostic, ...]:
+        """Everything found, without what the author's comments silence, in the order of the text."""
+        kept = set(self.found)
+        if "noetl:" in self.text:
+            kept = self._heeding_comments(kept)
+        left_out = sum(max(0, count - MOST) for count in self._counts.values())
+        if left_out:
+            message = f"{left_out:,} more problems are not listed"
+            kept.add(Diagnostic(self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "mend these first"))
+        return tuple(sorted(kept, key=_order))
+
+    def _heeding_comments(self, found: set[Diagnostic]) -> set[Diagnostic]:
+        silenced: dict[int, list[_Ignore]] = {}
+        ignores = _ignores(self.text)
+        for ignore in ignores:
+            silenced.setdefault(ignore.applies_to, []).append(ignore)
+        kept = set()
+        for diagnostic in found:
+            heard = False
+            for ignore in silenced.get(diagnostic.line, ()):
+                if diagnostic.code in ignore.codes and CODES[diagnostic.code].severity == "warning":
+                    ignore.used.add(diagnostic.code)
+                    heard = True
+            if not heard:
+                kept.add(diagnostic)
+        for ignore in ignores:
+            kept |= {self._about(ignore, code) for code in ignore.codes if code not in ignore.used}
+        return kept
+
+    def _about(self, ignore: _Ignore, code: str) -> Diagnostic:
+        if code not in CODES:
+            message = f'there is no diagnostic code "{code}" to ignore'
+            hint = _did_you_mean(code, CODES)
+        elif CODES[code].severity == "error":
+            message, hint = f"{code} is an error, and errors cannot be ignored", "mend what it says, remove the comment"
+        else:
+            message, hint = f"nothing here is {code}", "remove the comment"
+        place = (ignore.line, ignore.column, ignore.line, ignore.column + ignore.length)
+        return Diagnostic(self.file, *place, "unused-ignore", "warning", message, hint)
+
+
+def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
+    return (diagnostic.line, diagnostic.column, diagnostic.severity, diagnostic.code, diagnostic.message)
+
+
+class _Ignore:
+    """One `# noetl: ignore[...]` comment."""
+
+    def __init__(self, line: int, column: int, length: int, applies_to: int, codes: tuple[str, ...]) -> None:
+        self.line, self.column, self.length = line, column, length
+        self.applies_to = applies_to
+        self.codes = codes
+        self.used: set[str] = set()
+
+
+_IGNORE = re.compile(r"#\s*noetl:\s*ignore\[([^\]\n]*)\]")
+
+
+def _ignores(text: str) -> list[_Ignore]:
+    """The comments that silence; one on a line of its own speaks about the next line that is not a comment."""
+    lines = LINE_BREAK.split(text)
+    found = []
+    for number, line in enumerate(lines, start=1):
+        match = _IGNORE.search(line)
+        if not match:
+            continue
+        codes = tuple(code.strip() for code in match.group(1).split(",") if code.strip())
+        target = number
+        if line.lstrip().startswith("#"):
+            target += 1
+            while target <= len(lines) and (not lines[target - 1].strip() or lines[target - 1].lstrip()[0] == "#"):
+                target += 1
+        found.append(_Ignore(number, match.start() + 1, match.end() - match.start(), target, codes))
+    return found
+
+
+# --- did you mean -------------------------------------------------------------------------------
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant, if one is near enough."""
+    lowered = word.lower()
+    length = len(word)
+    allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
+    best: tuple[int, str] | None = None
+    for candidate in sorted(set(known)):
+        if abs(len(candidate) - length) > allowed:
+            continue
+        distance = _distance(lowered, candidate.lower(), allowed)
+        if distance <= allowed and (best is None or distance < best[0]):
+            best = (distance, candidate)
+    return best[1] if best else None
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    near = closest(word, known)
+    return f'did you mean "{near}"?' if near else ""
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint that names the nearest known word, or lists what exists when they are few."""
+    words = sorted(set(known))
+    hint = _did_you_mean(word, words)
+    if hint:
+        return hint
+    if otherwise:
+        return otherwise
+    if 0 < len(words) <= 12:
+        return "known here: " + ", ".join(words)
+    return ""
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    """Edit distance with neighbours swapped counting once, given up beyond the limit."""
+    if a == b:
+        return 0
+    before: list[int] = []
+    previous = list(range(len(b) + 1))
+    for i, left in enumerate(a, start=1):
+        current = [i]
+        for j, right in enumerate(b, start=1):
+            cost = min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
+                cost = min(cost, before[j - 2] + 1)
+            current.append(cost)
+        if min(current) > limit:
+            return limit + 1
+        before, previous = previous, current
+    return previous[-1]
+
+
+# --- written down -------------------------------------------------------------------------------
+
+
+def as_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], *, color: bool = False) -> str:
+    """For people: the place, the message, the line with the place underlined, the way out."""
+    lines_of: dict[str, list[str]] = {}
+    blocks = []
+    for found in diagnostics:
+        if found.file not in lines_of:
+            lines_of[found.file] = LINE_BREAK.split(sources.get(found.file, ""))
+        blocks.append(_block(found, lines_of[found.file], color))
+    return "\n".join(blocks) + ("\n" if blocks else "")
+
+
+_WIDEST = 140
+
+
+def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
+    red, cyan, dim, off = ("\x1b[31;1m", "\x1b[36m", "\x1b[2m", "\x1b[0m") if color else ("", "", "", "")
+    yellow = "\x1b[33;1m" if color else ""
+    tone = red if found.severity == "error" else yellow
+    place = f"{found.file}:{found.line}:{found.column}"
+    parts = [f"{place}: {tone}{found.severity}{off}: {found.message} {dim}[{found.code}]{off}"]
+    if 0 < found.line <= len(lines) and lines[found.line - 1].strip():
+        line = lines[found.line - 1].rstrip()
+        start = max(0, found.column - 1)
+        stop = len(line) if found.end_line != found.line or found.end_column <= found.column else found.end_column - 1
+        skipped = max(0, start - 60) if len(line) > _WIDEST else 0
+        shown = line[skipped : skipped + _WIDEST].replace("\t", " ")
+        width = max(1, min(stop, skipped + _WIDEST) - start)
+        gutter = f"{found.line:>5} | "
+        parts.append(f"{dim}{gutter}{off}{'…' if skipped else ''}{shown}")
+        parts.append(f"{' ' * (len(gutter) + start - skipped + (1 if skipped else 0))}{tone}{'^' * width}{off}")
+    if found.hint:
+        parts.append(f"  {cyan}help{off}: {found.hint}")
+    return "\n".join(parts)
+
+
+def as_json(diagnostics: Iterable[Diagnostic]) -> str:
+    """For programs: one list."""
+    return json.dumps([found.as_dict() for found in diagnostics], indent=2, ensure_ascii=False) + "\n"
+
+
+def as_github(diagnostics: Iterable[Diagnostic]) -> str:
+    """For GitHub Actions: one workflow command a line."""
+    return "".join(_annotation(found) + "\n" for found in diagnostics)
+
+
+def _annotation(found: Diagnostic) -> str:
+    end = f",endColumn={found.end_column}" if found.end_column > found.column else ""
+    message = found.message + (f"\nhelp: {found.hint}" if found.hint else "")
+    return (
+        f"::{found.severity} file={_property(found.file)},line={found.line},endLine={found.end_line},"
+        f"col={found.column}{end},title={_property(found.code)}::{_escaped(message)}"
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_sarif(diagnostics: Iterable[Diagnostic], *, version: str = "") -> str:
+    """For code scanning: one SARIF 2.1.0 log."""
+    found = list(diagnostics)
+    used = sorted({one.code for one in found})
+    index = {code: number for number, code in enumerate(used)}
+    driver: dict[str, Any] = {
+        "name": "noetl",
+        "informationUri": "https://noetl.io",
+        "rules": [_sarif_rule(code) for code in used],
+    }
+    if version:
+        driver["version"] = version
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "columnKind": "unicodeCodePoints",
+                "results": [_sarif_result(one, index[one.code]) for one in found],
+            }
+        ],
+    }
+    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+
+
+def _sarif_rule(code: str) -> dict[str, Any]:
+    known = CODES[code]
+    return {
+        "id": code,
+        "shortDescription": {"text": known.title},
+        "helpUri": f"{DOCS}{code}",
+        "defaultConfiguration": {"level": known.severity},
+    }
+
+
+def _sarif_result(found: Diagnostic, rule: int) -> dict[str, Any]:
+    region = {"startLine": found.line, "startColumn": found.column, "endLine": found.end_line}
+    if found.end_column > found.column:
+        region["endColumn"] = found.end_column
+    message = found.message + (f" ({found.hint})" if found.hint else "")
+    return {
+        "ruleId": found.code,
+        "ruleIndex": rule,
+        "level": found.severity,
+        "message": {"text": message},
+        "locations": [
+            {"physicalLocation": {"artifactLocation": {"uri": found.file.replace("\\", "/")}, "region": region}}
+        ],
+    }
+
+
+FORMATS = ("text", "json", "github", "sarif")
+
+
+def render(
+    diagnostics: Iterable[Diagnostic],
+    format: str,
+    sources: Mapping[str, str] | None = None,
+    *,
+    color: bool = False,
+    version: str = "",
+) -> str:
+    """Diagnostics in one of the four formats; `sources` (file -> text) serve the text format."""
+    if format == "json":
+        return as_json(diagnostics)
+    if format == "github":
+        return as_github(diagnostics)
+    if format == "sarif":
+        return as_sarif(diagnostics, version=version)
+    return as_text(diagnostics, sources or {}, color=color)

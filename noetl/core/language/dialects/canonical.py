@@ -1,0 +1,501 @@
+"""The canonical surface: `input`, `output`, `set`, `next.arcs[].set`.
+
+Words of v10 are read here too, since they may stand in the same document; the reader tells each one
+by the table it was given.
+"""
+
+from __future__ import annotations
+
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.source.node_reader import Fields, Reader, Word, noun_of, shorten, text_of
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from
+from noetl.core.language.syntax.grammar import (
+    EXTENSIONS,
+    ITERATION_NAMES,
+    KEYCHAIN_ALIASES,
+    KEYCHAIN_KINDS,
+    SHAPES,
+    Shape,
+)
+from noetl.core.language.syntax.set_blocks import read_scoped, read_set
+from noetl.core.language.syntax.tasks import read_output, read_tool, split_rule
+from noetl.core.language.syntax.tree import (
+    AdmitRuleSyntax,
+    AdmitSyntax,
+    ArcSyntax,
+    BlockSyntax,
+    BodySyntax,
+    DocumentSyntax,
+    ExecutorSyntax,
+    KeychainSyntax,
+    LoopSyntax,
+    RouterSyntax,
+    StepSyntax,
+    SynthesisSyntax,
+)
+from noetl.core.model.playbook import Playbook
+
+_CONTROL = Word(
+    "control-outside-task",
+    "task rules decide only under a task's `spec.policy.rules`",
+    "move the rules to the task they are about",
+)
+
+# What no surface of this language says any more, and what to say instead.
+REJECTED: dict[tuple[str, str], Word] = {
+    ("playbook", "vars"): Word(
+        "root-vars",
+        "a playbook has no root `vars`",
+        "put input with defaults under `workload`, and values that change under `set: {ctx.<name>: ...}`",
+    ),
+    ("step.policy", "rules"): _CONTROL,
+    ("step.policy", "do"): _CONTROL,
+    ("loop.policy", "rules"): _CONTROL,
+    ("loop.policy", "do"): _CONTROL,
+    ("executor.policy", "rules"): _CONTROL,
+    ("executor.policy", "do"): _CONTROL,
+    ("admit.then", "do"): _CONTROL,
+}
+
+
+def read_document(reader: Reader, root: Node) -> DocumentSyntax | None:
+    """Read a whole playbook."""
+    if not isinstance(root, Mapping):
+        hint = "a playbook begins with `apiVersion: noetl.io/v2`"
+        reader.add("not-a-playbook", root, f"a playbook is a mapping, this is {noun_of(root)}", hint)
+        return None
+    fields = reader.shape(root, "playbook")
+    document = DocumentSyntax(root)
+    _read_metadata(reader, document, fields)
+    if "workload" in fields and not _is_empty(fields["workload"][1]):
+        document.workload = reader.mapping(fields["workload"][1], "workload")
+    if "executor" in fields and not _is_empty(fields["executor"][1]):
+        document.executor = _read_executor(reader, fields["executor"][1])
+    if "keychain" in fields and not _is_empty(fields["keychain"][1]):
+        document.keychain = _read_keychain(reader, fields["keychain"][1])
+    if "workbook" in fields and not _is_empty(fields["workbook"][1]):
+        document.blocks = _read_workbook(reader, fields["workbook"][1])
+    if "workflow" in fields:
+        document.steps = read_steps(reader, fields["workflow"][1], "workflow")
+    return document
+
+
+def document_around(playbook: Playbook) -> DocumentSyntax:
+    """An empty document whose steps will join a running playbook."""
+    return DocumentSyntax(mapping_node({}, node_from(None)), surface=playbook.surface, around=playbook)
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None
+
+
+def _read_metadata(reader: Reader, document: DocumentSyntax, fields: Fields) -> None:
+    if "metadata" not in fields:
+        return
+    node = fields["metadata"][1]
+    metadata = reader.shape(node, "metadata")
+    document.metadata = node if isinstance(node, Mapping) else None
+    document.name = (text_of(metadata["name"][1]) if "name" in metadata else None) or ""
+    document.catalogue_path = (text_of(metadata["path"][1]) if "path" in metadata else None) or document.name
+    document.version = text_of(metadata["version"][1]) if "version" in metadata else None
+    described = metadata.get("description") or metadata.get("desc")
+    document.description = (text_of(described[1]) if described else None) or ""
+
+
+# --- executor and keychain ----------------------------------------------------------------------
+
+
+def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
+    fields = reader.shape(node, "executor")
+    executor = ExecutorSyntax(node, "executor")
+    executor.profile = (text_of(fields["profile"][1]) if "profile" in fields else None) or "auto"
+    executor.version = text_of(fields["version"][1]) if "version" in fields else None
+    if "spec" not in fields or _is_empty(fields["spec"][1]):
+        return executor
+    spec = reader.shape(fields["spec"][1], "executor.spec")
+    executor.spec = fields["spec"][1] if isinstance(fields["spec"][1], Mapping) else None
+    for word in ("entry_step", "return_step"):
+        if word in spec:
+            setattr(executor, word, spec[word][1])
+    if "extensions" in spec:
+        texts = reader.texts(spec["extensions"][1], "`extensions`")
+        executor.extensions = tuple(text.text for text in texts if reader.choice(text, "extensions", EXTENSIONS))
+    if "policy" in spec:
+        policy = reader.shape(spec["policy"][1], "executor.policy")
+        if "limits" in policy:
+            limits = reader.shape(policy["limits"][1], "limits")
+            executor.limits = {key: value.value for key, (_, value) in limits.items() if isinstance(value, Scalar)}
+        if "defaults" in policy:
+            executor.defaults = reader.mapping(policy["defaults"][1], "`defaults` block")
+    return executor
+
+
+def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
+    entries: list[KeychainSyntax] = []
+    seen: dict[str, Node] = {}
+    for number, item in enumerate(reader.sequence(node, "the keychain", "name: ...")):
+        fields = reader.shape(item, "keychain")
+        if "name" not in fields or "kind" not in fields:
+            continue
+        name_node, kind_node = fields["name"][1], fields["kind"][1]
+        name, kind = reader.name(name_node, "keychain entry"), text_of(kind_node)
+        if name is None or kind is None:
+            continue
+        if name in seen:
+            message = f'two keychain entries are called "{name}"'
+            reader.add("duplicate-keychain", name_node, message, f"the first one is in line {seen[name].line}")
+        seen.setdefault(name, name_node)
+        rest = {key: value for key, (_, value) in fields.items() if key not in ("name", "kind")}
+        entry = KeychainSyntax(item, f"keychain/{number}", name, name_node, kind, kind_node, rest)
+        _check_keychain(reader, entry, fields)
+        entries.append(entry)
+    return entries
+
+
+def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
+    written = entry.kind
+    kind = KEYCHAIN_ALIASES.get(written, written)
+    if written in KEYCHAIN_ALIASES:
+        reader.add(
+            "old-spelling",
+            entry.kind_node,
+            f"the keychain kind `{written}` is written `{kind}`",
+            f"write `kind: {kind}`",
+        )
+    if kind not in KEYCHAIN_KINDS and kind.endswith("_credential"):
+        kind = "credential"
+    if kind not in KEYCHAIN_KINDS:
+        hint = did_you_mean(written, [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES], "known kinds: " + ", ".join(KEYCHAIN_KINDS))
+        reader.add("unknown-keychain-kind", entry.kind_node, f'there is no keychain kind "{written}"', hint)
+        return
+    entry.kind = kind
+    _normalise_oauth2(reader, entry, fields)
+    keys = KEYCHAIN_KINDS[kind]
+    shape = Shape("keychain." + kind, kind, "", keys, noun=f"keychain entry of kind {kind}")
+    for key, value in list(entry.fields.items()):
+        known = keys.get(key)
+        if known is None:
+            hint = did_you_mean(key, keys, "it takes: " + ", ".join(keys))
+            message = f'a keychain entry of kind {kind} has no field "{key}"'
+            place = fields[key][0] if key in fields else value  # what `data` of a token request has
+            reader.add("unknown-keychain-field", place, message, hint)
+        elif not reader.fits(value, known, key, shape):
+            del entry.fields[key]
+    for key, known in keys.items():
+        if known.required and key not in entry.fields and key not in fields:
+            reader.missing(entry.node, key, known, shape)
+    if kind == "env" and not {"var", "vars"} & set(entry.fields):
+        reader.add("missing-key", entry.node, "a keychain entry of kind env needs `var` or `vars`", "add `var: NAME`")
+    if kind == "static":
+        hint = "keep real secrets in the credential store, the environment or a secret manager"
+        reader.add(
+            "static-secret",
+            entry.kind_node,
+            "a static secret stands in the playbook's text; use it in tests only",
+            hint,
+        )
+
+
+def _normalise_oauth2(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
+    """`endpoint` is `token_url`, and what the token request's `data` says are fields of the entry."""
+    if entry.kind != "oauth2":
+        return
+    if "endpoint" in entry.fields and "token_url" not in entry.fields:
+        reader.add("old-spelling", fields["endpoint"][0], "`endpoint` is written `token_url`", "write `token_url`")
+        entry.fields["token_url"] = entry.fields.pop("endpoint")
+    data = entry.fields.get("data")
+    if isinstance(data, Mapping) and {"client_id", "client_secret"} & set(data.entries):
+        message = "the fields of the token request's `data` are fields of the entry"
+        reader.add(
+            "old-spelling", fields["data"][0], message, "write `client_id`, `client_secret` and `scope` beside `kind`"
+        )
+        for key, (_, value) in data.entries.items():
+            if key != "grant_type":
+                entry.fields.setdefault(key, value)
+        del entry.fields["data"]
+
+
+# --- steps and blocks ---------------------------------------------------------------------------
+
+
+def read_steps(reader: Reader, node: Node, path: str) -> list[StepSyntax]:
+    """The steps of a workflow (or of a synthesized list)."""
+    steps: list[StepSyntax] = []
+    seen: dict[str, Node] = {}
+    items = reader.sequence(node, "the workflow", "step: ...")
+    if isinstance(node, Sequence) and not items:
+        reader.add("empty-workflow", node, "the workflow has no steps", "add `- step: start` with `tool` or `next`")
+    for number, item in enumerate(items):
+        step = _read_step(reader, item, f"{path}/{number}")
+        if step is None:
+            continue
+        first = seen.get(step.name)
+        if first is not None:
+            message = f'two steps are called "{step.name}"'
+            reader.add("duplicate-step", step.name_node, message, f"the first one is in line {first.line}")
+        else:
+            seen[step.name] = step.name_node
+        steps.append(step)
+    return steps
+
+
+def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
+    if isinstance(node, Mapping) and "step" not in node.entries and "name" in node.entries:
+        reader.add("missing-key", node.entries["name"][0], "a step is named by `step`, not `name`", "write `step:`")
+        return None
+    fields = reader.shape(node, "step")
+    if "step" not in fields:
+        return None
+    name_node = fields["step"][1]
+    name = reader.name(name_node, "step")
+    if name is None:
+        return None
+    step = StepSyntax(node, path, name, name_node)
+    described = fields.get("desc") or fields.get("description")
+    step.description = (text_of(described[1]) if described else None) or ""
+    _read_body(reader, step, fields)
+    step.output = read_output(reader, fields, path)
+    if "next" in fields:
+        step.router = _read_router(reader, fields["next"][1], f"{path}/next")
+    told = isinstance(node, Mapping) and any(key not in SHAPES["step"].keys for key in node.entries)
+    if not step.has_tool and "next" not in fields and not told:
+        hint = "add `tool` or `next`, or remove the step" if not step.sets else "add `tool: {kind: noop}`"
+        reader.add("step-without-body", name_node, f'the step "{name}" has neither `tool` nor `next`', hint)
+    return step
+
+
+def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
+    """What steps and blocks have in common."""
+    for old in ("args",):
+        if old in fields and "input" in fields:
+            reader.add("parameter-twice", fields[old][0], "`args` and `input` are both here", "`input` is used")
+        elif old in fields:
+            fields["input"] = fields[old]
+    if "input" in fields and not _is_empty(fields["input"][1]):
+        body.input = reader.mapping(fields["input"][1], "`input` block")
+    if "loop" in fields:
+        body.loop = _read_loop(reader, fields["loop"][1], f"{body.path}/loop")
+    if "spec" in fields:
+        _read_step_spec(reader, body, fields["spec"][1])
+    if "tool" in fields:
+        body.has_tool = True
+        body.items = read_tool(reader, fields["tool"][1], body.name, f"{body.path}/tool")
+    if "set" in fields:
+        body.sets = read_set(reader, fields["set"][1], f"{body.path}/set")
+
+
+def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
+    if _is_empty(node):
+        return
+    fields = reader.shape(node, "step.spec")
+    if not isinstance(node, Mapping):
+        return
+    body.spec, body.spec_path = node, f"{body.path}/spec"
+    if "set" in node.entries:
+        reader.add(
+            "set-under-spec", node.entries["set"][0], "`set` does not belong under `spec`", "put it beside `step`"
+        )
+    if "max_task_runs" in fields:
+        runs = fields["max_task_runs"][1]
+        body.max_task_runs = runs.value if isinstance(runs, Scalar) else None
+    if "pool" in fields and isinstance(body, StepSyntax):
+        body.pool = text_of(fields["pool"][1])
+    if "policy" not in fields or _is_empty(fields["policy"][1]):
+        return
+    path = f"{body.path}/spec/policy"
+    policy = reader.shape(fields["policy"][1], "step.policy")
+    if "lifecycle" in policy:
+        lifecycle = reader.shape(policy["lifecycle"][1], "lifecycle")
+        body.timeout_s = lifecycle["timeout_s"][1] if "timeout_s" in lifecycle else None
+        body.deadline_s = lifecycle["deadline_s"][1] if "deadline_s" in lifecycle else None
+    if "failure" in policy:
+        failure = reader.shape(policy["failure"][1], "failure")
+        body.failure = (text_of(failure["mode"][1]) if "mode" in failure else None) or "fail_fast"
+    if isinstance(body, StepSyntax):
+        if "admit" in policy:
+            body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
+        if "synthesize" in policy:
+            body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
+
+
+def _read_admit(reader: Reader, node: Node, path: str) -> AdmitSyntax:
+    fields = reader.shape(node, "admit")
+    admit = AdmitSyntax(node, path)
+    admit.on_deny = (text_of(fields["on_deny"][1]) if "on_deny" in fields else None) or "park"
+    admit.join = (text_of(fields["join"][1]) if "join" in fields else None) or "all"
+    once = fields["once"][1] if "once" in fields else None
+    admit.once = isinstance(once, Scalar) and once.value is True
+    if "rules" in fields:
+        for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
+            rule = _read_admit_rule(reader, item, f"{path}/rules/{number}")
+            if rule is not None:
+                admit.rules.append(rule)
+    return admit
+
+
+def _read_admit_rule(reader: Reader, node: Node, path: str) -> AdmitRuleSyntax | None:
+    parts = split_rule(reader, node, "admit.rule", "allow")
+    if parts is None:
+        return None
+    when, is_else, then = parts
+    fields = reader.shape(then, "admit.then")
+    return AdmitRuleSyntax(node, path, when, is_else, fields["allow"][1] if "allow" in fields else None)
+
+
+def _read_synthesis(reader: Reader, node: Node, path: str) -> SynthesisSyntax:
+    if isinstance(node, Scalar) and node.value is not None:
+        return SynthesisSyntax(node, path, node)
+    fields = reader.shape(node, "synthesize")
+    synthesis = SynthesisSyntax(node, path, fields["from"][1] if "from" in fields else None)
+    if "limits" in fields:
+        limits = reader.shape(fields["limits"][1], "synthesize.limits")
+        if "steps" in limits and isinstance(limits["steps"][1], Scalar):
+            synthesis.max_steps = limits["steps"][1].value
+        if "kinds" in limits:
+            synthesis.kinds = tuple(text.text for text in reader.texts(limits["kinds"][1], "`kinds`"))
+    return synthesis
+
+
+def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
+    fields = reader.shape(node, "loop")
+    if not isinstance(node, Mapping):
+        return None
+    loop = LoopSyntax(node, path)
+    if "in" in fields:
+        loop.collection = fields["in"][1]
+        _check_collection(reader, loop.collection)
+    if "iterator" in fields:
+        loop.iterator_node = fields["iterator"][1]
+        loop.iterator = reader.name(loop.iterator_node, "iterator")
+        if loop.iterator in ITERATION_NAMES:
+            message = f"`iter.{loop.iterator}` has a meaning of its own, the iterator cannot be called so"
+            reader.add("reserved-name", loop.iterator_node, message, "choose another name")
+    if "spec" in fields:
+        _read_loop_spec(reader, loop, fields["spec"][1])
+    if "loop" in fields:
+        loop.inner = _read_loop(reader, fields["loop"][1], f"{path}/loop")
+    return loop
+
+
+def _check_collection(reader: Reader, node: Node) -> None:
+    if isinstance(node, Scalar) and (not isinstance(node.value, str) or "{" not in node.value):
+        message = f"a loop goes over a list or a mapping, this is {noun_of(node)}"
+        reader.add("loop-collection", node, message, 'write a list, or a template like "{{ workload.items }}"')
+
+
+def _read_loop_spec(reader: Reader, loop: LoopSyntax, node: Node) -> None:
+    if _is_empty(node):
+        return
+    fields = reader.shape(node, "loop.spec")
+    if not isinstance(node, Mapping):
+        return
+    loop.spec, loop.spec_path = node, f"{loop.path}/spec"
+    policy = (
+        reader.shape(fields["policy"][1], "loop.policy")
+        if "policy" in fields and not _is_empty(fields["policy"][1])
+        else {}
+    )
+    for word in ("mode", "max_in_flight"):
+        if word in policy:
+            reader.add(
+                "old-spelling", policy[word][0], f"`{word}` belongs under `loop.spec`", f"write `loop.spec.{word}`"
+            )
+    mode = fields.get("mode") or policy.get("mode")
+    loop.mode = (text_of(mode[1]) if mode else None) or "sequential"
+    cap = fields.get("max_in_flight") or policy.get("max_in_flight")
+    loop.max_in_flight = cap[1] if cap else None
+    loop.until = fields["until"][1] if "until" in fields else None
+    loop.exec = text_of(policy["exec"][1]) if "exec" in policy else None
+    if "reduce" in policy:
+        loop.reduce = reader.mapping(policy["reduce"][1], "`reduce` block")
+
+
+def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
+    if isinstance(node, Sequence) and reader.reject("step", "next[]", node):
+        return None
+    if not isinstance(node, Mapping):
+        message = f"`next` is a mapping with `arcs`, this is {noun_of(node)}"
+        target = shorten(node.text) if isinstance(node, Scalar) and node.value else "..."
+        reader.add("next-shape", node, message, f"write `next: {{arcs: [{{step: {target}}}]}}`")
+        return None
+    if "arcs" not in node.entries and "step" in node.entries:
+        reader.add(
+            "next-shape",
+            node.entries["step"][0],
+            "`next` has its targets under `arcs`",
+            f"write `next: {{arcs: [{{step: {shorten(text_of(node.entries['step'][1]) or '...')}}}]}}`",
+        )
+        return None
+    fields = reader.shape(node, "next")
+    router = RouterSyntax(node, path)
+    if "spec" in fields and not _is_empty(fields["spec"][1]):
+        spec = reader.shape(fields["spec"][1], "next.spec")
+        router.mode = (text_of(spec["mode"][1]) if "mode" in spec else None) or "exclusive"
+    if "arcs" in fields:
+        for number, item in enumerate(reader.sequence(fields["arcs"][1], "`arcs`", "step: ...")):
+            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}"))
+    return router
+
+
+def _read_arc(reader: Reader, node: Node, path: str) -> ArcSyntax:
+    fields = reader.shape(node, "arc")
+    arc = ArcSyntax(node, path)
+    if "step" in fields:
+        arc.target_node = fields["step"][1]
+        arc.target = text_of(arc.target_node)
+    arc.when = fields["when"][1] if "when" in fields else None
+    if "args" in fields:
+        arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
+    if "set" in fields:
+        arc.sets += read_set(reader, fields["set"][1], f"{path}/set", scopes=("ctx",))
+    return arc
+
+
+# --- workbook -----------------------------------------------------------------------------------
+
+
+def _read_workbook(reader: Reader, node: Node) -> list[BlockSyntax]:
+    blocks: list[BlockSyntax] = []
+    seen: dict[str, Node] = {}
+    entries: list[tuple[Node | None, Node, str]] = []
+    if isinstance(node, Mapping):
+        entries = [(key, value, f"workbook/{name}") for name, (key, value) in node.entries.items()]
+    else:
+        for number, item in enumerate(reader.sequence(node, "the workbook")):
+            mapping = reader.mapping(item, "workbook block")
+            if mapping is not None and "name" not in mapping.entries:
+                reader.missing(mapping, "name", SHAPES["block"].keys["name"], SHAPES["block"])
+            elif mapping is not None:
+                name = mapping.entries["name"][1]
+                entries.append((name, mapping, f"workbook/{text_of(name) or number}"))
+    for name_node, value, path in entries:
+        block = _read_block(reader, name_node, value, path)
+        if block is None:
+            continue
+        if block.name in seen:
+            message = f'two workbook blocks are called "{block.name}"'
+            reader.add("duplicate-block", block.name_node, message, f"the first one is in line {seen[block.name].line}")
+        seen.setdefault(block.name, block.name_node)
+        blocks.append(block)
+    return blocks
+
+
+def _read_block(reader: Reader, name_node: Node | None, node: Node, path: str) -> BlockSyntax | None:
+    name = reader.name(name_node, "workbook block")
+    mapping = reader.mapping(node, "workbook block")
+    if name is None or mapping is None or name_node is None:
+        return None
+    block = BlockSyntax(mapping, path, name, name_node)
+    if "kind" in mapping.entries and "tool" not in mapping.entries:
+        block.has_tool = True
+        block.items = read_tool(reader, mapping, name, f"{path}/tool")
+        return block
+    fields = reader.shape(mapping, "block")
+    described = fields.get("desc")
+    block.description = (text_of(described[1]) if described else None) or ""
+    if "tool" not in fields:
+        reader.missing(mapping, "tool", SHAPES["block"].keys["tool"], SHAPES["block"])
+    elif fields["tool"][0].text != "tool":
+        del fields["tool"]  # an older word that stands for it, told already
+    _read_body(reader, block, fields)
+    return block

@@ -1,0 +1,113 @@
+"""The surface of November 2025. Without the legacy extension each of its words is told with its replacement."""
+
+from __future__ import annotations
+
+from noetl.core.language.source.node_reader import Word
+
+RUNS = "`noetl migrate` rewrites it, `--legacy` runs it as it is"
+
+
+def _word(code: str, message: str, instead: str, means: str = "") -> Word:
+    return Word(code, message, f"{instead}; {RUNS}", means)
+
+
+def _gone(code: str, message: str, instead: str, means: str = "") -> Word:
+    """A word of drafts that no document describes any more: it does not run with the extension either."""
+    return Word(code, message, instead, means)
+
+
+_RESULT = 'read the step by its name (`{{ fetch.id }}`), or `set: {ctx.<name>: "{{ output.data }}"}`'
+_SINK = "store with a task of its own (`kind: postgres`, `duckdb`, `object`, `http`), or with `kind: transfer`"
+
+# (shape of the grammar, key) -> how it is told. `<field>` is any parameter of the tool.
+REJECTED: dict[tuple[str, str], Word] = {
+    ("step", "when"): _word(
+        "legacy-step-when",
+        "a step has no `when`",
+        "write `spec: {policy: {admit: {rules: [{when: ..., then: {allow: true}}]}}}`",
+    ),
+    ("step", "next[]"): _word(
+        "legacy-next-list",
+        "`next` is a mapping with `arcs`, not a list",
+        "write `next: {arcs: [{step: ..., when: ...}]}`",
+    ),
+    ("step", "result"): _word("legacy-result", "a step has no `result`", _RESULT),
+    ("step", "bind"): _word(
+        "legacy-bind", "a step has no `bind`", "write `input` for its tasks, or `set: {ctx.<name>: ...}`"
+    ),
+    ("step", "case"): _gone(
+        "legacy-case", "a step has no `case`", "write guarded arcs: `next: {arcs: [{step: ..., when: ...}]}`"
+    ),
+    ("step", "retry"): _gone(
+        "legacy-retry",
+        "a step has no `retry`",
+        "write a rule of the task: `spec: {policy: {rules: [{when: ..., then: {do: retry, attempts: 3}}]}}`",
+    ),
+    ("step", "sink"): _word("legacy-sink", "a step has no `sink`", _SINK),
+    ("step", "save"): _word("legacy-sink", "a step has no `save`", _SINK),
+    ("step", "type"): _word("legacy-step-type", "a step has no `type`", "write `tool: {kind: ...}`"),
+    ("step", "name"): _word(
+        "legacy-step-type", "a step has no `name` beside `step`", "write `tool: {kind: workbook, block: ...}`"
+    ),
+    ("step", "data"): _word("legacy-step-type", "a step has no `data`", "write `input`", "input"),
+    ("step", "with"): _word("legacy-step-type", "a step has no `with`", "write `input`", "input"),
+    ("step", "iterator"): _gone("legacy-loop", "a step has no `iterator`", "write `loop: {in: ..., iterator: ...}`"),
+    ("step", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("step", "eval"): _gone(
+        "legacy-eval", "`eval` is no word of this language", "write the task's `spec.policy.rules`"
+    ),
+    ("block", "type"): _word("legacy-step-type", "a block has no `type`", "write `tool: {kind: ...}`", "tool"),
+    ("block", "data"): _word("legacy-step-type", "a block has no `data`", "write `input`", "input"),
+    ("block", "with"): _word("legacy-step-type", "a block has no `with`", "write `input`", "input"),
+    ("block", "when"): _gone("legacy-step-when", "a block has no `when`", "guard the call with `choose`"),
+    ("block", "result"): _word("legacy-result", "a block has no `result`", "the caller reads the task by its name"),
+    ("block", "sink"): _word("legacy-sink", "a block has no `sink`", _SINK),
+    ("block", "save"): _word("legacy-sink", "a block has no `save`", _SINK),
+    ("step.spec", "next_mode"): _gone(
+        "legacy-next-mode", "`next_mode` is not under `spec`", "write `next: {spec: {mode: ...}}`"
+    ),
+    ("loop", "collection"): _word("legacy-loop", "a loop has no `collection`", "write `in`", "in"),
+    ("loop", "element"): _word(
+        "legacy-loop", "a loop has no `element`", "write `iterator`, and read `iter.<name>`", "iterator"
+    ),
+    ("loop", "mode"): _word("legacy-loop", "`mode` is not beside `in`", "write `loop: {spec: {mode: ...}}`"),
+    ("loop", "until"): _word("legacy-loop", "`until` is not beside `in`", "write `loop: {spec: {until: ...}}`"),
+    ("task", "result"): _word("legacy-result", "a task has no `result`", _RESULT),
+    ("task", "sink"): _word("legacy-sink", "a task has no `sink`", _SINK),
+    ("task", "save"): _word("legacy-sink", "a task has no `save`", _SINK),
+    ("task", "chunk"): _word(
+        "legacy-chunk", "a task has no `chunk`", "write `kind: transfer` with `chunk: {size: ...}`"
+    ),
+    ("task", "bind"): _word("legacy-bind", "a task has no `bind`", "write `input`"),
+    ("task", "collect"): _word(
+        "legacy-result", "a task has no `collect`", "a loop step's `output.data` is the list of its outputs"
+    ),
+    ("task", "pick"): _word(
+        "legacy-result", "a task has no `pick`", 'write `set: {ctx.<name>: "{{ output.data... }}"}`'
+    ),
+    ("task", "eval"): _gone(
+        "legacy-eval", "`eval` is no word of this language", "write `spec: {policy: {rules: [...]}}`"
+    ),
+    ("task", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("task.spec", "<field>"): _word(
+        "legacy-tool-spec",
+        "a tool's parameters do not stand under `spec`",
+        "write them beside `kind`, or under `input`",
+    ),
+    ("task.spec", "eval"): _gone("legacy-eval", "`eval` is no word of this language", "write `policy: {rules: [...]}`"),
+    ("task.rule", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("task.rule", "if"): _gone("legacy-eval", "`if` is no word of this language", "write `when`", "when"),
+    ("admit.rule", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("arc", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("arc", "condition"): _gone("legacy-eval", "`condition` is no word of this language", "write `when`", "when"),
+    ("choose.branch", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("kind", "iterator"): _gone(
+        "legacy-kind", "iteration is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
+    ),
+    ("kind", "loop"): _gone(
+        "legacy-kind", "a loop is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
+    ),
+    ("kind", "sink"): _gone("legacy-kind", "storing is not a kind of its own", _SINK),
+    ("kind", "save"): _gone("legacy-kind", "storing is not a kind of its own", _SINK),
+    ("template", "context"): Word("legacy-context", "templates have no `context`", RUNS),
+}

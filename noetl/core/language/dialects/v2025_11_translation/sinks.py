@@ -1,0 +1,267 @@
+"""Sinks and chunks of 2025-11 as a `transfer` behind the tool, or in its place.
+
+All sinks of a tool are targets of one transfer, so that they run side by side. Most take the tool's records; a
+sink whose `args` name columns, or that has a `body`, has content of its own (`data` of the target).
+
+With `chunk` the step's result is what became of the records (how many, in how many chunks, where); a chunked
+query is one transfer from the database, so its rows are never all in memory. Without `chunk` the tool's own
+result stays the step's: a last task hands it on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from noetl.core.language.dialects.v2025_11_translation.node_building import Entries, Remark, entry, items_of, made
+from noetl.core.language.dialects.v2025_11_translation.variables import Names
+from noetl.core.language.source.node_reader import text_of
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, scalar_node, sequence_node
+
+_SQL = ("postgres", "duckdb", "sqlite")
+_ROWS = ("rows", "data", "records", "items")
+_ALONE = re.compile(r"\s*\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}\s*\Z")
+_RESULTS = ("this", "out", "result", "tool_result")
+_QUERIES = ("query", "sql", "command", "statement")
+_SOURCE = (
+    "kind",
+    "auth",
+    "credential",
+    *_QUERIES,
+    "params",
+    "file",
+    "database",
+    "dsn",
+    "host",
+    "port",
+    "user",
+    "password",
+)
+
+
+class Sinks:
+    """Tells the sinks of one tool; `task` is the name under which its result can be read."""
+
+    def __init__(
+        self, task: str, kind: str, names: Names, chunk: Node | None, owner: str, remarks: list[Remark]
+    ) -> None:
+        self.task = task
+        self.kind = kind
+        self.names = names
+        self.chunk = chunk if isinstance(chunk, Mapping) else None
+        self.owner = owner
+        self.remarks = remarks
+
+    # --- behind a tool ---
+
+    def tasks(self, sinks: list[Node], at: Scalar, *, picked: str | None) -> list[Node]:
+        """The task that stores a tool's result; without chunks another one hands the result on."""
+        fields: dict[str, Any] = {"name": f"{self.owner}_sink", "kind": "transfer"}
+        targets: list[Node] = []
+        shared: str | None = None
+        for sink in sinks:
+            known = _sink_fields(sink)
+            if known is None:
+                targets.append(self.names.node(sink))
+                shared = shared or self._records(picked)
+                continue
+            own, records = self._content(known, picked)
+            if own is None and shared in (None, records):
+                shared = records
+            elif own is None:
+                own = records  # rows of another kind than those that the other sinks take
+            targets.append(made(self._target(known, own), sink))
+        if shared is not None:
+            fields["data"] = shared
+        fields["targets"] = sequence_node(targets, at)
+        size = self.chunk.get("size") if self.chunk is not None else None
+        if size is not None:
+            fields["chunk"] = {"size": self.names.node(size)}
+        told = [made(fields, at)]
+        if self.chunk is None:
+            payload = f"{self.task}.body" if self.kind == "http" else self.task
+            told.append(made({"name": f"{self.owner}_result", "kind": "noop", "returns": f"{{{{ {payload} }}}}"}, at))
+        return told
+
+    def direct(self, entries: Entries, sinks: tuple[Scalar, Node]) -> Mapping | None:
+        """A chunked query with its sinks as one transfer; None when the tool has more to do than that."""
+        source = {key: each for key, each in entries.items() if key in _SOURCE}
+        query = next((text_of(source[key][1]) for key in _QUERIES if key in source), None)
+        if self.chunk is None or self.chunk.get("path") is not None or not _is_one_query(query):
+            return None
+        if set(entries) - set(_SOURCE) - {"name", "desc", "spec"}:
+            return None
+        at = sinks[0]
+        fields: dict[str, Any] = {key: entries[key][1] for key in ("name", "desc") if key in entries}
+        fields["kind"] = "transfer"
+        fields["source"] = {key: each[1] for key, each in source.items()}
+        targets: list[Node] = []
+        for sink in items_of(sinks[1]):
+            known = _sink_fields(sink)
+            targets.append(self.names.node(sink) if known is None else made(self._target(known, None), sink))
+        fields["targets"] = sequence_node(targets, at)
+        size = self.chunk.get("size")
+        if size is not None:
+            fields["chunk"] = {"size": self.names.node(size)}
+        if "spec" in entries:
+            fields["spec"] = entries["spec"][1]
+        told = made(fields, entries["kind"][0])
+        return told if isinstance(told, Mapping) else None
+
+    def _records(self, picked: str | None, expression: str | None = None) -> str:
+        """The template for the records that sinks get."""
+        path = text_of(self.chunk.get("path")) if self.chunk is not None else None
+        if path:
+            inner = path.removeprefix("$").lstrip(".").replace("[*]", "")
+            return f"{{{{ {self.task}.{inner} }}}}" if inner else f"{{{{ {self.task}.data }}}}"
+        if picked is not None and expression is None:
+            expression = picked
+        if self.kind in _SQL and expression in (None, *(f"{self.task}{end}" for end in ("", ".data", ".rows"))):
+            return f"{{{{ {self.task}.ref or {self.task}.rows }}}}"  # many rows are in the result store already
+        records = expression or f"{self.task}.data"
+        return f"{{{{ [{records}] if {records} is mapping else {records} }}}}"
+
+    def _content(self, fields: dict[str, tuple[Scalar, Node]], picked: str | None) -> tuple[Any, str]:
+        """What a sink stores of its own (a body, or the columns of one row); else None, and the records it takes."""
+        args = fields["args"][1] if "args" in fields else None
+        if self.chunk is None and "body" in fields and text_of(fields["kind"][1]) in ("http", "s3"):
+            return self.names.node(fields["body"][1]), ""
+        if "mapping" in fields or not isinstance(args, Mapping) or not args.entries:
+            return None, self._records(picked)
+        if len(args.entries) == 1:
+            ((key, (_, value)),) = args.entries.items()
+            alone = _ALONE.match(value.value) if isinstance(value, Scalar) and isinstance(value.value, str) else None
+            if alone and self._is_rows(key, tuple(alone.group(1).split("."))):
+                if alone.group(1) == "chunk.data":
+                    return None, self._records(picked)
+                told = self.names.text(f"{{{{ {alone.group(1)} }}}}")[2:-2].strip()
+                return None, self._records(picked, told)
+        if self.chunk is not None:
+            return None, self._records(picked)
+        return {key: self.names.node(value) for key, (_, value) in args.entries.items()}, ""
+
+    def _is_rows(self, key: str, path: tuple[str, ...]) -> bool:
+        if path == ("chunk", "data"):
+            return True
+        return (path[0] in self.names.local and key in _ROWS) or (len(path) > 1 and path[-1] in ("rows", "records"))
+
+    # --- targets ---
+
+    def _target(self, fields: dict[str, tuple[Scalar, Node]], own: Any) -> dict[str, Any]:
+        target: dict[str, Any] = {}
+        for key, (key_node, value) in fields.items():
+            if key == "args" or (key == "body" and own is not None):
+                continue
+            if key == "kind":
+                kind = text_of(value) or ""
+                target["kind"] = "object" if kind == "s3" else kind
+                if kind == "s3":
+                    target["provider"] = "s3"
+            elif key == "mapping" and isinstance(value, Mapping):
+                target["mapping"] = {name: self._per_row(each) for name, (_, each) in value.entries.items()}
+            elif key == "body":
+                target.update(self._body_of_a_chunk(target["kind"], key_node, value))
+            else:
+                target[key] = self.names.node(value)
+        args = fields["args"][1] if "args" in fields else None
+        if own is not None:
+            target["data"] = own
+        elif isinstance(args, Mapping) and len(args.entries) > 1 and "mapping" not in target:
+            target["mapping"] = {name: self._column(each) for name, (_, each) in args.entries.items()}
+        return target
+
+    def _column(self, value: Node) -> Any:
+        """An argument as a column: plain text is a value, not the name of one of the source's columns."""
+        if isinstance(value, Scalar) and isinstance(value.value, str) and "{" not in value.value:
+            return {"value": value}
+        return self._per_row(value)
+
+    def _body_of_a_chunk(self, kind: str, key: Scalar, value: Node) -> dict[str, Any]:
+        """With chunks, a body that is the tool's result is the chunk; others are sent with every chunk."""
+        alone = _ALONE.match(value.value) if isinstance(value, Scalar) and isinstance(value.value, str) else None
+        path = alone.group(1).split(".") if alone else [""]
+        if path == ["chunk", "data"] or path[0] in self.names.local:
+            return {}
+        if kind == "http":
+            return {"body": self.names.node(value)}
+        self.remarks.append(Remark(key, "with `chunk` an object is the chunk itself; this `body` is left out"))
+        return {}
+
+    def _per_row(self, value: Node) -> Node:
+        """A column's template, evaluated for every row: what named the tool's result names the row."""
+        if not isinstance(value, Scalar) or not isinstance(value.value, str) or "{" not in value.value:
+            return value
+        rows = {
+            name: "row"
+            for name, told in self.names.local.items()
+            if told in ("", self.task) or told.endswith(".out") or name in _RESULTS
+        }
+        alone = _ALONE.match(value.value)
+        if alone:
+            path = alone.group(1).split(".")
+            if path[0] in rows and len(path) == 2 and path[1] in _ROWS:
+                return scalar_node("{{ row }}", value)
+        told = Names(self.names.variables, self.names.step, {**self.names.local, **rows}).text(value.value)
+        return scalar_node(told, value)
+
+    # --- kind: transfer ---
+
+    def into_transfer(self, entries: Entries, given: Entries, sink: tuple[Scalar, Node] | None) -> None:
+        """A `transfer` of 2025-11: its `sink` are the targets, the source's `chunk` is the transfer's."""
+        source = given.get("source")
+        chunk = given.get("chunk")
+        if source is not None:
+            inner = source[1]
+            if isinstance(inner, Mapping):
+                kept = dict(inner.entries)
+                chunk = kept.pop("chunk", None) or chunk
+                _unwrap(kept)
+                inner = self.names.node(made({key: value for key, (_, value) in kept.items()}, inner))
+            entries["source"] = (source[0], inner)
+        if sink is not None:
+            known = dict.fromkeys((*_RESULTS, *((self.task,) if self.task else ())), "")
+            names = Names(self.names.variables, self.names.step, {**self.names.local, **known})
+            teller = Sinks(self.task, "transfer", names, self.chunk, self.owner, self.remarks)
+            targets: list[Node] = []
+            for item in items_of(sink[1]):
+                fields = _sink_fields(item)
+                targets.append(self.names.node(item) if fields is None else made(teller._target(fields, None), item))
+            entries["targets"] = (scalar_node("targets", sink[0]), sequence_node(targets, sink[1]))
+        if chunk is not None:
+            held = chunk[1]
+            if isinstance(held, Mapping):
+                held = made({key: value for key, (_, value) in held.entries.items() if key != "mode"}, held)
+            entries["chunk"] = (chunk[0], self.names.node(held))
+
+
+def _is_one_query(text: str | None) -> bool:
+    """Whether this surely is a single statement that gives rows."""
+    words = (text or "").split(None, 1)
+    return (
+        bool(words) and words[0].lower() in ("select", "with", "values") and ";" not in str(text).rstrip().rstrip(";")
+    )
+
+
+def _sink_fields(sink: Node) -> dict[str, tuple[Scalar, Node]] | None:
+    """A sink's words, `kind` first; `- postgres: {...}` is `- kind: postgres` with the rest."""
+    if not isinstance(sink, Mapping):
+        return None
+    entries = dict(sink.entries)
+    if "storage" in entries and "kind" not in entries:
+        entries = {"kind": entries.pop("storage"), **entries}
+    if "kind" in entries:
+        entries = {"kind": entries.pop("kind"), **entries}
+    elif len(entries) == 1:
+        ((kind, (key_node, inner)),) = entries.items()
+        rest = dict(inner.entries) if isinstance(inner, Mapping) else {}
+        entries = {"kind": entry("kind", kind, key_node), **rest}
+    _unwrap(entries)
+    return entries
+
+
+def _unwrap(entries: dict[str, tuple[Scalar, Node]]) -> None:
+    wrapped = entries.get("spec")
+    if wrapped is not None and isinstance(wrapped[1], Mapping):
+        del entries["spec"]
+        for key, each in wrapped[1].entries.items():
+            entries.setdefault(key, each)

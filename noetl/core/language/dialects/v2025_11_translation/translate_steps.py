@@ -1,0 +1,276 @@
+"""Steps of 2025-11 as canonical steps: `when`, `next` lists, `loop`, `result`, `bind`.
+
+The tree that comes out is a canonical document; reading, checking and lowering know nothing of the older
+words. A document that says none of them comes out as the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Table
+from typing import NamedTuple
+
+from noetl.core.language.dialects.v2025_11_translation.node_building import Entries, Remark, entry, items_of, made, put
+from noetl.core.language.dialects.v2025_11_translation.recognize import owns_context, speaks
+from noetl.core.language.dialects.v2025_11_translation.translate_tools import Tools
+from noetl.core.language.dialects.v2025_11_translation.variables import RESERVED, Names, Variables, like, targets_of
+from noetl.core.language.source.node_reader import text_of
+from noetl.core.language.source.nodes import (
+    Mapping,
+    Node,
+    Scalar,
+    Sequence,
+    data_of,
+    mapping_node,
+    scalar_node,
+    sequence_node,
+)
+from noetl.core.language.source.yaml_source import Problem
+from noetl.core.model.tool import ToolSpec
+
+_BLOCK = {"pick", "collect", "sink"}
+_FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
+
+
+class Retold(NamedTuple):
+    """A document in canonical words; `older` says whether it had others. `problems` cannot be told."""
+
+    root: Node
+    older: bool
+    problems: list[Problem]
+    remarks: list[Remark]
+
+
+def retell(root: Node, specs: Table[str, ToolSpec]) -> Retold:
+    """A document of 2025-11 as a canonical one."""
+    if not isinstance(root, Mapping) or not speaks(root, specs):
+        return Retold(root, False, [], [])
+    teller = _Teller(root, specs)
+    return Retold(teller.document(), True, teller.problems, teller.remarks)
+
+
+class _Teller:
+    def __init__(self, root: Mapping, specs: Table[str, ToolSpec]) -> None:
+        self.root = root
+        self.problems: list[Problem] = []
+        self.remarks: list[Remark] = []
+        self.variables = Variables(root.get("workflow"), owns_context=owns_context(root))
+        self.tools = Tools(specs, self.remarks, self.problems)
+        self.incoming = self.variables.incoming()
+        self.entry = self._entry()
+        for name in self.variables.setters.keys() & set(RESERVED):
+            self._reserved(name)
+
+    def _entry(self) -> str | None:
+        executor = data_of(self.root.get("executor"))
+        spec = executor.get("spec") if isinstance(executor, dict) else None
+        named = spec.get("entry_step") if isinstance(spec, dict) else None
+        steps = [text_of(step.get("step")) for step in items_of(self.root.get("workflow")) if isinstance(step, Mapping)]
+        return named or ("start" if "start" in steps else steps[0] if steps else None)
+
+    def _reserved(self, name: str) -> None:
+        setters = {each.step for each in self.variables.setters[name]}
+        for step in items_of(self.root.get("workflow")):
+            if isinstance(step, Mapping) and text_of(step.get("step")) in setters:
+                message = f"`{name}` is reserved, a result cannot be kept under it"
+                self.problems.append(Problem("set-read-only", step.entries["step"][1], message, "choose another name"))
+
+    def document(self) -> Mapping:
+        entries: Entries = {}
+        for key, (name, value) in self.root.entries.items():
+            if key == "workflow" and isinstance(value, Sequence):
+                items = [self._step(item) if isinstance(item, Mapping) else item for item in value.items]
+                entries[key] = (name, sequence_node(items, value))
+            elif key == "workbook":
+                entries[key] = (name, self._workbook(value))
+            elif key in ("workload", "keychain"):
+                entries[key] = (name, Names(self.variables).node(value))
+            else:
+                entries[key] = (name, value)
+        return like(self.root, entries)
+
+    def _workbook(self, node: Node) -> Node:
+        if isinstance(node, Mapping):
+            blocks = {
+                key: (name, self._block(block, key) if isinstance(block, Mapping) else block)
+                for key, (name, block) in node.entries.items()
+            }
+            return like(node, blocks)
+        if isinstance(node, Sequence):
+            named = [self._block(item, text_of(item.get("name")) or "block") if isinstance(item, Mapping) else item
+                     for item in node.items]  # fmt: skip
+            return sequence_node(list(named), node)
+        return node
+
+    def _block(self, block: Mapping, name: str) -> Mapping:
+        names = Names(self.variables)
+        if block.get("tool") is None and block.get("kind") is not None:
+            bare = {key: each for key, each in block.entries.items() if key not in ("name", "desc")}
+            rest = {key: each for key, each in block.entries.items() if key in ("name", "desc")}
+            tool = self.tools.tell(mapping_node(bare, block), name, names, "step")
+            return like(block, {**rest, "tool": (scalar_node("tool", block), tool.node)})
+        return self._body(block, name, names)
+
+    # --- steps ---
+
+    def _step(self, step: Mapping) -> Mapping:
+        name = text_of(step.get("step")) or "step"
+        return self._body(_with_tool(step), name, Names(self.variables, name))
+
+    def _body(self, step: Mapping, name: str, names: Names) -> Mapping:
+        given = dict(step.entries)
+        self._hand_down(given)
+        entries: Entries = {}
+        sets: Entries = {}
+        bound = given.pop("bind", None)
+        if bound is not None and isinstance(bound[1], Mapping):
+            for key, (_, value) in bound[1].entries.items():
+                path = text_of(value.get("path")) if isinstance(value, Mapping) else None
+                if path is None:
+                    put(entries, ("input", key), names.node(value), bound[0])
+                    names = names.within(**{key: f"input.{key}"})
+                    sets[f"ctx.{key}"] = entry(f"ctx.{key}", f"{{{{ input.{key} }}}}", bound[0])
+                else:
+                    told = "output" + path.removeprefix("result") if path.startswith("result") else f"output.{path}"
+                    sets[f"ctx.{key}"] = entry(f"ctx.{key}", f"{{{{ {told} }}}}", bound[0])
+        result = given.pop("result", None)
+        variable = _variable_of(result[1]) if result is not None else None
+        loop = given.get("loop")
+        outside = names
+        if loop is not None and isinstance(loop[1], Mapping):
+            element = text_of(loop[1].get("element")) or text_of(loop[1].get("iterator"))
+            if element:
+                names = names.within(**{element: f"iter.{element}"})
+        for key, (key_node, value) in given.items():
+            if key == "when":
+                continue
+            if key in ("args", "input") and isinstance(value, Mapping):
+                for inner, (inner_key, inner_value) in value.entries.items():
+                    put(entries, ("input", inner), names.node(inner_value), inner_key)
+            elif key == "loop" and isinstance(value, Mapping):
+                entries["loop"] = (key_node, self._loop(value, outside, names))
+            elif key == "tool":
+                tool = self.tools.tell(value, name, names, "iter" if loop is not None else "step")
+                entries["tool"] = (key_node, tool.node)
+                for target, reducer in tool.reduce.items():
+                    if "loop" in entries:
+                        place = ("loop", "spec", "policy", "reduce", target)
+                        put(entries, place, reducer, key_node)
+            elif key == "next":
+                entries["next"] = (key_node, self._next(value, outside))
+            else:
+                entries[key] = (key_node, outside.node(value))
+        if variable is not None and result is not None:
+            sets[f"ctx.{variable}"] = entry(f"ctx.{variable}", "{{ output.data }}", result[0])
+        for key, each in sets.items():
+            put(entries, ("set", key), each[1], each[0])
+        self._admit(entries, given.get("when"), name, step, names)
+        return like(step, _in_order(entries))
+
+    def _hand_down(self, given: Entries) -> None:
+        """A step's `result: {pick, collect, sink}` is the tool's own; a loop collects what it names by `as`."""
+        result, tool = given.get("result"), given.get("tool")
+        if result is None or not isinstance(result[1], Mapping) or not _BLOCK & set(result[1].entries):
+            return
+        if tool is None or not isinstance(tool[1], Mapping) or tool[1].get("result") is not None:
+            message = "`pick`, `collect` and `sink` of a step's result need a single tool without a `result`"
+            self.problems.append(Problem("legacy-result", result[0], message, "write them into the tool's `result`"))
+            return
+        block = dict(result[1].entries)
+        if "loop" in given and "as" in block and "collect" not in block:
+            key, name = block.pop("as")
+            block["collect"] = entry("collect", {"into": name, "mode": "list"}, key)
+        told = {**tool[1].entries, "result": (result[0], like(result[1], block))}
+        given["tool"] = (tool[0], like(tool[1], told))
+        del given["result"]
+
+    def _admit(
+        self, entries: Entries, when: tuple[Scalar, Node] | None, name: str, step: Mapping, names: Names
+    ) -> None:
+        """A step waits for its `when` and runs once, whoever calls it again."""
+        place = ("spec", "policy", "admit")
+        if when is not None:
+            at = when[0]
+            rules = [{"when": names.node(when[1]), "then": {"allow": True}}]
+            put(entries, (*place, "rules"), made(rules, at), at)
+        called = self.incoming.get(name, 0) + (name == self.entry)
+        if when is not None or (called > 1 and self._is_listed(name)):
+            place_of: Node = when[0] if when is not None else step
+            put(entries, (*place, "join"), "each", place_of)
+            put(entries, (*place, "once"), True, place_of)
+
+    def _is_listed(self, name: str) -> bool:
+        """Whether a `next` list names this step."""
+        following = [step.get("next") for step in items_of(self.root.get("workflow")) if isinstance(step, Mapping)]
+        return any(isinstance(each, Sequence) and name in targets_of(each) for each in following)
+
+    def _loop(self, loop: Mapping, outside: Names, names: Names) -> Mapping:
+        entries: Entries = {}
+        mode = text_of(loop.get("mode")) or "sequential"
+        mode = {"async": "parallel", "concurrent": "parallel"}.get(mode, mode)
+        for key, (key_node, value) in loop.entries.items():
+            if key == "collection":
+                entries["in"] = (scalar_node("in", key_node), outside.node(value))
+            elif key == "element":
+                entries["iterator"] = (scalar_node("iterator", key_node), value)
+            elif key == "mode":
+                put(entries, ("spec", "mode"), scalar_node(mode, value), key_node)
+            elif key == "until":
+                if mode == "sequential":
+                    put(entries, ("spec", "until"), names.node(value), key_node)
+                else:
+                    self.remarks.append(Remark(key_node, "`until` of a parallel loop has no effect and is left out"))
+            elif key == "loop" and isinstance(value, Mapping):
+                element = text_of(value.get("element"))
+                inner = names.within(**{element: f"iter.{element}"}) if element else names
+                entries["loop"] = (key_node, self._loop(value, names, inner))
+            else:
+                entries[key] = (key_node, names.node(value) if key != "in" else outside.node(value))
+        return like(loop, entries)
+
+    def _next(self, node: Node, names: Names) -> Node:
+        if isinstance(node, Mapping) and ("arcs" in node.entries or "step" not in node.entries):
+            return names.node(node)
+        edges: list[Node] = []
+        guarded = False
+        for item in items_of(node):
+            if isinstance(item, Mapping):
+                guarded = guarded or item.get("when") is not None
+                edges.append(names.node(item))
+            else:
+                edges.append(made({"step": item}, item))
+        arcs = made({"arcs": sequence_node(edges, node)}, node)
+        if len(edges) > 1 and not guarded:
+            return made({"spec": {"mode": "inclusive"}, "arcs": sequence_node(edges, node)}, node)
+        return arcs
+
+
+def _variable_of(result: Node) -> str | None:
+    return text_of(result) or (text_of(result.get("as")) if isinstance(result, Mapping) else None)
+
+
+def _with_tool(step: Mapping) -> Mapping:
+    """The first generation has the tool's words beside `step`: `type`, `name`, `data`, `save`."""
+    if "type" not in step.entries or "tool" in step.entries:
+        return step
+    tool: Entries = {}
+    rest: Entries = {}
+    for key, (key_node, value) in step.entries.items():
+        if key == "type":
+            tool["kind"] = (scalar_node("kind", key_node), value)
+        elif key in ("data", "with"):
+            tool["args"] = (scalar_node("args", key_node), value)
+        elif key in _FIRST_GENERATION or key in ("code", "url", "method", "query", "command", "auth", "path"):
+            tool[key] = (key_node, value)
+        else:
+            rest[key] = (key_node, value)
+    at = step.entries["type"][0]
+    rest["tool"] = (scalar_node("tool", at), mapping_node(tool, at))
+    return like(step, rest)
+
+
+_ORDER = ("step", "desc", "description", "spec", "input", "loop", "tool", "output", "set", "next")
+
+
+def _in_order(entries: Entries) -> Entries:
+    known = {key: entries[key] for key in _ORDER if key in entries}
+    return {**known, **{key: each for key, each in entries.items() if key not in known}}

@@ -1,0 +1,201 @@
+"""What the names of a 2025-11 document mean: which step sets which variable, and what a place can read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from noetl.core.language.dialects.v2025_11_translation.template_names import Renamed, retold
+from noetl.core.language.source.node_reader import IDENTIFIER, text_of
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, scalar_node
+
+_METHODS = frozenset(["get", "keys", "values", "update"])
+_ALONE = re.compile(r"\s*\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}\s*\Z")
+RESERVED = ("step", "steps", "workload", "ctx", "iter", "input", "output", "keychain", "event", "args", "execution_id")
+
+
+class Setter(NamedTuple):
+    """A step that sets a variable; `by_name` when the step's own result is exactly that variable."""
+
+    step: str
+    by_name: bool
+
+
+class Variables:
+    """The variables of a document, who sets them, and which steps lead to which."""
+
+    def __init__(self, workflow: Node | None, *, owns_context: bool = False) -> None:
+        self.owns_context = owns_context
+        self.steps: set[str] = set()
+        self.setters: dict[str, list[Setter]] = {}
+        self._edges: dict[str, set[str]] = {}
+        for step in _mappings(workflow):
+            name = text_of(step.get("step"))
+            if name:
+                self.steps.add(name)
+                self._edges[name] = set(targets_of(step.get("next")))
+                for variable, by_name in _set_by(step):
+                    self.setters.setdefault(variable, []).append(Setter(name, by_name))
+
+    def incoming(self) -> dict[str, int]:
+        """How many edges lead to each step."""
+        count: dict[str, int] = {}
+        for targets in self._edges.values():
+            for target in targets:
+                count[target] = count.get(target, 0) + 1
+        return count
+
+    def leads(self, first: str, last: str) -> bool:
+        """Whether tokens of one step can come to another."""
+        seen: set[str] = set()
+        todo = [first]
+        while todo:
+            for target in self._edges.get(todo.pop(), ()):
+                if target == last:
+                    return True
+                if target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        return False
+
+
+class Names:
+    """What names mean at one place: its step, and the names that only it knows."""
+
+    def __init__(self, variables: Variables, step: str | None = None, local: dict[str, str] | None = None) -> None:
+        self.variables = variables
+        self.step = step
+        self.local = local or {}
+
+    def within(self, **local: str) -> Names:
+        """The same place with more names of its own."""
+        return Names(self.variables, self.step, {**self.local, **local})
+
+    def text(self, text: str) -> str:
+        """A template in canonical words."""
+        alone = _ALONE.match(text)
+        if alone:
+            path = tuple(alone.group(1).split("."))
+            renamed = self.rename(path)
+            if renamed is not None and self._may_be_unset(path):
+                return f"{{{{ {renamed.text} | default(none) }}}}"
+        return retold(text, self.rename)
+
+    def node(self, node: Node) -> Node:
+        """A tree with all its templates in canonical words; what says nothing older stays the same node."""
+        if isinstance(node, Scalar):
+            if isinstance(node.value, str) and "{" in node.value:
+                told = self.text(node.value)
+                if told != node.value:
+                    return scalar_node(told, node)
+            return node
+        if isinstance(node, Mapping):
+            entries = {key: (name, self.node(value)) for key, (name, value) in node.entries.items()}
+            if any(entries[key][1] is not node.entries[key][1] for key in entries):
+                return like(node, entries)
+            return node
+        if isinstance(node, Sequence):
+            items = [self.node(item) for item in node.items]
+            if any(new is not old for new, old in zip(items, node.items, strict=True)):
+                made = Sequence()
+                made.items, made.flow, made.first, made.last = items, node.flow, node.first, node.last
+                return made
+        return node
+
+    def rename(self, path: tuple[str, ...]) -> Renamed | None:
+        """How a dotted name is told."""
+        head = path[0]
+        if head == "context" and not self.variables.owns_context:
+            if len(path) == 1 or path[1] in _METHODS:
+                return Renamed(1, "ctx")
+            if path[1] in ("workload", "execution_id"):
+                return Renamed(2, path[1])
+            told = self._variable(path[1:])
+            return Renamed(2, told if told is not None else f"ctx.{path[1]}")
+        if head in self.local:
+            told = self._variable(path)
+            return Renamed(1, told) if told is not None and told != head else None
+        if head == "step" and len(path) > 2 and path[2] == "status" and path[1] in self.variables.steps:
+            return Renamed(1, "steps")
+        if head in self.variables.setters and head not in self.variables.steps and head not in RESERVED:
+            told = self._variable(path)
+            return Renamed(1, told) if told is not None else None
+        return None
+
+    def _variable(self, path: tuple[str, ...]) -> str | None:
+        name = path[0]
+        if name in self.local:
+            return self.local[name]
+        setters = self.variables.setters.get(name)
+        if setters is None:
+            return name if name in self.variables.steps else None
+        one = setters[0]
+        dotted = len(path) > 1 and path[1] not in _METHODS
+        if dotted and len(setters) == 1 and one.by_name and one.step != self.step and IDENTIFIER.match(one.step):
+            return one.step  # by the step's name both the payload's fields and the envelope's are there
+        return f"ctx.{name}"
+
+    def _may_be_unset(self, path: tuple[str, ...]) -> bool:
+        """Whether no step that sets the variable surely comes before this one: then it reads as none."""
+        rest = path[1:] if path[0] == "context" else path
+        if len(rest) != 1 or rest[0] in self.local or self.step is None:
+            return False
+        setters = self.variables.setters.get(rest[0], [])
+        return bool(setters) and not any(self.variables.leads(each.step, self.step) for each in setters)
+
+
+def like(node: Mapping, entries: dict[str, tuple[Scalar, Node]]) -> Mapping:
+    """The mapping with other entries."""
+    made = Mapping()
+    made.entries, made.merges, made.flow, made.broken = entries, node.merges, node.flow, node.broken
+    made.first, made.last = node.first, node.last
+    return made
+
+
+def targets_of(following: Node | None) -> list[str]:
+    """The steps that a `next` of either surface names."""
+    if isinstance(following, Mapping):
+        following = following.get("arcs") or following
+    if isinstance(following, Scalar):
+        return [following.text] if following.value is not None else []
+    items: list[Node] = following.items if isinstance(following, Sequence) else [following] if following else []
+    found = [text_of(item.get("step")) if isinstance(item, Mapping) else text_of(item) for item in items]
+    return [name for name in found if name]
+
+
+def _mappings(node: Node | None) -> Iterator[Mapping]:
+    for item in node.items if isinstance(node, Sequence) else ():
+        if isinstance(item, Mapping):
+            yield item
+
+
+def _set_by(step: Mapping) -> Iterator[tuple[str, bool]]:
+    """The variables a step sets."""
+    result = step.get("result")
+    name = text_of(result) or (text_of(result.get("as")) if isinstance(result, Mapping) else None)
+    if name:
+        yield name, isinstance(result, Scalar) and step.get("loop") is None
+    if isinstance(result, Mapping):
+        into = _collected(result)
+        if into:
+            yield into, False
+    bound = step.get("bind")
+    if isinstance(bound, Mapping):
+        for key in bound.entries:
+            yield key, False
+    tool = step.get("tool")
+    for task in [tool] if isinstance(tool, Mapping) else list(_mappings(tool)):
+        inner = task.get("result")
+        if isinstance(inner, Mapping):
+            as_name = text_of(inner.get("as"))
+            if as_name:
+                yield as_name, False
+            into = _collected(inner)
+            if into:
+                yield into, False
+
+
+def _collected(result: Mapping) -> str | None:
+    collect = result.get("collect")
+    return text_of(collect.get("into")) if isinstance(collect, Mapping) else text_of(collect)

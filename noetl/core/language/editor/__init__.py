@@ -1,0 +1,1 @@
+"""Services for editors and pages: completion, hover, run form, graph, plan."""

@@ -1,0 +1,148 @@
+"""What the word under the cursor means, for editors.
+
+The place is found as completion finds it, by indentation, so that a text that is being written has
+words too; what they mean is in the grammar and in the tool specs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from noetl.core.language.editor.autocomplete import Place, fields_at, fields_of, flow_at, place_at, shape_at
+from noetl.core.language.flow.visibility import SCOPES
+from noetl.core.language.reference.grammar_page import takes
+from noetl.core.language.syntax.grammar import KEYCHAIN_KINDS, SHAPES, Key
+from noetl.core.model.tool import Field, ToolSpec
+
+
+class Hover(NamedTuple):
+    """What stands at a place: the word, its columns (from 1, the end just behind it), and its words."""
+
+    word: str
+    column: int
+    end_column: int
+    doc: str
+    takes: str = ""
+    required: bool = False
+    default: object = None
+
+
+_WORD = re.compile(r"[\w.<-]+")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def hover(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+    """What stands at line and column (both from 1); None where there is nothing to say."""
+    lines = text.split("\n")
+    if not 1 <= line <= len(lines):
+        return None
+    place = place_at(lines, line)
+    if place is None:
+        return None
+    begin = place.column + 1
+    if begin <= column < begin + len(place.key) + 1:
+        return _of_key(place, lines, specs, begin)
+    return (
+        _of_scope(lines[line - 1], column)
+        or _in_flow(lines, line, column, specs)
+        or _of_value([*place.parents], place.key, lines[line - 1], column, specs)
+    )
+
+
+def _of_key(place: Place, lines: list[str], specs: Mapping[str, ToolSpec], begin: int) -> Hover | None:
+    in_input = place.parents[-1:] == ("input",)
+    shape = shape_at([*place.parents[:-1]] if in_input else [*place.parents])
+    if shape is None or shape not in SHAPES:
+        return None
+    spec, entry = fields_at(shape, place, lines, specs)
+    return _named("" if in_input else shape, spec, entry, (place.key, begin, begin + len(place.key)))
+
+
+def _in_flow(lines: list[str], line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+    """A key or a kind inside `{...}`."""
+    text = lines[line - 1]
+    word = _at(_WORD, text, column)
+    flow = flow_at(lines, line, text[: word[1] - 1]) if word else None
+    if word is None or flow is None:
+        return None
+    if flow.key is not None:
+        return _of_value(flow.path, flow.key, text, column, specs)
+    shape = shape_at(flow.path)
+    if text[word[2] - 1 : word[2]] != ":" or shape is None or shape not in SHAPES:
+        return None
+    kind = flow.given.get("kind") or next(iter(re.findall(r"\bkind: *(\w+)", text[word[2] :])), "")
+    return _named(shape, *fields_of(shape, kind, specs), word)
+
+
+def _named(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], place: tuple[str, int, int]) -> Hover | None:
+    """A key of a shape, or of what its kind adds."""
+    word, begin, end = place
+    known = SHAPES[shape].keys.get(word) if shape else None
+    if known is not None:
+        return Hover(word, begin, end, _doc(known), _takes(known), known.required)
+    for name, field in spec.fields.items() if spec else ():
+        if word == name or word in field.aliases:
+            doc = field.doc if word == name else f"{field.doc} (another word for `{name}`)"
+            return Hover(word, begin, end, doc, _type(field), field.required, field.default)
+    if word in entry:
+        return Hover(word, begin, end, _doc(entry[word]), _takes(entry[word]), entry[word].required)
+    return None
+
+
+def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+    """The kind of a task or of a keychain entry."""
+    if key != "kind":
+        return None
+    word = _at(_WORD, line, column)
+    shape = shape_at(path)
+    if word is None:
+        return None
+    if shape == "task" and word[0] in specs:
+        spec = specs[word[0]]
+        needed = [f"`{name}`" for name, field in spec.fields.items() if field.required]
+        doc = spec.doc + (f" Needs {', '.join(needed)}." if needed else "")
+        return Hover(*word, doc, "a tool kind")
+    if shape == "keychain" and word[0] in KEYCHAIN_KINDS:
+        fields = ", ".join(f"`{key}`" for key in KEYCHAIN_KINDS[word[0]])
+        return Hover(*word, f"Fields: {fields}." if fields else "", "a kind of keychain entry")
+    return None
+
+
+def _of_scope(line: str, column: int) -> Hover | None:
+    """A scope inside a template."""
+    for template in re.finditer(r"\{\{.*?(?:\}\}|$)", line):
+        if template.start() < column <= template.end():
+            word = _at(_NAME, line, column)
+            before = line[word[1] - 2 : word[1] - 1] if word else ""
+            if word and before != "." and word[0] in SCOPES:
+                return Hover(*word, SCOPES[word[0]], "a scope")
+    return None
+
+
+def _at(pattern: re.Pattern[str], line: str, column: int) -> tuple[str, int, int] | None:
+    for found in pattern.finditer(line):
+        if found.start() < column <= found.end():
+            return found[0], found.start() + 1, found.end() + 1
+    return None
+
+
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+
+
+def _takes(known: Key) -> str:
+    """The words of the reference page, without its links."""
+    return _LINK.sub(r"\1", takes(known))
+
+
+def _doc(known: Key) -> str:
+    if known.state in ("v10", "accepted"):
+        return f"Older word; write `{known.instead}`."
+    return "Reserved: read, kept and ignored." if known.state == "reserved" else known.doc
+
+
+def _type(field: Field) -> str:
+    if field.choices:
+        return ", ".join(f"`{choice}`" for choice in field.choices)
+    return "" if field.type == "any" else field.type

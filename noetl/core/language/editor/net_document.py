@@ -1,0 +1,60 @@
+"""The net of a playbook as data: steps, arcs, and what a drawing of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from noetl.core.model.playbook import Loop, Playbook, Step
+
+
+def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[str, Any]:
+    """Nodes and arcs in the author's order; steps made while running are marked."""
+    made = list(synthesized)
+    nodes = [_node(step, playbook) for step in playbook.steps] + [_node(step, playbook, made=True) for step in made]
+    arcs = [
+        {
+            "source": step.name,
+            "target": arc.target,
+            "index": index,
+            "when": arc.when,
+            "mode": step.router.mode,
+            "sets": [".".join((each.scope, *each.keys)) for each in arc.assignments],
+        }
+        for step in (*playbook.steps, *made)
+        for index, arc in enumerate(step.router.arcs)
+    ]
+    return {
+        "path": playbook.path,
+        "name": playbook.name,
+        "entry": playbook.entry,
+        "return_step": playbook.return_step,
+        "nodes": nodes,
+        "arcs": arcs,
+    }
+
+
+def _node(step: Step, playbook: Playbook, *, made: bool = False) -> dict[str, Any]:
+    place = playbook.place(step.path)
+    return {
+        "step": step.name,
+        "description": step.description,
+        "line": place.line if place else None,
+        "entry": step.name == playbook.entry,
+        "synthesized": made,
+        "gate": bool(step.admission.rules),
+        "join": step.admission.join,
+        "loop": _loop(step.loop),
+        "tasks": [{"name": task.name, "kind": task.kind} for task in step.tasks if task.generated is None],
+    }
+
+
+def _loop(loop: Loop | None) -> dict[str, Any] | None:
+    if loop is None:
+        return None
+    return {
+        "iterator": loop.iterator,
+        "mode": loop.mode,
+        "in": loop.collection if isinstance(loop.collection, str) else None,
+        "inner": _loop(loop.inner),
+    }

@@ -1,0 +1,121 @@
+"""What a person is asked before a playbook runs: one field for each `workload` key.
+
+A field's type is its default's; of lists and mappings the form has the author's own lines too (`text`). The
+comment beside or above a key is its help. What templates read
+of `workload` without a default must come with the request, and is a field too. Keys that are called
+like secrets are marked and their defaults stay out of the form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping as Table
+from textwrap import dedent
+from typing import Any
+
+from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
+from noetl.core.language.source.yaml_source import read_source
+from noetl.core.model.playbook import Playbook
+
+_SECRET = re.compile(r"passw(or)?d|secret|token|api_?key|private_?key|credential", re.IGNORECASE)
+
+
+def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
+    """The fields of a playbook's run form, in the author's order, and the secrets it will use."""
+    root = read_source(text).root
+    workload = root.get("workload") if isinstance(root, Mapping) else None
+    entries = workload.entries if isinstance(workload, Mapping) else {}
+    lines = text.splitlines()
+    fields = [_field(key, value, text, _help(lines, name.line)) for key, (name, value) in entries.items()]
+    asked = dict.fromkeys(key for key in _asked(root) if key not in playbook.workload)
+    fields += [{"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in asked]
+    return {
+        "path": playbook.path,
+        "name": playbook.name,
+        "description": playbook.description,
+        "fields": fields,
+        "keychain": [{"name": entry.name, "kind": entry.kind} for entry in playbook.keychain],
+    }
+
+
+def values_document(texts: Table[str, str]) -> dict[str, Any]:
+    """What a form's texts stand for, each read as YAML; `problems` names those that cannot be read."""
+    values: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for name, text in texts.items():
+        source = read_source(text)
+        if source.problems and not (source.problems[0].code == "yaml-empty" and len(source.problems) == 1):
+            first = source.problems[0]
+            problems[name] = f"line {first.node.line}, column {first.node.column}: {first.message}"
+        else:
+            values[name] = data_of(source.root)
+    return {"values": values, "problems": problems}
+
+
+def _field(name: str, node: Node, text: str, words: str) -> dict[str, Any]:
+    value = data_of(node)
+    secret = _is_secret(name) and isinstance(value, str) and "{{" not in value
+    field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": words}
+    if isinstance(value, list | dict):
+        field["text"] = _written(text, node)
+    return field if secret else {**field, "default": value}
+
+
+def _written(text: str, node: Node) -> str:
+    """A node's own lines, moved to the left edge."""
+    first = text.rfind("\n", 0, node.start) + 1
+    lines = " " * (node.start - first) + text[node.start : node.end]
+    return dedent(lines).rstrip()
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "template" if "{{" in value or "{%" in value else "lines" if "\n" in value else "text"
+    names = {int: "integer", float: "number", list: "list", dict: "mapping"}
+    return names.get(type(value), "any")
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None
+
+
+def _help(lines: list[str], line: int) -> str:
+    """The comment behind a key, else the ones right above it."""
+    behind = re.search(r"(?:^|\s)#\s?(.*)$", _without_quotes(lines[line - 1])) if line <= len(lines) else None
+    if behind:
+        return behind[1].strip()
+    above: list[str] = []
+    for text in reversed(lines[: line - 1]):
+        if not text.lstrip().startswith("#"):
+            break
+        above.insert(0, text.strip().lstrip("#").strip())
+    return " ".join(above)
+
+
+def _without_quotes(line: str) -> str:
+    return re.sub(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'", "", line)
+
+
+def _asked(root: Node | None) -> Iterator[str]:
+    """What templates read of `workload`, unless they have a default of their own."""
+    for text in _texts(root):
+        for read in glance(text).reads:
+            if read.path[0] == "workload" and len(read.path) > 1 and not read.guarded:
+                yield read.path[1]
+
+
+def _texts(node: Node | None) -> Iterator[str]:
+    if isinstance(node, Scalar):
+        if isinstance(node.value, str):
+            yield node.value
+    elif isinstance(node, Mapping):
+        for key, (_, value) in node.entries.items():
+            if key != "code":  # never rendered
+                yield from _texts(value)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from _texts(item)

@@ -1,0 +1,37 @@
+"""What a catalogue says about a playbook without compiling it: its title, its description, how many steps it has."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from noetl.core.language.source.nodes import Mapping, Scalar, Sequence
+from noetl.core.language.source.yaml_source import read_source
+
+
+class Summary(NamedTuple):
+    """A few words about a playbook."""
+
+    name: str
+    description: str
+    steps: int
+
+
+@lru_cache(maxsize=512)
+def summarise(text: str) -> Summary:
+    """The summary of a text; empty where it says nothing."""
+    root = read_source(text).root
+    if not isinstance(root, Mapping):
+        return Summary("", "", 0)
+    metadata, workflow = root.get("metadata"), root.get("workflow")
+    said = metadata if isinstance(metadata, Mapping) else None
+    return Summary(
+        _text(said, "name"),
+        _text(said, "description") or _text(said, "desc"),
+        len(workflow.items) if isinstance(workflow, Sequence) else 0,
+    )
+
+
+def _text(mapping: Mapping | None, key: str) -> str:
+    node = mapping.get(key) if mapping is not None else None
+    return node.text.strip() if isinstance(node, Scalar) else ""

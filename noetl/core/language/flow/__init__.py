@@ -1,0 +1,1 @@
+"""Static analysis of control flow and data flow in a playbook."""

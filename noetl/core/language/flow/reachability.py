@@ -1,0 +1,147 @@
+"""Which steps of a net lead to which, as sets of bits: questions about many steps answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+from noetl.core.language.flow.guard_conditions import always, never
+from noetl.core.language.syntax.tree import ArcSyntax, RouterSyntax, StepSyntax
+
+
+class Reachability:
+    """The steps of a net by number, and what lies behind each."""
+
+    def __init__(self, steps: Sequence[StepSyntax]) -> None:
+        self.steps = steps
+        self.number = {step.name: number for number, step in enumerate(steps)}
+        self.open = [
+            [arc for arc in open_arcs(step.router) if arc.target in self.number] if step.router is not None else []
+            for step in steps
+        ]
+        self.arcs = [[self.number[arc.target or ""] for arc in leaving] for leaving in self.open]
+
+    @cached_property
+    def behind(self) -> list[int]:
+        """For each step the bits of the steps that can come after it, itself included."""
+        return gathered(self.arcs, [1 << number for number in range(len(self.steps))])
+
+    def leads(self, one: str, other: str) -> bool:
+        """Whether a token in one step can come to the other."""
+        target = 1 << self.number[other]
+        return any(self.behind[following] & target for following in self.arcs[self.number[one]])
+
+    def may_come_before(self, one: str, other: str) -> bool:
+        """Whether a step can have run when the other does."""
+        return self.leads(one, other) or bool(self.beside(self.number[one]) & 1 << self.number[other])
+
+    def both_can_run(self, one: str, other: str) -> bool:
+        """Whether one execution can run both: one after the other, or side by side behind an inclusive router."""
+        if one == other or self.leads(one, other) or self.leads(other, one):
+            return True
+        return bool(self.beside(self.number[one]) & 1 << self.number[other])
+
+    def beside(self, number: int, *, always_taken: bool = False) -> int:
+        """The steps that can run side by side with one (behind an arc that is always taken)."""
+        known = self._side_by_side.get((number, always_taken))
+        if known is None:
+            bit, known = 1 << number, 0
+            for ways, others, sure in self._forks:
+                for way, other in zip(ways, sure if always_taken else others, strict=True):
+                    if way & bit:
+                        known |= other
+            self._side_by_side[number, always_taken] = known
+        return known
+
+    @cached_property
+    def _side_by_side(self) -> dict[tuple[int, bool], int]:
+        return {}
+
+    @cached_property
+    def _forks(self) -> list[tuple[list[int], list[int], list[int]]]:
+        """For each inclusive router what lies behind each arc, behind all others, behind others without a guard."""
+        found = []
+        for number, step in enumerate(self.steps):
+            if step.router is not None and step.router.mode == "inclusive" and len(self.arcs[number]) > 1:
+                ways = [self.behind[following] for following in self.arcs[number]]
+                sure = [way if always(arc.when) else 0 for way, arc in zip(ways, self.open[number], strict=True)]
+                found.append((ways, all_others(ways), all_others(sure)))
+        return found
+
+
+def open_arcs(router: RouterSyntax) -> list[ArcSyntax]:
+    """The arcs that can be taken: not those whose guard never holds, nor those behind one that is always taken."""
+    found: list[ArcSyntax] = []
+    for number, arc in enumerate(router.arcs):
+        if never(arc.when):
+            continue
+        found.append(arc)
+        if router.mode == "exclusive" and always(arc.when):
+            if arc.when is None:  # after a failure the arcs with a guard are asked
+                rest = router.arcs[number + 1 :]
+                found += [other for other in rest if other.when is not None and not never(other.when)]
+            break
+    return found
+
+
+def all_others(bits: Sequence[int]) -> list[int]:
+    """For each of some sets of bits all the others joined."""
+    found = [0] * len(bits)
+    seen = 0
+    for number, each in enumerate(bits):
+        found[number] = seen
+        seen |= each
+    seen = 0
+    for number in reversed(range(len(bits))):
+        found[number] |= seen
+        seen |= bits[number]
+    return found
+
+
+def gathered(arcs: Sequence[Sequence[int]], own: Sequence[int]) -> list[int]:
+    """For each node its own bits and those of every node that can be reached from it."""
+    bits = list(own)
+    for group in components(arcs, range(len(arcs))):
+        joined = 0
+        for number in group:
+            joined |= own[number]
+            for following in arcs[number]:
+                joined |= bits[following]
+        for number in group:
+            bits[number] = joined
+    return bits
+
+
+def components(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> Iterator[list[int]]:
+    """Groups of nodes that all lead to each other (most are single nodes), each after the groups it leads to."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    for root in roots:
+        work = [(root, 0)] if root not in order else []
+        while work:
+            node, place = work.pop()
+            if place == 0:
+                order[node] = low[node] = len(order)
+                stack.append(node)
+                on_stack.add(node)
+            following = arcs[node]
+            while place < len(following):
+                other = following[place]
+                place += 1
+                if other not in order:
+                    work += [(node, place), (other, 0)]
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], low[other])
+            else:
+                if low[node] == order[node]:
+                    group = [stack.pop()]
+                    while group[-1] != node:
+                        group.append(stack.pop())
+                    on_stack.difference_update(group)
+                    yield group
+                if work:
+                    parent = work[-1][0]
+                    low[parent] = min(low[parent], low[node])

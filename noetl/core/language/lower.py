@@ -1,0 +1,494 @@
+"""Syntax to the IR: shorthand expanded, specs layered, every value with a path back to its line.
+
+Lowering happens only when a document has no errors, so it takes the tree at its word. Paths are those of
+the normal form, whatever shorthand was written: `workflow/2/tool/0/input/url` is the url of a step's first
+task, also when the author wrote it beside `kind` of a single mapping.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from noetl.core.language.flow.result_reads import exports_of, reads_of
+from noetl.core.language.source.node_reader import has_template
+from noetl.core.language.source.nodes import Mapping as MappingNode
+from noetl.core.language.source.nodes import Node, Scalar, Sequence, data_of
+from noetl.core.language.syntax.constructs import expand
+from noetl.core.language.syntax.tree import (
+    AdmitSyntax,
+    BlockSyntax,
+    BodySyntax,
+    DocumentSyntax,
+    ExecutorSyntax,
+    LoopSyntax,
+    OutputSyntax,
+    RouterSyntax,
+    RuleSyntax,
+    SetSyntax,
+    StepSyntax,
+    TaskSyntax,
+)
+from noetl.core.model.merge import deep_merge
+from noetl.core.model.playbook import (
+    DEFAULT_ATTEMPTS,
+    DEFAULT_MAX_DELAY,
+    DEFAULT_MAX_IDLE_TASK_RUNS,
+    DEFAULT_MAX_TASK_RUNS,
+    Admission,
+    AdmitRule,
+    Arc,
+    Assignment,
+    Block,
+    Directive,
+    Executor,
+    KeychainEntry,
+    Limits,
+    Loop,
+    OutputPolicy,
+    Place,
+    Playbook,
+    Router,
+    Rule,
+    Step,
+    Synthesis,
+    Task,
+)
+from noetl.core.model.tool import ToolSpec
+
+# Keys of a spec that say something about the node itself and are no defaults for its tasks.
+_NOT_DEFAULTS = {
+    "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
+    "step": frozenset({"policy", "pool", "max_task_runs"}),
+    "loop": frozenset({"policy", "mode", "max_in_flight", "until"}),
+    "task": frozenset({"policy", "effect", "retry", "max_task_runs"}),
+}
+
+
+class _Layer:
+    """One level of spec: its defaults for tasks, and the places of those that may fail at run time."""
+
+    __slots__ = ("data", "places")
+
+    def __init__(self, data: dict[str, Any], places: dict[str, Place]) -> None:
+        self.data = data
+        self.places = places
+
+
+class Lowering:
+    """Turns one document's tree into the IR."""
+
+    def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
+        self.specs = specs
+        self.places: dict[str, Place] = {}
+        self.kinds = frozenset(specs)
+
+    # --- the document ---
+
+    def playbook(self, document: DocumentSyntax, *, file: str, digest: str) -> Playbook:
+        """The whole playbook."""
+        outer = self.executor_layers(document.executor)
+        steps = tuple(self.step(step, outer) for step in document.steps)
+        blocks = {block.name: self.block(block, outer) for block in document.blocks}
+        executor = document.executor
+        return_step = executor.return_step.text if executor and executor.return_step else None
+        exports, reads = exports_of(steps, blocks), reads_of(steps, blocks)
+        steps = tuple(_with(step, exports[step.name], reads[step.name]) for step in steps)
+        return Playbook(
+            name=document.name,
+            path=document.catalogue_path,
+            entry=entry_of(document),
+            steps=steps,
+            version=document.version,
+            description=document.description,
+            surface=document.surface,
+            return_step=return_step,
+            workload=self.mapping(document.workload, "workload"),
+            keychain=tuple(
+                KeychainEntry(
+                    name=entry.name,
+                    kind=entry.kind,
+                    fields={key: self.value(node, f"{entry.path}/{key}") for key, node in entry.fields.items()},
+                    path=self.at(entry.path, entry.node),
+                )
+                for entry in document.keychain
+            ),
+            executor=self.executor(executor),
+            blocks=blocks,
+            places=self.places,
+            file=file,
+            digest=digest,
+            metadata=data_of(document.metadata) if document.metadata else {},
+        )
+
+    def synthesized(self, document: DocumentSyntax, playbook: Playbook) -> tuple[Step, ...]:
+        """Steps made at run time, with the running playbook's defaults around them."""
+        outer = tuple(_Layer(layer, {}) for layer in _executor_data(playbook.executor.spec))
+        steps = tuple(self.step(step, outer) for step in document.steps)
+        everything = (*playbook.steps, *steps)
+        exports, reads = exports_of(everything, playbook.blocks), reads_of(everything, playbook.blocks)
+        return tuple(_with(step, exports[step.name], reads[step.name]) for step in steps)
+
+    def executor(self, executor: ExecutorSyntax | None) -> Executor:
+        """`executor`."""
+        if executor is None:
+            return Executor()
+        return Executor(
+            profile=cast(Any, executor.profile),
+            version=executor.version,
+            spec=self.mapping(executor.spec, "executor/spec"),
+            limits=Limits(**executor.limits),
+            extensions=executor.extensions,
+        )
+
+    def executor_layers(self, executor: ExecutorSyntax | None) -> tuple[_Layer, ...]:
+        """Defaults of the whole playbook: `policy.defaults` under the executor's own spec."""
+        if executor is None:
+            return ()
+        layers = []
+        if executor.defaults is not None:
+            layer = self.layer(executor.defaults, "executor", "executor/spec/policy/defaults")
+            _timeouts_named(layer.data)
+            layers.append(layer)
+        if executor.spec is not None:
+            layers.append(self.layer(executor.spec, "executor", "executor/spec"))
+        return tuple(layers)
+
+    # --- steps and blocks ---
+
+    def step(self, step: StepSyntax, outer: tuple[_Layer, ...]) -> Step:
+        """One step; what other steps read of it is added once all are known."""
+        layers = self.body_layers(step, outer)
+        synthesis = step.synthesis
+        tasks = self.tasks(step, layers)
+        return Step(
+            name=step.name,
+            description=step.description,
+            admission=self.admission(step.admit),
+            input=self.mapping(step.input, f"{step.path}/input"),
+            loop=self.loop(step.loop),
+            tasks=tasks,
+            assignments=self.assignments(step.sets),
+            router=self.router(step.router),
+            failure=cast(Any, step.failure),
+            timeout_s=self.value(step.timeout_s, f"{step.path}/spec/policy/lifecycle/timeout_s"),
+            deadline_s=self.value(step.deadline_s, f"{step.path}/spec/policy/lifecycle/deadline_s"),
+            max_task_runs=self.max_task_runs(step, layers, tasks),
+            synthesize=None
+            if synthesis is None
+            else Synthesis(
+                source=self.value(synthesis.source, synthesis.path),
+                max_steps=synthesis.max_steps,
+                kinds=synthesis.kinds,
+                path=self.at(synthesis.path, synthesis.node),
+            ),
+            output=self.output(step.output),
+            spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
+            pool=step.pool,
+            path=self.at(step.path, step.node),
+        )
+
+    def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
+        """One block of the workbook."""
+        layers = self.body_layers(block, outer)
+        tasks = self.tasks(block, layers)
+        return Block(
+            name=block.name,
+            input=self.mapping(block.input, f"{block.path}/input"),
+            loop=self.loop(block.loop),
+            tasks=tasks,
+            assignments=self.assignments(block.sets),
+            failure=cast(Any, block.failure),
+            max_task_runs=self.max_task_runs(block, layers, tasks),
+            path=self.at(block.path, block.node),
+        )
+
+    def body_layers(self, body: BodySyntax, outer: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
+        """The specs around a body's tasks, outermost first."""
+        layers = list(outer)
+        if body.spec is not None:
+            layers.append(self.layer(body.spec, "step", body.spec_path))
+        levels = body.loop.levels() if body.loop else ()
+        layers += [self.layer(level.spec, "loop", level.spec_path) for level in levels if level.spec is not None]
+        return tuple(layers)
+
+    def max_task_runs(self, body: BodySyntax, layers: tuple[_Layer, ...], tasks: tuple[Task, ...]) -> int:
+        """The bound of one pipeline run: the body's own, else the nearest default around it."""
+        if body.max_task_runs is not None:
+            return body.max_task_runs
+        own = [task.spec.get("max_task_runs") for task in body.tasks() if task.spec is not None]
+        stated = [node.value for node in own if isinstance(node, Scalar)]
+        if stated:
+            return int(max(stated))
+        for layer in reversed(layers):
+            if isinstance(layer.data.get("max_task_runs"), int):
+                return int(layer.data["max_task_runs"])
+        return DEFAULT_MAX_IDLE_TASK_RUNS if _only_jumps(tasks) else DEFAULT_MAX_TASK_RUNS
+
+    def admission(self, admit: AdmitSyntax | None) -> Admission:
+        """The gate before a step."""
+        if admit is None:
+            return Admission()
+        rules = tuple(
+            AdmitRule(
+                when=None if rule.is_else else self.value(rule.when, f"{rule.path}/when"),
+                allow=self.value(rule.allow, f"{rule.path}/then/allow"),
+                path=self.at(rule.path, rule.node),
+            )
+            for rule in admit.rules
+        )
+        return Admission(rules=rules, on_deny=cast(Any, admit.on_deny), join=cast(Any, admit.join), once=admit.once)
+
+    def loop(self, loop: LoopSyntax | None) -> Loop | None:
+        """A loop and the loops inside it."""
+        if loop is None:
+            return None
+        reduce = {key.removeprefix("ctx."): name for key, name in data_of(loop.reduce).items()} if loop.reduce else {}
+        return Loop(
+            collection=self.value(loop.collection, f"{loop.path}/in"),
+            iterator=loop.iterator or "item",
+            mode=cast(Any, loop.mode),
+            max_in_flight=self.value(loop.max_in_flight, f"{loop.path}/spec/max_in_flight"),
+            until=self.value(loop.until, f"{loop.path}/spec/until"),
+            exec=cast(Any, loop.exec or "distributed"),
+            reduce=reduce,
+            inner=self.loop(loop.inner),
+            path=self.at(loop.path, loop.node),
+        )
+
+    def router(self, router: RouterSyntax | None) -> Router:
+        """The arcs of a step."""
+        if router is None:
+            return Router()
+        arcs = tuple(
+            Arc(
+                target=arc.target or "",
+                when=None if arc.when is None else self.guard(arc.when, f"{arc.path}/when"),
+                assignments=self.assignments(arc.sets),
+                path=self.at(arc.path, arc.node),
+            )
+            for arc in router.arcs
+        )
+        return Router(arcs=arcs, mode=cast(Any, router.mode))
+
+    # --- tasks ---
+
+    def tasks(self, body: BodySyntax, layers: tuple[_Layer, ...]) -> tuple[Task, ...]:
+        """The pipeline, with choose, while and until compiled into tasks."""
+        tasks = expand(body.items, lambda task: self.task(task, layers), self.guard)
+        for construct in body.constructs():
+            self.at(construct.path, construct.node)  # generated tasks lead back to the construct that made them
+        return tasks
+
+    def task(self, task: TaskSyntax, layers: tuple[_Layer, ...]) -> Task:
+        """One task with its effective spec."""
+        kind = task.kind or ""
+        input = {
+            name: parameter.value.value
+            if parameter.raw and isinstance(parameter.value, Scalar)
+            else self.value(parameter.value, parameter.path)
+            for name, parameter in task.parameters.items()
+        }
+        for parameter in task.parameters.values():
+            self.at(parameter.path, parameter.value)
+        spec = self.effective_spec(task, kind, layers)
+        effect = spec.pop("effect", "at_least_once")
+        policy = task.policy
+        return Task(
+            name=task.name,
+            kind=kind,
+            input=input,
+            assignments=self.assignments(task.sets),
+            rules=None if policy is None else tuple(self.rule(rule) for rule in policy.rules),
+            spec=spec,
+            raw=tuple(name for name, parameter in task.parameters.items() if parameter.raw),
+            effect=effect if effect in ("at_least_once", "at_most_once") else "at_least_once",
+            output=self.output(task.output, spec),
+            path=self.at(task.path, task.node),
+        )
+
+    def effective_spec(self, task: TaskSyntax, kind: str, layers: tuple[_Layer, ...]) -> dict[str, Any]:
+        """Kind defaults, executor, step, loop and task laid over each other."""
+        path = f"{task.path}/spec"
+        spec: dict[str, Any] = dict(task.tool.defaults) if task.tool else {}
+        own = [self.layer(task.spec, "task", path)] if task.spec is not None else []
+        for layer in (*layers, *own):
+            general = {key: value for key, value in layer.data.items() if key not in self.kinds}
+            special = layer.data.get(kind)
+            spec = _laid_over(spec, general)
+            if isinstance(special, dict):
+                spec = _laid_over(spec, special)
+            for key, place in layer.places.items():
+                if key not in self.kinds:
+                    self.places[f"{path}/{key}"] = place
+        if task.spec is not None and "effect" in task.spec.entries:
+            spec["effect"] = data_of(task.spec.get("effect"))
+        if task.timeout is not None and (task.spec is None or "timeout" not in task.spec.entries):
+            spec = _laid_over(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
+        if task.retry is not None:
+            spec["retry"] = self.retry(task.retry, f"{path}/retry")
+        return spec
+
+    def retry(self, node: Node, path: str) -> dict[str, Any]:
+        """A tool's own retry in its canonical spelling."""
+        if isinstance(node, Scalar):
+            return {"attempts": node.value}
+        found = self.mapping(node, path)
+        for old, new in (("max_attempts", "attempts"), ("initial_delay", "delay"), ("backoff_seconds", "delay")):
+            if old in found:
+                found.setdefault(new, found.pop(old))
+        if found.get("backoff") == "fixed":
+            found["backoff"] = "none"
+        return found
+
+    def rule(self, rule: RuleSyntax) -> Rule:
+        """One rule of a task's policy."""
+        fields, path = rule.fields, rule.then_path
+        to = fields.get("to")
+        backoff = data_of(fields["backoff"]) if "backoff" in fields else "none"
+        then = Directive(
+            do=cast(Any, rule.do),
+            attempts=self.value(fields["attempts"], f"{path}/attempts") if "attempts" in fields else DEFAULT_ATTEMPTS,
+            backoff=cast(Any, "none" if backoff == "fixed" else backoff),
+            delay=self.value(fields["delay"], f"{path}/delay") if "delay" in fields else 0,
+            max_delay=self.value(fields["max_delay"], f"{path}/max_delay")
+            if "max_delay" in fields
+            else DEFAULT_MAX_DELAY,
+            to=to.text if isinstance(to, Scalar) else None,
+            assignments=self.assignments(rule.sets),
+        )
+        when = None if rule.is_else else self.value(rule.when, f"{rule.path}/when")
+        return Rule(when=when, then=then, path=self.at(rule.path, rule.node))
+
+    def assignments(self, sets: Iterable[SetSyntax]) -> tuple[Assignment, ...]:
+        """The assignments of a `set` block, in order."""
+        return tuple(
+            Assignment(
+                scope=cast(Any, entry.scope),
+                keys=entry.keys,
+                value=self.value(entry.value, entry.path),
+                path=self.at(entry.path, entry.key),
+            )
+            for entry in sets
+        )
+
+    def output(self, output: OutputSyntax | None, spec: dict[str, Any] | None = None) -> OutputPolicy:
+        """Where a result goes: said here, or by the spec around it (`spec.result.store`)."""
+        result = (spec or {}).get("result")
+        store = result.get("store") if isinstance(result, dict) else None
+        if output is None:
+            return OutputPolicy(store=store) if isinstance(store, dict) and store else OutputPolicy()
+        own = self.mapping(output.store, f"{output.path}/store")
+        select = tuple(_select_path(node.text) for node in output.select)
+        return OutputPolicy(store=own or (store if isinstance(store, dict) else {}), select=select)
+
+    # --- values and places ---
+
+    def layer(self, node: MappingNode, level: str, path: str) -> _Layer:
+        """What a spec gives to the tasks below it."""
+        left_out = _NOT_DEFAULTS[level]
+        data: dict[str, Any] = {}
+        places: dict[str, Place] = {}
+        for key, (_, value) in node.entries.items():
+            if key in left_out:
+                continue
+            data[key] = self.value(value, f"{path}/{key}")
+            if _may_fail(value):
+                places[key] = Place(value.line, value.column)
+        return _Layer(data, places)
+
+    def at(self, path: str, node: Node) -> str:
+        """Remember where a path stands in the author's text."""
+        self.places[path] = Place(node.line, node.column)
+        return path
+
+    def mapping(self, node: Node | None, path: str) -> dict[str, Any]:
+        """A mapping's data; an absent one is empty."""
+        if not isinstance(node, MappingNode):
+            return {}
+        return cast(dict[str, Any], self.value(node, path))
+
+    def value(self, node: Node | None, path: str) -> Any:
+        """A node's data; containers and templates keep their places, for errors at run time."""
+        if isinstance(node, Scalar):
+            value = node.value
+            if isinstance(value, str) and has_template(value):
+                self.places[path] = Place(node.line, node.column)
+            return value
+        if isinstance(node, MappingNode):
+            self.places[path] = Place(node.line, node.column)
+            return {key: self.value(value, f"{path}/{key}") for key, (_, value) in node.entries.items()}
+        if isinstance(node, Sequence):
+            self.places[path] = Place(node.line, node.column)
+            return [self.value(item, f"{path}/{number}") for number, item in enumerate(node.items)]
+        return None
+
+    def guard(self, node: Node | None, path: str) -> Any:
+        """A guard's value, with event names of earlier days renamed."""
+        value = self.value(node, path)
+        if isinstance(value, str) and "call.done" in value:
+            return _CALL_DONE.sub(r"\1step.done\1", value)
+        return value
+
+
+_CALL_DONE = re.compile(r"""(['"])call\.done\1""")
+
+
+def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The layers of an executor's spec that is data already."""
+    policy = spec.get("policy")
+    defaults = policy.get("defaults") if isinstance(policy, dict) else None
+    own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
+    if not isinstance(defaults, dict):
+        return [own]
+    return [_timeouts_named({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
+
+
+def _timeouts_named(defaults: dict[str, Any]) -> dict[str, Any]:
+    """`defaults.timeouts` is the default of `timeout`."""
+    if "timeouts" in defaults:
+        defaults.setdefault("timeout", defaults.pop("timeouts"))
+    return defaults
+
+
+def _laid_over(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
+    """Deep merge, in which a bare number of seconds is the `total` of a timeout that names its parts."""
+    timeout = outer.get("timeout")
+    if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
+        outer = {**outer, "timeout": {"total": timeout}}
+    return deep_merge(outer, inner)
+
+
+def _only_jumps(tasks: Iterable[Task]) -> bool:
+    """Whether a pipeline jumps without ever asking and does nothing besides: what goes round here never stops."""
+    rules = [rule for task in tasks for rule in task.rules or ()]
+    deeds = {rule.then.do for rule in rules}
+    asks = any(rule.when is not None for rule in rules)
+    return "jump" in deeds and "retry" not in deeds and not asks and all(task.kind == "noop" for task in tasks)
+
+
+def _may_fail(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, str) and has_template(node.value)
+    return True
+
+
+def _select_path(text: str) -> str:
+    """A selected field as a path below the payload: `output.data.x` and `data.x` are `x`."""
+    return text.removeprefix("output.").removeprefix("data.")
+
+
+def entry_of(document: DocumentSyntax) -> str:
+    """The step to begin with: the executor's wish, else `start`, else the first."""
+    executor = document.executor
+    if executor is not None and executor.entry_step is not None:
+        return executor.entry_step.text
+    names = [step.name for step in document.steps]
+    return "start" if "start" in names or not names else names[0]
+
+
+def _with(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:
+    return replace(step, exports=exports, reads=reads)

@@ -1,0 +1,91 @@
+"""The grammar as a page of the reference, written from the tables the reader uses."""
+
+from __future__ import annotations
+
+from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS, REDUCERS, SHAPES, Key, Shape
+
+_TYPES = {
+    "any": "any data",
+    "text": "text",
+    "name": "a name",
+    "template": "a template, true or false",
+    "boolean": "true or false",
+    "count": "a whole number",
+    "number": "a number",
+    "mapping": "a mapping",
+    "list": "a list",
+    "texts": "a list of texts",
+    "tasks": "tasks: a list, or one",
+    "set": "assignments",
+    "blocks": "blocks by name",
+    "else": "`{then: ...}`",
+}
+
+
+def grammar_page() -> str:
+    """docs/reference/grammar.md."""
+    parts = [
+        "# The grammar",
+        "",
+        "Every mapping of a playbook and its keys, as the validator, `noetl schema` and completion know them. What",
+        "they mean when a playbook runs: [the language](language.md).",
+        "",
+    ]
+    for shape in SHAPES.values():
+        parts += _section(shape)
+    parts += _keychain()
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _section(shape: Shape) -> list[str]:
+    lines = [f"## {shape.title}", "", shape.doc, "", "| key | takes | |", "|---|---|---|"]
+    for key, known in shape.keys.items():
+        if known.state == "canonical":
+            lines.append(f"| `{key}`{' (required)' if known.required else ''} | {takes(known)} | {known.doc} |")
+    older = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
+    reserved = [f"`{key}`" for key, known in shape.keys.items() if known.state == "reserved"]
+    if shape.open:
+        lines += ["", "Other keys may stand here too."]
+    if older:
+        lines += ["", "Also read: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in older) + "."]
+    if reserved:
+        lines += ["", f"Reserved, without effect: {', '.join(reserved)}."]
+    return [*lines, ""]
+
+
+def takes(known: Key) -> str:
+    """What stands behind a key, in words."""
+    if known.type == "shape":
+        return _link(known.shape)
+    if known.type == "shapes" or (known.type == "list" and known.shape):
+        return f"a list of {_link(known.shape)}"
+    if known.choices:
+        return ", ".join(f"`{choice}`" for choice in known.choices)
+    if known.type == "any" and known.shape:
+        return _link(known.shape)
+    words = _TYPES[known.type]
+    if known.least is not None and known.least > 0:
+        words += f" from {known.least:g} on"
+    if known.type in ("count", "number") and known.templated:
+        words += ", or a template"
+    return words
+
+
+def _link(shape: str) -> str:
+    title = SHAPES[shape].title
+    return f"[{title.lower()}](#{title.lower().replace(' ', '-')})"
+
+
+def _keychain() -> list[str]:
+    lines = ["## Kinds of keychain entries", "", "| kind | fields |", "|---|---|"]
+    for kind, keys in KEYCHAIN_KINDS.items():
+        fields = [
+            f"`{key}`{' (required)' if known.required else ''}: {known.doc}"
+            for key, known in keys.items()
+            if known.state == "canonical"
+        ]
+        lines.append(f"| `{kind}` | {'<br>'.join(fields)} |")
+    aliases = ", ".join(f"`{alias}` is `{kind}`" for alias, kind in KEYCHAIN_ALIASES.items())
+    lines += ["", f"Kinds that end in `_credential` are `credential`; {aliases}.", ""]
+    lines += ["## Reducers", "", ", ".join(f"`{name}`" for name in REDUCERS) + ".", ""]
+    return lines

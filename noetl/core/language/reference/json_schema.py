@@ -1,0 +1,204 @@
+"""The JSON Schema of a playbook, written from the grammar and the tool specs.
+
+Editors that speak JSON Schema (yaml-language-server among them) complete and check with it. It says what can be
+said in a schema; what only the validator knows (names, places, templates) it leaves out, so that nothing
+correct is marked wrong. Words of v10 and other accepted spellings are in it as deprecated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS, SCOPES, SHAPES, Key, Shape
+from noetl.core.model.tool import PLUGIN_KINDS, Field, ToolSpec
+
+DRAFT = "http://json-schema.org/draft-07/schema#"
+NAME = "^[A-Za-z_][A-Za-z0-9_-]*$"
+TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}
+
+Schema = dict[str, Any]
+
+
+def json_schema(specs: Mapping[str, ToolSpec]) -> Schema:
+    """The schema of a whole playbook, with the parameters of every known tool kind."""
+    kinds = {spec.kind: spec for spec in specs.values()}
+    definitions = {name: _shape(shape) for name, shape in SHAPES.items() if name != "playbook"}
+    definitions["task"] = _task(kinds)
+    definitions["keychain"] = _keychain()
+    definitions["item"] = {"anyOf": [_ref("task"), _ref("choose"), _ref("while"), _ref("until"), _labelled()]}
+    definitions["tasks"] = {"anyOf": [_ref("task"), {"type": "array", "items": _ref("item")}]}
+    definitions["set"] = _set()
+    definitions["blocks"] = _blocks()
+    return {
+        "$schema": DRAFT,
+        "$id": "https://noetl.io/schema/playbook.json",
+        "title": "NoETL playbook",
+        **_shape(SHAPES["playbook"]),
+        "definitions": definitions,
+    }
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _shape(shape: Shape) -> Schema:
+    made: Schema = {
+        "type": "object",
+        "description": shape.doc,
+        "properties": {key: _described(known, _value(known, shape.name)) for key, known in shape.keys.items()},
+        "additionalProperties": shape.open,
+    }
+    required = [key for key, known in shape.keys.items() if known.required]
+    if required:
+        made["required"] = required
+    return made
+
+
+def _described(known: Key, value: Schema) -> Schema:
+    doc = known.doc
+    if known.state in ("v10", "accepted"):
+        doc = f"Older word; write `{known.instead}`."
+    elif known.state == "reserved":
+        doc = "Reserved: read, kept and ignored."
+    if not doc and known.state == "canonical":
+        return value
+    # Draft 7 looks at nothing beside `$ref`, so the words stand around it.
+    described: Schema = {"allOf": [value], "description": doc} if "$ref" in value else {**value, "description": doc}
+    if known.state != "canonical":
+        described["deprecated"] = True
+        described["deprecationMessage"] = doc
+    return described
+
+
+def _value(known: Key, owner: str) -> Schema:
+    kind = known.type
+    if kind == "shape":
+        return _ref(known.shape)
+    if kind == "shapes" or (kind == "list" and known.shape):
+        return {"type": "array", "items": _ref(known.shape)}
+    if kind in ("tasks", "set", "blocks"):
+        return _ref(kind)
+    if kind == "else":
+        then = SHAPES[owner].keys["then"]
+        return {"anyOf": [{"type": "object", "properties": {"then": _value(then, owner)}}, {"type": ["null", "array"]}]}
+    if known.choices and kind == "text":
+        return {"enum": list(known.choices)}
+    simple: dict[str, Schema] = {
+        "any": {"$ref": f"#/definitions/{known.shape}"} if known.shape and known.shape != "task.policy" else {},
+        "text": {"type": ["string", "number", "boolean"]},
+        "name": {"type": "string", "pattern": NAME},
+        "template": {"type": ["string", "boolean", "number"]},
+        "boolean": {"type": "boolean"},
+        "mapping": {"type": ["object", "null"]},
+        "list": {"type": "array"},
+        "texts": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number", "boolean"]}}]},
+    }
+    if kind in simple:
+        if known.shape == "task.policy":
+            return _ref("task.policy")
+        if known.shape == "retry":
+            return {"anyOf": [_ref("retry"), {"type": "integer"}]}
+        return simple[kind]
+    number: Schema = {"type": "integer" if kind == "count" else "number"}
+    if known.least is not None:
+        number["minimum"] = known.least
+    return {"anyOf": [number, TEMPLATE]} if known.templated else number
+
+
+def _set() -> Schema:
+    scopes = "|".join(SCOPES)
+    return {
+        "type": "object",
+        "description": "Assignments: `ctx.name: value`.",
+        "patternProperties": {rf"^({scopes})\..+": {}},
+        "properties": {scope: {"type": "object"} for scope in SCOPES},
+    }
+
+
+def _blocks() -> Schema:
+    block = {"anyOf": [_ref("block"), _ref("task")]}
+    return {"anyOf": [{"type": ["object", "null"], "additionalProperties": block}, {"type": "array", "items": block}]}
+
+
+def _labelled() -> Schema:
+    """v10's one-key labelled task."""
+    return {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "not": {"anyOf": [{"required": [word]} for word in ("kind", "name", "choose", "while", "until")]},
+        "additionalProperties": _ref("task"),
+        "deprecated": True,
+    }
+
+
+# --- tool kinds ---------------------------------------------------------------------------------
+
+
+def _task(kinds: Mapping[str, ToolSpec]) -> Schema:
+    made = _shape(SHAPES["task"])
+    names = sorted({*kinds, *(alias for spec in kinds.values() for alias in spec.aliases), *PLUGIN_KINDS})
+    made["properties"]["kind"] = {
+        "description": SHAPES["task"].keys["kind"].doc,
+        "anyOf": [{"enum": names}, {"type": "string"}],
+    }
+    made["allOf"] = [_kind(spec) for _, spec in sorted(kinds.items())]
+    return made
+
+
+def _kind(spec: ToolSpec) -> Schema:
+    """What a task of this kind may say beside `kind`, under `input` and under `spec`."""
+    fields = {name: _parameter(field) for name, field in spec.fields.items()}
+    for name, field in spec.fields.items():
+        for alias in field.aliases:
+            if alias not in SHAPES["task"].keys:
+                fields[alias] = {**_parameter(field), "description": f"Older word; write `{name}`.", "deprecated": True}
+    beside = {name: schema for name, schema in fields.items() if name not in SHAPES["task"].keys}
+    then: Schema = {"properties": {**beside, "input": {"properties": fields}}}
+    if spec.spec_keys:
+        then["properties"]["spec"] = {"properties": {key: {"description": doc} for key, doc in spec.spec_keys.items()}}
+    return {"if": {"properties": {"kind": {"enum": [spec.kind, *spec.aliases]}}, "required": ["kind"]}, "then": then}
+
+
+def _parameter(field: Field) -> Schema:
+    types: dict[str, Any] = {
+        "string": ["string", "number", "boolean", "null"],
+        "code": ["string", "null"],
+        "number": "number",
+        "integer": "integer",
+        "boolean": "boolean",
+        "mapping": ["object", "null"],
+        "list": ["array", "null"],
+    }
+    made: Schema = {}
+    if field.type in types:
+        made["type"] = types[field.type]
+        if field.type not in ("string", "code"):
+            made = {"anyOf": [made, TEMPLATE]}
+    if field.choices:
+        made = {"anyOf": [{"enum": list(field.choices)}, {"type": "string"}]}
+    if field.doc:
+        made["description"] = field.doc
+    return made
+
+
+# --- keychain -----------------------------------------------------------------------------------
+
+
+def _keychain() -> Schema:
+    made = _shape(SHAPES["keychain"])
+    names = [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES]
+    made["properties"]["kind"] = {
+        "description": SHAPES["keychain"].keys["kind"].doc,
+        "anyOf": [{"enum": names}, {"type": "string", "pattern": "_credential$"}],
+    }
+    made["allOf"] = [
+        {
+            "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+            "then": {"properties": {key: _described(known, _value(known, "keychain")) for key, known in keys.items()}},
+        }
+        for kind, keys in KEYCHAIN_KINDS.items()
+    ]
+    return made

@@ -1,0 +1,1 @@
+"""Rewriting playbook text in place: formatting and migration between dialects."""

@@ -1,0 +1,309 @@
+"""`noetl fmt`: one canonical layout, the same meaning.
+
+Only what must change changes: line ends, white space at the end of lines, the final newline, indentation by two,
+flat `set` targets, `name:` tasks, `else` with its own `then`. Comments, blank lines, quotes, flow and block style
+and the order of keys stay. Each sort of change is kept only when the text means the same afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from collections.abc import Mapping as Table
+from typing import Any
+
+import msgspec
+
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.rewrite.text_edits import Editor, entries_in_place, flatten_scope, name_task
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
+from noetl.core.language.source.yaml_source import read_source
+from noetl.core.language.syntax.grammar import SCOPES
+from noetl.core.language.syntax.tasks import is_labelled
+from noetl.core.language.syntax.tree import DocumentSyntax
+from noetl.core.model.tool import ToolSpec
+
+
+def format_text(text: str, specs: Table[str, ToolSpec]) -> str:
+    """The text in its canonical layout; a text that is no YAML comes back as it is."""
+    source = read_source(text)
+    if source.root is None or any(problem.code != "yaml-number" for problem in source.problems):
+        return text
+    text = source.text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    for change in (_labels, _sets, _elses):
+        text = _kept(text, _changed(text, specs, change), lambda one: _model(one, specs))
+    text = _kept(text, _reindented(text), _data)
+    return _kept(text, _trimmed(text), _data)
+
+
+def _kept(before: str, after: str, meaning: Callable[[str], Any]) -> str:
+    return after if after != before and meaning(after) == meaning(before) else before
+
+
+def _data(text: str) -> Any:
+    source = read_source(text)
+    return None if source.root is None or source.problems else repr(data_of(source.root))
+
+
+def _model(text: str, specs: Table[str, ToolSpec]) -> Any:
+    compiled = compile_playbook(text, file="", specs=specs)
+    if compiled.playbook is None:
+        return [(one.code, one.message) for one in compiled.diagnostics if one.severity == "error"]
+    return msgspec.json.encode(msgspec.structs.replace(compiled.playbook, places={}, digest="", surface="canonical"))
+
+
+def _changed(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, DocumentSyntax], None]) -> str:
+    document = compile_playbook(text, file="", specs=specs).document
+    if document is None:
+        return text
+    editor = Editor(text)
+    change(editor, document)
+    return editor.apply()
+
+
+# ── spellings ───────────────────────────────────────────────────────────────────────────────
+
+
+def _labels(editor: Editor, document: DocumentSyntax) -> None:
+    for item in labelled_items(document.node):
+        name_task(editor, item)
+
+
+def labelled_items(root: Node) -> list[Mapping]:
+    """Tasks under their labels, wherever a task list stands."""
+    found: list[Mapping] = []
+
+    def tasks(node: Node | None) -> None:
+        if isinstance(node, Mapping):
+            item(node, single=True)
+        elif isinstance(node, Sequence):
+            for each in node.items:
+                if isinstance(each, Mapping):
+                    item(each)
+
+    def item(node: Mapping, single: bool = False) -> None:
+        for word in ("while", "until"):
+            inner = node.get(word)
+            if isinstance(inner, Mapping) and "kind" not in node.entries:
+                tasks(inner.get("tool"))
+        chosen = node.get("choose")
+        if isinstance(chosen, Sequence) and "kind" not in node.entries:
+            for branch in chosen.items:
+                if isinstance(branch, Mapping):
+                    tasks(branch.get("then"))
+                    other = branch.get("else")
+                    if isinstance(other, Mapping):
+                        tasks(other.get("then"))
+            return
+        if is_labelled(node) and entries_in_place(node):
+            found.append(node)
+
+    if isinstance(root, Mapping):
+        workflow, workbook = root.get("workflow"), root.get("workbook")
+        bodies = [*workflow.items] if isinstance(workflow, Sequence) else []
+        if isinstance(workbook, Mapping):
+            bodies += [value for _, value in workbook.entries.values()]
+        elif isinstance(workbook, Sequence):
+            bodies += workbook.items
+        for body in bodies:
+            if isinstance(body, Mapping) and "tool" in body.entries:
+                tasks(body.get("tool"))
+    return found
+
+
+def _sets(editor: Editor, document: DocumentSyntax) -> None:
+    for node in _set_blocks(document.node):
+        if not entries_in_place(node):
+            continue
+        for text, (key, value) in node.entries.items():
+            if text in SCOPES:
+                flatten_scope(editor, key, text, value, node)
+
+
+def _set_blocks(root: Node) -> list[Mapping]:
+    """Every `set` block of steps, blocks, arcs, tasks and rules."""
+    found: list[Mapping] = []
+
+    def walk(node: Node, inside: str) -> None:
+        if isinstance(node, Mapping):
+            for text, (_, value) in node.entries.items():
+                if text == "set" and isinstance(value, Mapping) and inside not in _DATA:
+                    found.append(value)
+                elif text not in _DATA:
+                    walk(value, text)
+        elif isinstance(node, Sequence):
+            for each in node.items:
+                walk(each, inside)
+
+    if isinstance(root, Mapping):
+        for word in ("workflow", "workbook"):
+            node = root.get(word)
+            if node is not None:
+                walk(node, word)
+    return found
+
+
+# Blocks in which keys are the author's own.
+_DATA = frozenset({"input", "args", "payload", "params", "headers", "json", "body", "data", "form", "set", "workload"})
+
+
+def _elses(editor: Editor, document: DocumentSyntax) -> None:
+    for node in _else_rules(document.node):
+        _nest_else(editor, node)
+
+
+def _else_rules(root: Node) -> list[Mapping]:
+    found: list[Mapping] = []
+
+    def walk(node: Node) -> None:
+        if isinstance(node, Mapping):
+            for text, (_, value) in node.entries.items():
+                if text in ("rules", "choose") and isinstance(value, Sequence):
+                    found.extend(one for one in value.items if isinstance(one, Mapping) and "else" in one.entries)
+                if text not in _DATA:
+                    walk(value)
+        elif isinstance(node, Sequence):
+            for each in node.items:
+                walk(each)
+
+    if isinstance(root, Mapping):
+        for word in ("workflow", "workbook"):
+            node = root.get(word)
+            if node is not None:
+                walk(node)
+    return found
+
+
+def _nest_else(editor: Editor, rule: Mapping) -> None:
+    if not entries_in_place(rule):
+        return
+    key, inner = rule.entries["else"]
+    if list(rule.entries) == ["else", "then"] and isinstance(inner, Scalar):
+        then, value = rule.entries["then"]
+        if "#" in editor.text[key.end : then.start]:
+            return
+        if rule.flow:
+            editor.replace(key.end, then.start, ": {")
+            editor.replace(value.end, value.end, "}")
+        elif then.line > key.line:
+            indent = " " * (then.column - 1)
+            editor.replace(key.end, then.start, f":\n{indent}")
+            editor.shift(then.line - 1, editor.last_line(value, then.column), 2)
+            editor.edits[-1] = editor.edits[-1]._replace(text=f":\n{indent}  ")
+    elif (
+        list(rule.entries) == ["else"] and isinstance(inner, Mapping) and "then" not in inner.entries and inner.entries
+    ):
+        if inner.flow:
+            editor.replace(inner.start, inner.start, "{then: ")
+            editor.replace(inner.end, inner.end, "}")
+        elif inner.line > key.line:
+            start = editor.starts[inner.line - 1]
+            editor.replace(start, start, " " * (inner.column - 1) + "then:\n" + "  ")
+            last = editor.last_line(inner, inner.column - 1)
+            editor.shift(inner.line, last, 2)
+
+
+# ── layout ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _trimmed(text: str) -> str:
+    """No white space at the end of lines, one newline at the end of the file."""
+    root = read_source(text).root
+    kept = _literal_lines(Editor(text), root) if root is not None else set()
+    lines = [line if number in kept else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _literal_lines(editor: Editor, root: Node) -> set[int]:
+    """Lines inside scalars, where white space may be content."""
+    kept: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Scalar):
+            if node.end_line > node.line:
+                kept.update(range(node.line - (0 if node.style in ("|", ">") else 1), node.end_line))
+        elif isinstance(node, Mapping):
+            waiting += [value for _, value in node.entries.values()]
+        elif isinstance(node, Sequence):
+            waiting += node.items
+    return kept
+
+
+def _reindented(text: str) -> str:
+    """Every block mapping and list two columns right of what holds it."""
+    root = read_source(text).root
+    if root is None or "\t" in text[: text.find("\n") + 1]:
+        return text
+    editor = Editor(text)
+    begins: dict[int, tuple[int, int]] = {}  # line -> old and new column of what begins there
+    gaps: list[tuple[int, int]] = []
+    _Columns(editor, begins, gaps).walk(root, 0)
+    moves = {line: new - old for line, (old, new) in begins.items()}
+    follow = 0
+    for line in range(len(editor.starts)):
+        if line in moves:
+            follow = moves[line]
+            columns = follow
+        elif editor.line(line).lstrip(" ").startswith("#"):
+            columns = _like_the_next(editor, begins, line, follow)
+        else:
+            columns = follow
+        if columns:
+            editor.shift(line, line, columns)
+    for start, end in gaps:
+        editor.replace(start, end, " ")
+    return editor.apply()
+
+
+def _like_the_next(editor: Editor, begins: dict[int, tuple[int, int]], line: int, follow: int) -> int:
+    """How far a comment goes: with the line below if it stands like it, else with what is above."""
+    column = editor.indent(line)
+    for number in range(line + 1, min(line + 50, len(editor.starts))):
+        if number in begins:
+            old, new = begins[number]
+            return new - old if old == column else follow
+    return follow
+
+
+class _Columns:
+    """Finds the lines in which block entries begin, and where they should."""
+
+    def __init__(self, editor: Editor, begins: dict[int, tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+        self.editor = editor
+        self.begins = begins
+        self.gaps = gaps
+
+    def walk(self, root: Node, column: int) -> None:
+        waiting = [(root, column, 0)]
+        while waiting:
+            node, new, after = waiting.pop()
+            if node.start < after:
+                continue  # an alias: its lines are elsewhere
+            if isinstance(node, Mapping) and not node.flow:
+                for key, value in node.entries.values():
+                    if key.start >= node.start:
+                        self._begin(key.start, new)
+                        waiting.append((value, new + 2, key.start))
+            elif isinstance(node, Sequence) and not node.flow:
+                for item in node.items:
+                    dash = self._dash(item)
+                    if dash is not None:
+                        self._begin(dash, new)
+                        waiting.append((item, new + 2, dash))
+
+    def _begin(self, offset: int, new: int) -> None:
+        line = self.editor.line_at(offset)
+        start = self.editor.starts[line]
+        if not self.editor.text[start:offset].strip(" "):
+            self.begins[line] = (offset - start, new)
+
+    def _dash(self, item: Node) -> int | None:
+        """Where the dash of an item stands, when it is in the item's line."""
+        start = self.editor.starts[self.editor.line_at(item.start)]
+        before = re.search(r"-([ ]+)\Z", self.editor.text[start : item.start])
+        if before is None:
+            return None
+        if len(before.group(1)) > 1:
+            self.gaps.append((start + before.start(1), item.start))
+        return start + before.start()

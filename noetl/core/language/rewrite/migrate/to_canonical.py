@@ -1,0 +1,16 @@
+"""Whatever surface a text is written in: canonical words come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Table
+
+from noetl.core.language.rewrite.migrate import v10_to_canonical, v2025_11_to_canonical
+from noetl.core.language.rewrite.migrate.v10_to_canonical import Migration
+from noetl.core.model.tool import ToolSpec
+
+
+def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
+    """Rewrite a playbook that compiles (with the legacy extension); canonical text comes back as it is."""
+    older = v2025_11_to_canonical.migrate(text, specs)
+    made = v10_to_canonical.migrate(older.text, specs)
+    return Migration(made.text, (*older.notes, *made.notes))

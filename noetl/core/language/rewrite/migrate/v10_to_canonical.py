@@ -1,0 +1,348 @@
+"""v10 text to canonical text, in place: comments, blank lines and order stay.
+
+`args` becomes `input`, `outcome` becomes `output`, `set_ctx` and `set_iter` become `set`, a task under its label
+gets a `name`. An arc's `args`, which travel with the token, become a `set` on `ctx`, and the steps that read them
+take them through their `input`. What cannot be said exactly is marked with a comment and noted with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping as Table
+from typing import NamedTuple
+
+from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.diagnostics import Findings
+from noetl.core.language.flow import visibility as at
+from noetl.core.language.flow.template_analysis import Read
+from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.rewrite.format import labelled_items
+from noetl.core.language.rewrite.migrate.token_args import TokenArgs
+from noetl.core.language.rewrite.text_edits import Editor, dotted, entries_in_place, lines_inside, name_task
+from noetl.core.language.source.node_reader import Reader
+from noetl.core.language.source.nodes import Mapping, Node, Scalar
+from noetl.core.language.syntax.tree import DocumentSyntax, StepSyntax, TaskSyntax
+from noetl.core.model.tool import ToolSpec
+
+MARK = "noetl migrate:"
+
+# Where `args` is only what travels with the token: the step's own `input` is not made yet.
+BEFORE_INPUT = (at.ADMIT, at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT)
+
+
+class Note(NamedTuple):
+    """Something that was not translated exactly, at a line of the text it was found in."""
+
+    line: int
+    message: str
+
+
+class Migration(NamedTuple):
+    """The new text, and what an author should look at."""
+
+    text: str
+    notes: tuple[Note, ...]
+
+
+def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
+    """Rewrite a v10 playbook that compiles; canonical text comes back as it is."""
+    ends = "\r\n" if "\r\n" in text else "\n"
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    compiled = compile_playbook(plain, file="", specs=specs)
+    if compiled.document is None or compiled.playbook is None or compiled.document.surface != "v10":
+        return Migration(text, ())
+    work = _Work(plain, compiled.document, specs)
+    work.everything()
+    made = work.editor.apply()
+    notes = [*work.notes, *_leftovers(made, specs)]
+    return Migration(made.replace("\n", ends), tuple(sorted(notes)))
+
+
+def _leftovers(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
+    """What strict reading still finds in the new text."""
+    found = compile_playbook(text, file="", specs=specs, strict=True).diagnostics
+    return [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
+
+
+class _Work:
+    """One migration: the editor, and what was found while editing."""
+
+    def __init__(self, text: str, document: DocumentSyntax, specs: Table[str, ToolSpec]) -> None:
+        self.editor = Editor(text)
+        self.editor.inside.update(lines_inside(document.node))
+        self.document = document
+        self.scene = Scene(document, Reader(Findings("", text), specs))
+        self.token_args = TokenArgs(document, self.scene)
+        self.notes: list[Note] = []
+        self.marked: set[tuple[int, str]] = set()
+
+    def everything(self) -> None:
+        """All rewritings, over the whole document."""
+        for body in self.document.bodies():
+            self._rename(body.node, "args", "input")
+            for task in body.tasks():
+                self._task(task)
+        for item in labelled_items(self.document.node):
+            self._label(item)
+        for site in self.scene.sites.templates:
+            self._template(site)
+        for step in self.document.steps:
+            self._arcs(step)
+            self._inputs(step)
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────
+
+    def _rename(self, node: Node, old: str, new: str) -> None:
+        if isinstance(node, Mapping) and old in node.entries:
+            key = node.entries[old][0]
+            if new in node.entries:
+                self._note(key, f"`{old}` and `{new}` are both here; `{new}` is used, remove `{old}`")
+            else:
+                self.editor.key(key, new)
+
+    def _label(self, item: Mapping) -> None:
+        ((label, inner),) = item.entries.values()
+        if isinstance(inner, Mapping) and "name" in inner.entries:
+            kind = inner.get("kind")
+            if isinstance(kind, Scalar) and kind.value == "workbook" and "block" not in inner.entries:
+                self.editor.key(inner.entries["name"][0], "block")
+            else:
+                self._note(label, "this task has a label and a `name`; keep the label as its `name`")
+                return
+        if not name_task(self.editor, item, named=True):
+            self._note(label, f"write this task as `name: {label.text}` beside `kind`")
+
+    def _task(self, task: TaskSyntax) -> None:
+        self._rename(task.node, "args", "input")
+        for rule in task.policy.rules if task.policy else ():
+            if rule.then is not None:
+                self._sets(rule.then)
+
+    def _sets(self, then: Mapping) -> None:
+        """`set_ctx` and `set_iter` become `set`; several of them become one."""
+        words = [word for word in then.entries if word in _SCOPE_OF or word == "set"]
+        if not any(word in _SCOPE_OF for word in words):
+            return
+        blocks = [then.entries[word] for word in words]
+        ready = entries_in_place(then) and all(isinstance(v, Mapping) and entries_in_place(v) for _, v in blocks)
+        host_key, host = blocks[0]
+        if not ready or not isinstance(host, Mapping):
+            self._note(host_key, "write this as `set` with the scope before each name")
+            return
+        for (_, block), word in zip(blocks[1:], words[1:], strict=True):
+            if not isinstance(block, Mapping) or not self._can_join(then, host, word, block):
+                self._note(host_key, "join " + ", ".join(f"`{word}`" for word in words) + " into one `set`")
+                return
+        self.editor.key(host_key, "set")
+        self._prefix(host, _SCOPE_OF.get(words[0]))
+        for word in words[1:]:
+            self._join(then, host, word)
+
+    def _can_join(self, then: Mapping, host: Mapping, word: str, block: Mapping) -> bool:
+        if not host.entries or not block.entries or host.flow != block.flow:
+            return False
+        key = then.entries[word][0]
+        text = self.editor.text
+        if host.flow:
+            alone = then.flow or not _rest_of_line(text, block.end).strip()
+            return alone and "\n" not in text[key.start : block.end] and "#" not in text[block.start : block.end]
+        between = text[self.editor.end(_before(then, word)) : key.start]
+        return (
+            block.column == host.column
+            and block.line > key.line
+            and _before(then, word) is _last_joined(then, word)
+            and not between.strip()
+            and re.fullmatch(r"\s*:\s*", text[key.end : block.start]) is not None
+        )
+
+    def _join(self, then: Mapping, host: Mapping, word: str) -> None:
+        key, block = then.entries[word]
+        assert isinstance(block, Mapping)
+        editor = self.editor
+        scope = _SCOPE_OF.get(word)
+        if not host.flow:
+            editor.replace(editor.starts[key.line - 1], editor.starts[block.line - 1], "")
+            self._prefix(block, scope)
+            return
+        text = editor.text
+        parts = [
+            f"{dotted(scope, inner) if scope else text[inner.start : inner.end]}: {self._value(value)}"
+            for inner, value in block.entries.values()
+        ]
+        editor.replace(host.end - 1, host.end - 1, ", " + ", ".join(parts))
+        if then.flow:
+            editor.replace(editor.end(_before(then, word)), block.end, "")
+        else:
+            line = editor.line_at(block.end)
+            stop = editor.starts[line + 1] if line + 1 < len(editor.starts) else len(text)
+            editor.replace(editor.starts[key.line - 1], stop, "")
+
+    def _value(self, node: Node) -> str:
+        """A value's text with its templates rewritten, for a value that moves."""
+        text = self.editor.text[node.start : node.end]
+        inner = Editor(text)
+        for site in self.scene.sites.templates:
+            if node.start <= site.node.start and site.node.end <= node.end:
+                for start, end, new in self._rewritings(site):
+                    inner.replace(start - node.start, end - node.start, new)
+        return inner.apply()
+
+    def _prefix(self, block: Mapping, scope: str | None) -> None:
+        for key, _ in block.entries.values():
+            if scope is not None:
+                self.editor.key(key, dotted(scope, key))
+
+    # ── templates ────────────────────────────────────────────────────────────────────────
+
+    def _template(self, site: Site) -> None:
+        for start, end, new in self._rewritings(site):
+            self.editor.replace(start, end, new)
+
+    def _rewritings(self, site: Site) -> list[tuple[int, int, str]]:
+        found = []
+        value = site.node.value
+        for read in site.template.reads:
+            if read.path[0] not in _ROOTS or not value.startswith(read.path[0], read.offset):
+                continue
+            said, new = self._said(site, read, value)
+            if said == new:
+                continue
+            span = self.editor.span(site.node, read.offset, len(said))
+            if span is None:
+                self._note(site.node, f"write `{new}` for `{said}`")
+            else:
+                found.append((*span, new.replace("'", "''") if site.node.style == "'" else new))
+        return found
+
+    def _said(self, site: Site, read: Read, value: str) -> tuple[str, str]:
+        """The characters of a read that change, and what they become."""
+        root = read.path[0]
+        if root == "args":
+            name = read.path[1] if len(read.path) > 1 else ""
+            base = self.token_args.base(site.body, name) if isinstance(site.body, StepSyntax) else None
+            written = _ATTRIBUTE.match(value, read.offset)
+            if base is not None and written and any(site.spot is spot for spot in BEFORE_INPUT):
+                return written.group(), f"ctx.{base}"
+            return "args", "input"
+        found = _RESULT.match(value, read.offset)
+        if found is None:
+            return root, "output"
+        if found.group("data") and not _has_no_data(site):
+            return self._own_data(found.group(), _BELOW.match(value, found.end()))
+        return found.group(), "output.data"
+
+    def _own_data(self, said: str, below: re.Match[str] | None) -> tuple[str, str]:
+        """v10 means what the payload has under `data`, and what it has itself when that is not there."""
+        if below is None:
+            return said, "(output.data.data | default(output.data))"
+        key = below.group("name") or below.group("text")
+        field = below.group().replace(" ", "")
+        other = f"output.data{field}" + (f" | default(output{field})" if key in _HTTP_FIELDS else "")
+        return said + below.group(), f"(output.data.data{field} | default({other}))"
+
+    # ── what travels with the token ──────────────────────────────────────────────────────
+
+    def _arcs(self, step: StepSyntax) -> None:
+        for arc in step.router.arcs if step.router else ():
+            node = arc.node
+            if not isinstance(node, Mapping) or "args" not in node.entries:
+                continue
+            key, block = node.entries["args"]
+            if not isinstance(block, Mapping) or not entries_in_place(block) or "set" in node.entries:
+                self._note(key, "write these values under the arc's `set` as `ctx.<name>`")
+                continue
+            self.editor.key(key, "set")
+            for inner, _ in block.entries.values():
+                name, _, rest = inner.text.removeprefix("args.").partition(".")
+                base = self.token_args.bases[arc.target or "", name]
+                self.editor.key(inner, f"ctx.{base}" + (f".{rest}" if rest else ""))
+
+    def _inputs(self, step: StepSyntax) -> None:
+        """Let a step take what arcs hand it through its `input`."""
+        wanted = self.token_args.wanted(step)
+        lines = []
+        for name in wanted:
+            bases = self.token_args.reaching(step, name)
+            known = sorted(base for base in bases if base)
+            if len(known) > 1:
+                words = " or ".join(f"`ctx.{base}`" for base in known)
+                self._note(step.name_node, f"`input.{name}` came along different arcs; take it from {words}")
+            elif None in bases:
+                self._note(step.name_node, f"`input.{name}` comes along some arcs only; it is null along the others")
+                lines.append(f'{name}: "{{{{ ctx.{known[0]} | default(none) }}}}"')
+            else:
+                lines.append(f'{name}: "{{{{ ctx.{known[0]} }}}}"')
+        if lines:
+            self._put_input(step, lines)
+
+    def _put_input(self, step: StepSyntax, lines: list[str]) -> None:
+        editor = self.editor
+        node = step.node
+        if not isinstance(node, Mapping):
+            return
+        block = step.input
+        if block is not None and block.entries and entries_in_place(block):
+            if block.flow:
+                editor.replace(block.start + 1, block.start + 1, ", ".join(lines) + ", ")
+            else:
+                indent = " " * (block.column - 1)
+                start = editor.starts[block.line - 1]
+                editor.replace(start, start, "".join(f"{indent}{line}\n" for line in lines))
+        elif "input" in node.entries or "args" in node.entries:
+            self._note(step.name_node, "add to this step's `input`: " + ", ".join(lines))
+        elif node.flow:
+            end = step.name_node.end
+            editor.replace(end, end, ", input: {" + ", ".join(lines) + "}")
+        else:
+            key = node.entries["step"][0]
+            indent = " " * (key.column - 1)
+            line = editor.line_at(step.name_node.end)
+            end = editor.starts[line] + len(editor.line(line))
+            editor.replace(end, end, f"\n{indent}input:" + "".join(f"\n{indent}  {each}" for each in lines))
+
+    # ── what is left to a person ─────────────────────────────────────────────────────────
+
+    def _note(self, node: Node, message: str) -> None:
+        if (node.line, message) in self.marked:
+            return
+        self.marked.add((node.line, message))
+        self.notes.append(Note(node.line, message))
+        self.editor.comment(node, f"{MARK} {message}")
+
+
+def _has_no_data(site: Site) -> bool:
+    """Whether the payload that a template reads is of a kind that has no key `data` of its own."""
+    task = site.task if site.spot in (at.RULE, at.TASK_SET) else None
+    if task is None and site.spot in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
+        tasks = list(site.body.tasks())
+        task = tasks[0] if len(tasks) == 1 else None
+    return task is not None and task.kind in _CLOSED_PAYLOADS
+
+
+def _before(then: Mapping, word: str) -> Node:
+    """The value of the entry before this one."""
+    words = list(then.entries)
+    return then.entries[words[words.index(word) - 1]][1]
+
+
+def _last_joined(then: Mapping, word: str) -> Node:
+    """The value of the last `set` block before this one."""
+    words = [each for each in then.entries if each in _SCOPE_OF or each == "set"]
+    return then.entries[words[words.index(word) - 1]][1]
+
+
+def _rest_of_line(text: str, offset: int) -> str:
+    stop = text.find("\n", offset)
+    return text[offset:] if stop < 0 else text[offset:stop]
+
+
+# Kinds whose payload has keys of the kind's own choosing, `data` not among them.
+_CLOSED_PAYLOADS = frozenset({"postgres", "duckdb", "sqlite", "shell"})
+_SCOPE_OF = {"set_ctx": "ctx", "set_iter": "iter"}
+_ROOTS = frozenset({"outcome", "output", "args"})
+_ATTRIBUTE = re.compile(r"args\s*(?:\.\s*\w+|\[\s*(['\"])\w+\1\s*\])")
+_BELOW = re.compile(r"""\s*\.\s*(?P<name>[^\W\d]\w*)\b(?!\s*\()|\s*\[\s*(['"])(?P<text>[^'"]*)\2\s*\]""")
+_HTTP_FIELDS = frozenset({"body", "status_code", "headers", "url"})
+_PART = r"""(?:\s*\.\s*{0}\b|\s*\[\s*(?:'{0}'|"{0}")\s*\])"""
+_RESULT = re.compile(r"(?:outcome|output)" + _PART.format("result") + "(?P<data>" + _PART.format("data") + ")?")

@@ -1,0 +1,233 @@
+"""Changing a playbook's text in place: splices at the places of nodes, and lines moved left or right.
+
+Whatever is not touched stays as it was, comments and blank lines included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.language.source.scalar_offsets import characters
+
+
+class Edit(NamedTuple):
+    """Put `text` in the place of the characters from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Editor:
+    """A text, and what shall be changed in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.edits: list[Edit] = []
+        self.shifts: dict[int, int] = {}  # line (from 0) -> columns to the right
+        self.starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
+        self.inside: set[int] = set()  # lines (from 0) that begin inside a value: nothing can be put above them
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        """Change some characters."""
+        self.edits.append(Edit(start, end, text))
+
+    def key(self, key: Scalar, text: str) -> None:
+        """Give a key another name."""
+        self.replace(key.start, key.end, text)
+
+    def comment(self, node: Node, words: str) -> None:
+        """A comment line above the line in which a node begins, or above the value that reaches into that line."""
+        line = min(node.line - 1, len(self.starts) - 1)
+        while line in self.inside:
+            line -= 1
+        start = self.starts[line]
+        self.replace(start, start, " " * self.indent(line) + f"# {words}\n")
+
+    def shift(self, first: int, last: int, columns: int) -> None:
+        """Move lines (from 0, both included) to the right."""
+        for line in range(first, last + 1):
+            self.shifts[line] = self.shifts.get(line, 0) + columns
+
+    def apply(self) -> str:
+        """The changed text; of edits that overlap the first one counts."""
+        edits = sorted(self.edits, key=lambda edit: edit.start)
+        for line, columns in self.shifts.items():
+            start = self.starts[line]
+            if columns and self.line(line).strip() and not any(e.start < start < e.end for e in edits):
+                gone = min(-columns, self.indent(line)) if columns < 0 else 0
+                edits.append(Edit(start, start + gone, " " * columns))
+        parts: list[str] = []
+        at = 0
+        for edit in sorted(edits, key=lambda edit: edit.start):
+            if edit.start < at:
+                continue
+            parts += [self.text[at : edit.start], edit.text]
+            at = edit.end
+        return "".join([*parts, self.text[at:]])
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    def line(self, number: int) -> str:
+        """A line (from 0) without its end."""
+        stop = self.starts[number + 1] - 1 if number + 1 < len(self.starts) else len(self.text)
+        return self.text[self.starts[number] : stop]
+
+    def indent(self, number: int) -> int:
+        """The leading spaces of a line."""
+        line = self.line(number)
+        return len(line) - len(line.lstrip(" "))
+
+    def line_at(self, offset: int) -> int:
+        """The line (from 0) of an offset."""
+        from bisect import bisect_right
+
+        return bisect_right(self.starts, offset) - 1
+
+    def end(self, node: Node) -> int:
+        """The offset behind the last character that belongs to a node."""
+        if isinstance(node, Mapping) and not node.flow:
+            own = [pair for pair in node.entries.values() if pair[0].start >= node.start]
+            return max([node.start, *(max(key.end, self.end(value)) for key, value in own if value.start >= key.start)])
+        if isinstance(node, Sequence) and not node.flow:
+            return max([node.start, *(self.end(item) for item in node.items if item.start >= node.start)])
+        if isinstance(node, Scalar) and node.style in ("|", ">"):
+            return node.start + len(self.text[node.start : node.end].rstrip())
+        return node.end
+
+    def last_line(self, node: Node, column: int) -> int:
+        """The last line (from 0) of a node, with the comments below it that are indented like it."""
+        last = self.line_at(max(node.start, self.end(node) - 1))
+        for number in range(last + 1, len(self.starts)):
+            line = self.line(number)
+            if not line.strip():
+                continue
+            if line.lstrip(" ").startswith("#") and self.indent(number) >= column:
+                last = number
+            else:
+                break
+        return last
+
+    def span(self, node: Scalar, offset: int, length: int) -> tuple[int, int] | None:
+        """Where characters of a scalar's value stand in the text; None when they are not written as they read."""
+        found = []
+        for position, (_, at) in enumerate(characters(self.text, node)):
+            if position >= offset + length:
+                break
+            if position >= offset:
+                found.append(at)
+        if len(found) != length or not length:
+            return None
+        start, end = found[0], found[-1] + 1
+        value = node.value if isinstance(node.value, str) else node.text
+        written = self.text[start:end].replace("''", "'") if node.style == "'" else self.text[start:end]
+        return (start, end) if written == value[offset : offset + length] else None
+
+
+def lines_inside(node: Node) -> Iterator[int]:
+    """Lines (from 0) that begin inside a scalar of several lines."""
+    if isinstance(node, Scalar):
+        last = node.end_line if node.last.column or node.style not in ("|", ">") else node.end_line - 1
+        yield from range(node.line, last)
+    elif isinstance(node, Mapping):
+        for key, value in node.entries.values():
+            yield from lines_inside(key)
+            yield from lines_inside(value)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from lines_inside(item)
+
+
+# ── the rewritings that formatter and migrations share ──────────────────────────────────────
+
+
+def name_task(editor: Editor, item: Mapping, *, named: bool = False) -> bool:
+    """`- fetch: {kind: http}` becomes `- {name: fetch, kind: http}`, in block and flow; False when it cannot.
+
+    `named` when a `name` inside is taken care of."""
+    ((label, inner),) = item.entries.values()
+    if not isinstance(inner, Mapping) or not inner.entries or inner.start < label.start or item.merges:
+        return False
+    text = editor.text
+    between = text[label.end : inner.start]
+    if not _PLAIN_GAP.fullmatch(between) or ("name" in inner.entries and not named):
+        return False
+    name = text[label.start : label.end]
+    if inner.flow:
+        if item.flow:
+            editor.replace(label.start, inner.start + 1, f"name: {name}, ")
+            editor.replace(inner.end - 1, inner.end, "")
+        else:
+            if "\n" in between:
+                return False
+            editor.replace(label.start, inner.start + 1, f"{{name: {name}, ")
+        return True
+    columns = inner.column - label.column
+    first = label.line  # the line behind the label's
+    if columns <= 0 or inner.line == label.line:
+        return False
+    editor.replace(label.start, label.end + text[label.end :].index(":") + 1, f"name: {name}")
+    editor.shift(first, editor.last_line(inner, inner.column - 1), -columns)
+    return True
+
+
+_PLAIN_GAP = re.compile(r"\s*:(?:[ \t]+#[^\n]*|[ \t]*\n[ \t]*#[^\n]*|\s)*")
+
+
+def flatten_scope(editor: Editor, key: Scalar, scope: str, inner: Node, around: Mapping) -> bool:
+    """`ctx: {a: 1}` inside `set` becomes `ctx.a: 1`; False when it cannot."""
+    if not isinstance(inner, Mapping) or not inner.entries or inner.merges or inner.start < key.start:
+        return False
+    text = editor.text
+    gap = text[key.end : inner.start]
+    keys = [inner_key for inner_key, _ in inner.entries.values()]
+    if not _PLAIN_GAP.fullmatch(gap):
+        return False
+    if inner.flow:
+        inside = text[inner.start + 1 : inner.end - 1]
+        if "\n" in inside or "#" in inside or "\n" in gap or "#" in gap:
+            return False
+        if around.flow:
+            body = _prefixed(text, inner, scope)
+            editor.replace(key.start, inner.end, ", ".join(body))
+        else:
+            indent = "\n" + " " * (key.column - 1)
+            editor.replace(key.start, inner.end, indent.join(_prefixed(text, inner, scope)))
+        return True
+    if around.flow or inner.line == key.line:
+        return False
+    columns = inner.column - key.column
+    comments = re.findall(r"#[^\n]*", gap)
+    above = "".join(f"{comment}\n{' ' * (key.column - 1)}" for comment in comments)
+    first = keys[0]
+    editor.replace(key.start, first.end, above + dotted(scope, first))
+    for other in keys[1:]:
+        editor.key(other, dotted(scope, other))
+    editor.shift(key.line, editor.last_line(inner, inner.column - 1), -columns)
+    return True
+
+
+def _prefixed(text: str, mapping: Mapping, scope: str) -> list[str]:
+    """The entries of a flow mapping as texts, each key below the scope."""
+    return [
+        f"{dotted(scope, key)}: {text[value.start : value.end] if value.end > value.start else 'null'}"
+        for key, value in mapping.entries.values()
+    ]
+
+
+def dotted(scope: str, key: Scalar) -> str:
+    """A key below a scope, quoted when it must be."""
+    name = key.text.removeprefix(f"{scope}.")
+    if re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        return f"{scope}.{name}"
+    return '"' + f"{scope}.{name}".replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def entries_in_place(node: Mapping) -> bool:
+    """Whether a mapping's entries all stand in it: none comes by a merge key, no value by an alias."""
+    return not node.merges and all(
+        node.start <= key.start <= value.start <= node.end for key, value in node.entries.values()
+    )

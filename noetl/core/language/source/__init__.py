@@ -1,0 +1,1 @@
+"""YAML text to a tree of positioned nodes."""

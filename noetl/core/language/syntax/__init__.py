@@ -1,0 +1,1 @@
+"""The syntax tree and the readers of its parts."""

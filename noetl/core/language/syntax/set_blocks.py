@@ -1,0 +1,79 @@
+"""Reading `set`: flat (`ctx.page: 1`), nested (`ctx: {page: 1}`), without a scope, and v10's `set_ctx`."""
+
+from __future__ import annotations
+
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.source.node_reader import Reader, noun_of
+from noetl.core.language.source.nodes import Mapping, Node, Scalar
+from noetl.core.language.syntax.grammar import READ_ONLY_SCOPES, SCOPES
+from noetl.core.language.syntax.tree import SetSyntax
+
+_CONTEXTS = frozenset({"context", "vars", "variables", "global", "globals", "workflow"})
+
+
+def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str, ...] = SCOPES) -> list[SetSyntax]:
+    """The assignments of a `set` block; `scopes` are those that may be written at this place."""
+    mapping = reader.mapping(node, "`set` block") if node is not None else None
+    if mapping is None:
+        return []
+    found: list[SetSyntax] = []
+    for text, (key, value) in mapping.entries.items():
+        head, _, rest = text.partition(".")
+        if head in SCOPES:
+            if rest:
+                _assign(reader, found, head, rest, key, value, f"{path}/{text}", scopes)
+            elif isinstance(value, Mapping):
+                for inner, (inner_key, inner_value) in value.entries.items():
+                    _assign(reader, found, head, inner, inner_key, inner_value, f"{path}/{head}.{inner}", scopes)
+            else:
+                message = f"`{head}` as a whole cannot be set to {noun_of(value)}"
+                reader.add("set-target", key, message, f"name what to set: `{head}.<name>: ...`")
+        elif head in READ_ONLY_SCOPES and (rest or head != "args"):
+            hint = "write to " + ", ".join(f"{scope}.*" for scope in scopes)
+            reader.add("set-read-only", key, f"`{head}` cannot be written", hint)
+        else:
+            near = did_you_mean(head, (*scopes, "context"), " ").strip() if rest else ""
+            hint = f"write `ctx.{rest}`" if head in _CONTEXTS or '"context"' in near else near or f"write `ctx.{text}`"
+            reader.add("set-without-scope", key, f'"{text}" has no scope; `ctx.{text}` is meant', hint)
+            _assign(reader, found, "ctx", text, key, value, f"{path}/ctx.{text}", scopes)
+    return found
+
+
+def read_scoped(reader: Reader, node: Node | None, scope: str, path: str, word: str) -> list[SetSyntax]:
+    """Assignments under a word that names the scope itself: v10's `set_ctx`, `set_iter` and an arc's `args`."""
+    mapping = reader.mapping(node, f"`{word}` block") if node is not None else None
+    if mapping is None:
+        return []
+    found: list[SetSyntax] = []
+    for text, (key, value) in mapping.entries.items():
+        bare = text.removeprefix(f"{scope}.")
+        # A path is that of the canonical form, so that a rewritten playbook keeps its paths.
+        where = f"{path}/args/{bare}" if scope == "args" else f"{path}/set/{scope}.{bare}"
+        _assign(reader, found, scope, bare, key, value, where, (*SCOPES, "args"))
+    return found
+
+
+def _assign(
+    reader: Reader,
+    found: list[SetSyntax],
+    scope: str,
+    rest: str,
+    key: Scalar,
+    value: Node,
+    path: str,
+    scopes: tuple[str, ...],
+) -> None:
+    keys = tuple(rest.split("."))
+    if not all(keys):
+        reader.add("set-target", key, f'"{key.text}" is not a name that can be set', f"write `{scope}.<name>`")
+        return
+    if scope not in scopes:
+        hint = "write to " + ", ".join(f"{allowed}.*" for allowed in scopes)
+        reader.add("set-target", key, f"`{scope}` cannot be written here", hint)
+        return
+    for other in found:
+        if other.scope == scope and other.keys == keys:
+            message = f"`{scope}.{rest}` is set twice in this block"
+            reader.add("set-twice", key, message, f"the first one is in line {other.key.line}")
+            return
+    found.append(SetSyntax(scope, keys, key, value, path))

@@ -1,0 +1,395 @@
+"""Reading `tool`: tasks in all their shapes, their policies, and `choose`/`while`/`until`."""
+
+from __future__ import annotations
+
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.source.node_reader import Fields, Reader, is_template, noun_of, shorten, text_of
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.language.syntax.grammar import SHAPES
+from noetl.core.language.syntax.parameters import bind_parameters
+from noetl.core.language.syntax.set_blocks import read_scoped, read_set
+from noetl.core.language.syntax.tree import (
+    BranchSyntax,
+    ConstructSyntax,
+    ItemSyntax,
+    OutputSyntax,
+    PolicySyntax,
+    RuleSyntax,
+    SetSyntax,
+    TaskSyntax,
+)
+from noetl.core.model.tool import PLUGIN_KINDS
+
+CONSTRUCTS = ("choose", "while", "until")
+
+
+def read_tool(reader: Reader, node: Node, owner: str, path: str) -> list[ItemSyntax]:
+    """The tasks of a step or block; `owner` names it."""
+    items: list[ItemSyntax]
+    if isinstance(node, Mapping):
+        items = _read_item(reader, node, f"{path}/0", f"{owner}_task", single=True)
+    elif isinstance(node, Sequence):
+        items = _read_items(reader, node, path, "")
+        if not node.items:
+            reader.add("wrong-type", node, "the list of tasks is empty", "add a task, or leave `tool` out")
+    elif isinstance(node, Scalar) and node.value is None:
+        reader.add("wrong-type", node, "`tool` is empty", "add tasks, or leave it out")
+        return []
+    else:
+        kind = node.text if isinstance(node, Scalar) and node.text in reader.specs else "..."
+        message = f"`tool` is a list of tasks or one task, this is {noun_of(node)}"
+        reader.add("wrong-type", node, message, f"write `tool: {{kind: {kind}}}`")
+        return []
+    _check_unique(reader, items)
+    return items
+
+
+def _read_items(reader: Reader, node: Node, path: str, prefix: str) -> list[ItemSyntax]:
+    items: list[ItemSyntax] = []
+    for number, item in enumerate(reader.sequence(node, "a task list")):
+        items += _read_item(reader, item, f"{path}/{number}", f"{prefix}task_{number}", number=number, prefix=prefix)
+    return items
+
+
+def _read_item(
+    reader: Reader,
+    node: Node,
+    path: str,
+    default: str,
+    *,
+    single: bool = False,
+    number: int = 0,
+    prefix: str = "",
+) -> list[ItemSyntax]:
+    mapping = reader.mapping(node, "task")
+    if mapping is None:
+        return []
+    for word in CONSTRUCTS:
+        if word in mapping.entries and "kind" not in mapping.entries:
+            return [_read_construct(reader, mapping, word, path, f"{prefix}{word}_{number}")]
+    if not single and is_labelled(mapping):
+        ((label, inner),) = mapping.entries.values()
+        reader.old_word("task", "label", label)
+        name = reader.name(label, "task") or default
+        return [_read_task(reader, inner, path, name, label, labelled=True)]
+    if single and "kind" not in mapping.entries and is_labelled(mapping):
+        ((label, inner),) = mapping.entries.values()
+        reader.old_word("task", "label", label)
+        return [_read_task(reader, inner, path, label.text, label, labelled=True)]
+    named = mapping.entries.get("name")
+    name = (reader.name(named[1], "task") if named else None) or default
+    return [_read_task(reader, mapping, path, name, named[1] if named else mapping, named=named is not None)]
+
+
+def is_labelled(mapping: Mapping) -> bool:
+    """Whether this is v10's one-key labelled task `fetch: {kind: http}`."""
+    if len(mapping.entries) != 1:
+        return False
+    ((key, value),) = mapping.entries.values()
+    return key.text not in SHAPES["task"].keys and isinstance(value, Mapping)
+
+
+def _read_task(
+    reader: Reader, node: Node, path: str, name: str, name_node: Node, *, named: bool = True, labelled: bool = False
+) -> TaskSyntax:
+    fields = reader.shape(node, "task", defer=True)
+    task = TaskSyntax(node, path, name, name_node, named=named, labelled=labelled)
+    _read_kind(reader, task, fields)
+    for old, word in (("args", "input"),):
+        if old in fields and word in fields:
+            reader.add("parameter-twice", fields[old][0], f"`{old}` and `{word}` are both here", f"`{word}` is used")
+    _name_block(reader, task, fields)
+    bind_parameters(reader, task, fields)
+    if "spec" in fields:
+        _read_task_spec(reader, task, fields["spec"][1])
+    if "retry" in fields and "retry" not in task.parameters:
+        task.retry = _read_retry(reader, fields["retry"][1])
+    if "timeout" in fields and "timeout" not in task.parameters:
+        task.timeout = fields["timeout"][1]
+    if "set" in fields:
+        task.sets = read_set(reader, fields["set"][1], f"{path}/set")
+    task.output = read_output(reader, fields, path)
+    return task
+
+
+def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
+    if "kind" not in fields:
+        return
+    node = fields["kind"][1]
+    assert isinstance(node, Scalar)
+    task.kind_node = node
+    if is_template(node):
+        reader.add("unknown-kind", node, "a tool kind cannot be a template", "write the kind itself")
+        return
+    written = node.text
+    spec = reader.specs.get(written)
+    if spec is not None:
+        task.kind, task.tool = spec.kind, spec
+        return
+    task.kind = written
+    if written in PLUGIN_KINDS:
+        message = (
+            f'the kind "{written}" comes from a plug-in that is not installed; the task will fail when it is reached'
+        )
+        reader.add("plugin-kind", node, message, f'install a package with the entry point "{written}" in "noetl.tools"')
+        return
+    if reader.reject("kind", written, node):
+        return
+    known = sorted({spec.kind for spec in reader.specs.values()})
+    hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
+    hint += ' (packages with entry points in "noetl.tools" bring more)'
+    reader.add("unknown-kind", node, f'there is no tool kind "{written}"', hint)
+
+
+def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
+    """`kind: workbook` without `block`: the older `name:` names the block."""
+    if task.kind != "workbook" or "block" in fields or "name" not in fields:
+        return
+    inner = fields["input"][1] if "input" in fields else None
+    if isinstance(inner, Mapping) and "block" in inner.entries:
+        return
+    key, value = fields["name"]
+    reader.add("workbook-name", key, "`name` is read as the block to call", f"write `block: {text_of(value) or '...'}`")
+    fields["block"] = (key, value)
+
+
+def _read_retry(reader: Reader, node: Node) -> Node | None:
+    if isinstance(node, Scalar) and isinstance(node.value, int) and not isinstance(node.value, bool):
+        return node
+    return node if reader.shape(node, "retry") else None
+
+
+def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | None:
+    """`output: {store, select}` and the older `output_select`."""
+    block = fields.get("output")
+    if block is None and "output_select" not in fields:
+        return None
+    output = OutputSyntax(path=f"{path}/output")
+    if block is not None:
+        inside = reader.shape(block[1], "output")
+        if "store" in inside:
+            output.store = reader.mapping(inside["store"][1], "result store")
+        for word in ("select", "output_select"):
+            if word in inside:
+                output.select += reader.texts(inside[word][1], f"`{word}`")
+        if "output_select" in inside:
+            key = inside["output_select"][0]
+            reader.add("old-spelling", key, "`output_select` is written `select`", "write `select`")
+    if "output_select" in fields:
+        key, node = fields["output_select"]
+        reader.add(
+            "old-spelling", key, "`output_select` is written `output: {select: [...]}`", "write the `output` block"
+        )
+        output.select += reader.texts(node, "`output_select`")
+    return output
+
+
+# --- policy -------------------------------------------------------------------------------------
+
+
+def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
+    fields = reader.shape(node, "task.spec")
+    if not isinstance(node, Mapping):
+        return
+    task.spec, task.spec_path = node, f"{task.path}/spec"
+    if "set" in node.entries:
+        reader.add(
+            "set-under-spec", node.entries["set"][0], "`set` does not belong under `spec`", "put it beside `kind`"
+        )
+    if "retry" in fields:
+        task.retry = _read_retry(reader, fields["retry"][1])
+    if "policy" in fields:
+        task.policy = _read_policy(reader, fields["policy"], f"{task.path}/spec/policy")
+
+
+def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> PolicySyntax | None:
+    key, node = entry
+    if not isinstance(node, Mapping):
+        message = f"a task's policy is a mapping with `rules`, this is {noun_of(node)}"
+        reader.add(
+            "policy-shape", node if not isinstance(node, Sequence) else key, message, "write `policy: {rules: [...]}`"
+        )
+        return None
+    if "rules" not in node.entries:
+        reader.add("policy-shape", key, "a task's policy needs `rules`", "write `policy: {rules: [...]}`")
+        if "do" in node.entries or "then" in node.entries or "when" in node.entries:
+            return None
+    fields = reader.shape(node, "task.policy", told=("rules",))
+    policy = PolicySyntax(node, path)
+    if "rules" in fields:
+        for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
+            rule = read_rule(reader, item, f"{path}/rules/{number}")
+            if rule is not None:
+                policy.rules.append(rule)
+            else:
+                policy.complete = False
+    return policy
+
+
+def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[Node | None, bool, Node | None] | None:
+    """Guard, whether it is `else`, and `then` of a rule in any of its spellings; `verdict` is `do` or `allow`."""
+    mapping = reader.mapping(node, SHAPES[shape].noun)
+    if mapping is None:
+        return None
+    entries = dict(mapping.entries)
+    if verdict in entries and "then" not in entries:
+        reader.add(
+            "rule-without-do",
+            entries[verdict][0],
+            f"`{verdict}` belongs under `then`",
+            f"write `then: {{{verdict}: {shorten(text_of(entries[verdict][1]) or '...')}}}`",
+        )
+        return None
+    fields = reader.shape(mapping, shape)
+    if "else" in fields:
+        key, inner = fields["else"]
+        if "when" in fields:
+            reader.add("rule-shape", key, "a rule has either `when` or `else`", "write two rules")
+            return None
+        if "then" in fields:
+            reader.add("flat-else", key, "`else` holds its own `then`", "write `- else: {then: {...}}`")
+            return None, True, fields["then"][1]
+        if isinstance(inner, Mapping) and "then" in inner.entries:
+            for word, (word_node, _) in inner.entries.items():
+                if word != "then":
+                    reader.add("unknown-key", word_node, f'`else` has no key "{word}"', "known here: then")
+            return None, True, inner.entries["then"][1]
+        if isinstance(inner, Mapping) and verdict in inner.entries:
+            reader.add("flat-else", key, f"`{verdict}` stands under `then`", "write `- else: {then: {...}}`")
+            return None, True, inner
+        where = key if isinstance(inner, Scalar) and inner.value is None else inner
+        said = shorten(inner.text) if isinstance(inner, Scalar) and inner.value is not None else "..."
+        hint = f"write `- else: {{then: {{{verdict}: {said}}}}}`"
+        reader.add("rule-without-do", where, f"this `else` has no `then: {{{verdict}: ...}}`", hint)
+        return None
+    if "when" not in fields:
+        if "when" not in entries:
+            reader.add(
+                "rule-shape",
+                mapping,
+                "a rule needs `when` or `else`",
+                f"write `when: ...` and `then: {{{verdict}: ...}}`",
+            )
+        return None
+    if "then" not in fields:
+        reader.add("rule-without-do", mapping, f"this rule has no `then: {{{verdict}: ...}}`", "add it")
+        return None
+    return fields["when"][1], False, fields["then"][1]
+
+
+def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
+    """One rule of a task's policy."""
+    parts = split_rule(reader, node, "task.rule", "do")
+    if parts is None:
+        return None
+    when, is_else, then = parts
+    rule = RuleSyntax(node, path, when, is_else, then_path=f"{path}/{'else/' if is_else else ''}then")
+    mapping = reader.mapping(then, "directive")
+    if mapping is None:
+        return rule
+    rule.then = mapping
+    if "do" not in mapping.entries:
+        reader.add("rule-without-do", mapping, "this `then` has no `do`", "add `do: continue`, or another directive")
+    fields = reader.shape(mapping, "directive", told=("do",))
+    do = fields.get("do")
+    rule.do = text_of(do[1]) if do else None
+    rule.fields = {
+        key: value for key, (_, value) in fields.items() if key in ("attempts", "backoff", "delay", "max_delay", "to")
+    }
+    rule.sets = _directive_sets(reader, fields, rule.then_path)
+    return rule
+
+
+def _directive_sets(reader: Reader, fields: Fields, path: str) -> list[SetSyntax]:
+    sets: list[SetSyntax] = []
+    for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter")):
+        if word in fields:
+            sets += read_scoped(reader, fields[word][1], scope, path, word)
+    if "set" in fields:
+        sets += read_set(reader, fields["set"][1], f"{path}/set")
+    return sets
+
+
+# --- choose, while, until -----------------------------------------------------------------------
+
+
+def _read_construct(reader: Reader, node: Mapping, word: str, path: str, default: str) -> ConstructSyntax:
+    named = node.entries.get("name")
+    name = (reader.name(named[1], word) if named else None) or default
+    fields = reader.shape(node, word)
+    construct = ConstructSyntax(node, path, word, name, named[1] if named else node, named is not None)  # type: ignore[arg-type]
+    if word not in fields:
+        return construct
+    body = fields[word][1]
+    if word == "choose":
+        for number, item in enumerate(reader.sequence(body, "`choose`")):
+            read = _read_branch(reader, item, f"{path}/choose/{number}", f"{name}__{number}_")
+            if read is not None:
+                construct.branches.append(read)
+        if not construct.branches:
+            reader.add("wrong-type", body, "`choose` has no branches", "add `- when: ...` with `then: [tasks]`")
+    else:
+        inside = reader.shape(body, "while.body", what=f"`{word}` block")
+        branch = BranchSyntax(body, f"{path}/{word}", inside["when"][1] if "when" in inside else None)
+        if "tool" in inside:
+            branch.items = _branch_items(reader, inside["tool"][1], f"{path}/{word}/tool", f"{name}__")
+        construct.branches.append(branch)
+    return construct
+
+
+def _read_branch(reader: Reader, node: Node, path: str, prefix: str) -> BranchSyntax | None:
+    mapping = reader.mapping(node, "branch of `choose`")
+    if mapping is None:
+        return None
+    fields = reader.shape(mapping, "choose.branch")
+    if "else" in fields:
+        key, inner = fields["else"]
+        tasks = fields["then"][1] if "then" in fields else None
+        if tasks is not None:
+            reader.add("flat-else", key, "`else` holds its own `then`", "write `- else: {then: [...]}`")
+        elif isinstance(inner, Mapping) and "then" in inner.entries:
+            tasks = inner.entries["then"][1]
+        elif isinstance(inner, Sequence):
+            reader.add("flat-else", key, "`else` holds its own `then`", "write `- else: {then: [...]}`")
+            tasks = inner
+        else:
+            reader.add("rule-shape", key, "this `else` has no `then: [tasks]`", "add it")
+        branch = BranchSyntax(mapping, f"{path}/else", None)
+    else:
+        if "when" not in fields:
+            reader.add(
+                "rule-shape", mapping, "a branch needs `when` or `else`", "write `- when: ...` with `then: [tasks]`"
+            )
+        branch = BranchSyntax(mapping, path, fields["when"][1] if "when" in fields else None)
+        tasks = fields["then"][1] if "then" in fields else None
+        if tasks is None:
+            reader.add("rule-shape", mapping, "this branch has no `then: [tasks]`", "add it")
+        if "when" not in fields:
+            return None
+    if tasks is not None:
+        branch.items = _branch_items(reader, tasks, f"{branch.path}/then", prefix)
+    return branch
+
+
+def _branch_items(reader: Reader, node: Node, path: str, prefix: str) -> list[ItemSyntax]:
+    if isinstance(node, Mapping):
+        return _read_item(reader, node, f"{path}/0", f"{prefix}task_0", prefix=prefix)
+    return _read_items(reader, node, path, prefix)
+
+
+def _check_unique(reader: Reader, items: list[ItemSyntax]) -> None:
+    seen: dict[str, Node] = {}
+
+    def visit(level: list[ItemSyntax]) -> None:
+        for item in level:
+            first = seen.get(item.name)
+            if first is None:
+                seen[item.name] = item.name_node
+            else:
+                message = f'two tasks of this pipeline are called "{item.name}"'
+                reader.add("duplicate-task", item.name_node, message, f"the first one is in line {first.line}")
+            if isinstance(item, ConstructSyntax):
+                for branch in item.branches:
+                    visit(branch.items)
+
+    visit(items)

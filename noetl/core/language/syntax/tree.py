@@ -1,0 +1,319 @@
+"""The positioned tree that every surface reads into.
+
+It has the author's words sorted into their places, not yet their meaning: shorthand is not expanded, specs
+are not layered, templates are text. Every part keeps the node it was read from and its `path`, the name
+under which the lowered playbook finds the author's line again. Parts that could not be read are None or
+missing: the reader has said why, and checks go on with what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct, field
+
+from noetl.core.language.source.nodes import Mapping, Node, Scalar
+from noetl.core.model.playbook import Playbook, Surface
+from noetl.core.model.tool import ToolSpec
+
+
+class SetSyntax(Struct, eq=False):
+    """One assignment: `ctx.page: ...`, or what v10 wrote as `set_ctx: {page: ...}`."""
+
+    scope: str  # ctx, step, iter or args
+    keys: tuple[str, ...]
+    key: Scalar
+    value: Node
+    path: str
+
+    @property
+    def target(self) -> str:
+        """The target as the canonical surface writes it."""
+        return ".".join((self.scope, *self.keys))
+
+
+class RuleSyntax(Struct, eq=False):
+    """One rule of a task's policy; `when` is None for `else`."""
+
+    node: Node
+    path: str
+    when: Node | None = None
+    is_else: bool = False
+    then: Mapping | None = None
+    then_path: str = ""
+    do: str | None = None
+    fields: dict[str, Node] = field(default_factory=dict)  # attempts, backoff, delay, max_delay, to
+    sets: list[SetSyntax] = field(default_factory=list)
+
+
+class PolicySyntax(Struct, eq=False):
+    """`spec.policy` of a task."""
+
+    node: Node
+    path: str
+    rules: list[RuleSyntax] = field(default_factory=list)
+    complete: bool = True  # False when a rule of it could not be read
+
+
+class Parameter(Struct, eq=False):
+    """One parameter of a task under its canonical name: where it was written, and the value."""
+
+    key: Scalar
+    value: Node
+    path: str
+    raw: bool = False
+    late: tuple[str, ...] = ()  # names that the tool gives to templates in it
+
+
+class OutputSyntax(Struct, eq=False):
+    """`output: {store, select}`."""
+
+    store: Node | None = None
+    select: list[Scalar] = field(default_factory=list)
+    path: str = ""
+
+
+class TaskSyntax(Struct, eq=False):
+    """One task of a pipeline."""
+
+    node: Node
+    path: str
+    name: str
+    name_node: Node
+    named: bool = True  # False when the name was made from the position
+    labelled: bool = False  # v10's one-key map
+    kind: str | None = None
+    kind_node: Scalar | None = None
+    tool: ToolSpec | None = None
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    spec: Mapping | None = None
+    spec_path: str = ""
+    retry: Node | None = None
+    timeout: Node | None = None  # written beside `kind`
+    policy: PolicySyntax | None = None
+    sets: list[SetSyntax] = field(default_factory=list)
+    output: OutputSyntax | None = None
+
+
+class BranchSyntax(Struct, eq=False):
+    """A guarded list of tasks inside `choose`, `while` or `until`."""
+
+    node: Node
+    path: str
+    when: Node | None
+    items: list[ItemSyntax] = field(default_factory=list)
+
+
+class ConstructSyntax(Struct, eq=False):
+    """`choose`, `while` or `until`: sugar that is compiled into tasks and jumps."""
+
+    node: Node
+    path: str
+    word: Literal["choose", "while", "until"]
+    name: str
+    name_node: Node
+    named: bool
+    branches: list[BranchSyntax] = field(default_factory=list)
+
+
+ItemSyntax = TaskSyntax | ConstructSyntax
+
+
+class LoopSyntax(Struct, eq=False):
+    """`loop`, with what its spec says about scheduling."""
+
+    node: Mapping
+    path: str
+    collection: Node | None = None
+    iterator: str | None = None
+    iterator_node: Node | None = None
+    spec: Mapping | None = None
+    spec_path: str = ""
+    mode: str = "sequential"
+    max_in_flight: Node | None = None
+    until: Node | None = None
+    exec: str | None = None
+    reduce: Mapping | None = None
+    inner: LoopSyntax | None = None
+
+    def levels(self) -> Iterator[LoopSyntax]:
+        """This loop and the loops inside it, outermost first."""
+        level: LoopSyntax | None = self
+        while level is not None:
+            yield level
+            level = level.inner
+
+
+class AdmitRuleSyntax(Struct, eq=False):
+    """One rule of an admission gate; `when` is None for `else`."""
+
+    node: Node
+    path: str
+    when: Node | None = None
+    is_else: bool = False
+    allow: Node | None = None
+
+
+class AdmitSyntax(Struct, eq=False):
+    """The gate before a step."""
+
+    node: Node
+    path: str
+    rules: list[AdmitRuleSyntax] = field(default_factory=list)
+    on_deny: str = "park"
+    join: str = "all"
+    once: bool = False
+
+
+class ArcSyntax(Struct, eq=False):
+    """A way out of a step."""
+
+    node: Node
+    path: str
+    target: str | None = None
+    target_node: Node | None = None
+    when: Node | None = None
+    sets: list[SetSyntax] = field(default_factory=list)
+
+
+class RouterSyntax(Struct, eq=False):
+    """`next`."""
+
+    node: Node
+    path: str
+    mode: str = "exclusive"
+    arcs: list[ArcSyntax] = field(default_factory=list)
+
+
+class SynthesisSyntax(Struct, eq=False):
+    """`spec.policy.synthesize`."""
+
+    node: Node
+    path: str
+    source: Node | None = None
+    max_steps: int = 100
+    kinds: tuple[str, ...] = ()
+
+
+class BodySyntax(Struct, eq=False):
+    """What steps and workbook blocks have in common."""
+
+    node: Node
+    path: str
+    name: str
+    name_node: Node
+    description: str = ""
+    spec: Mapping | None = None
+    spec_path: str = ""
+    input: Mapping | None = None
+    loop: LoopSyntax | None = None
+    items: list[ItemSyntax] = field(default_factory=list)
+    has_tool: bool = False
+    sets: list[SetSyntax] = field(default_factory=list)
+    failure: str = "fail_fast"
+    timeout_s: Node | None = None
+    deadline_s: Node | None = None
+    max_task_runs: int | None = None
+
+    def tasks(self) -> Iterator[TaskSyntax]:
+        """Every task in the author's order, also those inside choose, while and until."""
+        items = self.items
+        if len(items) == 1 and isinstance(items[0], TaskSyntax):
+            return iter((items[0],))  # the common case, asked for by every check
+        return _tasks_of(items)
+
+    def constructs(self) -> Iterator[ConstructSyntax]:
+        """Every choose, while and until, outer ones first."""
+        return _constructs_of(self.items)
+
+
+class StepSyntax(BodySyntax, eq=False):
+    """A step of the workflow."""
+
+    admit: AdmitSyntax | None = None
+    router: RouterSyntax | None = None
+    synthesis: SynthesisSyntax | None = None
+    output: OutputSyntax | None = None
+    pool: str | None = None
+
+
+class BlockSyntax(BodySyntax, eq=False):
+    """A block of the workbook."""
+
+
+class KeychainSyntax(Struct, eq=False):
+    """One entry of the keychain."""
+
+    node: Node
+    path: str
+    name: str
+    name_node: Node
+    kind: str
+    kind_node: Node
+    fields: dict[str, Node] = field(default_factory=dict)
+
+
+class ExecutorSyntax(Struct, eq=False):
+    """`executor`."""
+
+    node: Node
+    path: str
+    profile: str = "auto"
+    version: str | None = None
+    spec: Mapping | None = None
+    entry_step: Scalar | None = None
+    return_step: Scalar | None = None
+    extensions: tuple[str, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
+    defaults: Mapping | None = None
+
+
+class DocumentSyntax(Struct, eq=False):
+    """A whole playbook."""
+
+    node: Mapping
+    surface: Surface = "canonical"
+    name: str = ""
+    catalogue_path: str = ""
+    version: str | None = None
+    description: str = ""
+    metadata: Mapping | None = None
+    workload: Mapping | None = None
+    keychain: list[KeychainSyntax] = field(default_factory=list)
+    executor: ExecutorSyntax | None = None
+    steps: list[StepSyntax] = field(default_factory=list)
+    blocks: list[BlockSyntax] = field(default_factory=list)
+    around: Playbook | None = None  # the running playbook that steps made at run time join
+
+    def step_names(self) -> list[str]:
+        """Every step that templates and arcs may name."""
+        running = list(self.around.steps_by_name) if self.around else []
+        return running + [step.name for step in self.steps]
+
+    def block_names(self) -> list[str]:
+        """Every block that tasks may call."""
+        running = list(self.around.blocks) if self.around else []
+        return running + [block.name for block in self.blocks]
+
+    def bodies(self) -> Iterator[StepSyntax | BlockSyntax]:
+        """Steps, then blocks."""
+        yield from self.steps
+        yield from self.blocks
+
+
+def _tasks_of(items: list[ItemSyntax]) -> Iterator[TaskSyntax]:
+    for item in items:
+        if isinstance(item, TaskSyntax):
+            yield item
+        else:
+            for branch in item.branches:
+                yield from _tasks_of(branch.items)
+
+
+def _constructs_of(items: list[ItemSyntax]) -> Iterator[ConstructSyntax]:
+    for item in items:
+        if isinstance(item, ConstructSyntax):
+            yield item
+            for branch in item.branches:
+                yield from _constructs_of(branch.items)

@@ -1,0 +1,662 @@
+"""Every event: its name, its version, its fields, and the envelope it travels in.
+
+An event is a fact in the past. Its *body* is a frozen struct below; the recorder gives it a
+place (`seq`), an instant and its source, and the log keeps `(seq, at, name, version, body)`.
+Everything else of the envelope (ids, entity, status) is derived from the body, so it cannot
+disagree with it: `envelope(recorded)` is the form people and the API see.
+
+Versions. A released body stays as it is, but for new fields with defaults. A new meaning gets
+a new class with `version=2` beside the old one; `BODIES` knows both for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from math import modf
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from noetl.core.model.ids import IterationPath, event_id, iteration_id, task_run_id
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import Step
+from noetl.core.model.position import Position
+from noetl.core.model.reference import Reference
+
+Source = Literal["server", "worker"]
+EntityType = Literal["playbook", "workflow", "step", "task", "loop", "next"]
+Status = Literal["in_progress", "success", "error", "skipped"]
+FinalStatus = Literal["success", "failed", "cancelled"]
+
+
+class Event(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Base of all bodies; the class attributes say what the envelope derives.
+
+    Bodies are trees of frozen data: the garbage collector need not look for circles in them."""
+
+    NAME: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+    ENTITY: ClassVar[EntityType] = "workflow"
+    STATUS: ClassVar[Status] = "in_progress"
+    SOURCE: ClassVar[Source] = "server"
+
+
+# ── the execution ───────────────────────────────────────────────────────────────────────
+
+
+class Parent(Struct, frozen=True, omit_defaults=True):
+    """The caller of a child execution."""
+
+    execution_id: str
+    run_id: str
+    task_run_id: str
+    depth: int = 1
+
+
+class Kept(Struct, frozen=True, omit_defaults=True):
+    """What a rerun keeps of an earlier execution."""
+
+    execution_id: str
+    from_step: str | None = None
+    results: dict[str, Outcome] = field(default_factory=dict)
+    ctx: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)  # of the token that enters `from_step`
+
+
+class ExecutionRequested(Event, frozen=True, omit_defaults=True):
+    """Somebody asked for a playbook to run, with this payload."""
+
+    NAME = "playbook.execution.requested"
+    ENTITY = "playbook"
+    playbook: str  # digest of the compiled playbook
+    path: str
+    version: str | None = None
+    payload: dict[str, Any] = field(default_factory=dict)
+    parent: Parent | None = None
+    kept: Kept | None = None
+    entry_step: str | None = None
+    return_step: str | None = None
+    requested_by: str | None = None
+    strict: bool = False
+    trace: str | None = None  # W3C traceparent of whoever asked
+
+
+class RequestEvaluated(Event, frozen=True, omit_defaults=True):
+    """The payload was merged over the workload and the keychain was found complete (or not)."""
+
+    NAME = "playbook.request.evaluated"
+    ENTITY = "playbook"
+    workload: dict[str, Any] = field(default_factory=dict)
+    keychain: tuple[str, ...] = ()  # names, never values
+    error: ErrorInfo | None = None
+
+
+class WorkflowStarted(Event, frozen=True, omit_defaults=True):
+    """Tokens may move from here on."""
+
+    NAME = "workflow.started"
+    entry: str
+
+
+class ExecutionPaused(Event, frozen=True, omit_defaults=True):
+    """No new run is scheduled until the execution is resumed; what runs goes on."""
+
+    NAME = "execution.paused"
+    reason: str = ""
+
+
+class ExecutionResumed(Event, frozen=True, omit_defaults=True):
+    """Scheduling goes on."""
+
+    NAME = "execution.resumed"
+    reason: str = ""
+
+
+class SignalReceived(Event, frozen=True, omit_defaults=True):
+    """Somebody outside patched `ctx`, which may open a parked token's gate."""
+
+    NAME = "signal.received"
+    name: str = ""
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
+    """Somebody stopped the execution; open runs are ended with kind `cancelled`."""
+
+    NAME = "execution.cancelled"
+    STATUS = "error"
+    reason: str = ""
+
+
+class CtxPatched(Event, frozen=True, omit_defaults=True):
+    """The shared context changed; the only event that changes it."""
+
+    NAME = "ctx.patched"
+    patch: dict[str, Any]  # top-level key -> whole new value
+    cause: Literal["task", "step", "arc", "signal", "reduce"] = "task"
+    step: str | None = None
+    run_id: str | None = None
+
+
+class WorkflowSynthesized(Event, frozen=True, omit_defaults=True):
+    """A step handed over workflow nodes as data; they were checked and are part of the net now."""
+
+    NAME = "workflow.synthesized"
+    step: str
+    step_run_id: str
+    steps: tuple[Step, ...] = ()
+    entry: str | None = None
+    error: ErrorInfo | None = None
+
+
+class WorkflowFinished(Event, frozen=True, omit_defaults=True):
+    """No token is left and nothing is in flight."""
+
+    NAME = "workflow.finished"
+    STATUS = "success"
+    outcome: FinalStatus
+    output: Outcome | None = None
+    error: ErrorInfo | None = None
+    step: str | None = None  # whose output it is, or which failure ended it
+
+
+class PlaybookProcessed(Event, frozen=True, omit_defaults=True):
+    """The very last event."""
+
+    NAME = "playbook.processed"
+    ENTITY = "playbook"
+    STATUS = "success"
+    outcome: FinalStatus
+
+
+# ── steps, tokens, arcs ─────────────────────────────────────────────────────────────────
+
+
+class TokenParked(Event, frozen=True, omit_defaults=True):
+    """A token stands before a closed gate, or before a join that others can still reach."""
+
+    NAME = "token.parked"
+    ENTITY = "step"
+    step: str
+    token: str
+    reason: Literal["admission", "join", "paused"] = "admission"
+    args: dict[str, Any] = field(default_factory=dict)
+    origin: str | None = None  # the step it came from
+
+
+class StepScheduled(Event, frozen=True, omit_defaults=True):
+    """A token entered the step; a run (or a loop) of it is now owed."""
+
+    NAME = "step.scheduled"
+    ENTITY = "step"
+    step: str
+    step_run_id: str
+    args: dict[str, Any] = field(default_factory=dict)
+    input: dict[str, Any] = field(default_factory=dict)
+    tokens: tuple[str, ...] = ()  # the tokens consumed
+    timeout_s: float | None = None
+    deadline_at: float | None = None  # seconds since the epoch
+    # The step's `input` names payloads that are only there by reference: the worker evaluates it.
+    defer_input: bool = False
+
+
+class StepStarted(Event, frozen=True, omit_defaults=True):
+    """A worker holds the lease of the step's run; it may run the first task at once.
+
+    This append stands for the durable start of the first task's first attempt too."""
+
+    NAME = "step.started"
+    ENTITY = "step"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    epoch: int = 1
+    worker: str = ""
+    by_server: bool = False
+
+
+class StepDone(Event, frozen=True, omit_defaults=True):
+    """The step succeeded."""
+
+    NAME = "step.done"
+    ENTITY = "step"
+    STATUS = "success"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    output: Outcome
+    patch: dict[str, Any] = field(default_factory=dict)  # ctx writes of the step's own `set`: dotted path -> value
+    draws: dict[str, Any] = field(default_factory=dict)  # now()/uuid()/random() used
+    results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
+    by_server: bool = False
+
+
+class StepFailed(Event, frozen=True, omit_defaults=True):
+    """The step failed; `output.error` says why."""
+
+    NAME = "step.failed"
+    ENTITY = "step"
+    STATUS = "error"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    output: Outcome
+    patch: dict[str, Any] = field(default_factory=dict)
+    draws: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Outcome] = field(default_factory=dict)
+    fatal: bool = False  # a limit was reached: no arc may take it, the execution ends
+    by_server: bool = False
+
+
+class StepSkipped(Event, frozen=True, omit_defaults=True):
+    """A token never entered the step: its gate stayed closed, or dropped it."""
+
+    NAME = "step.skipped"
+    ENTITY = "step"
+    STATUS = "skipped"
+    step: str
+    token: str
+    reason: str = ""
+
+
+class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One arc as it was evaluated."""
+
+    target: str
+    index: int
+    held: bool
+    token: str | None = None  # made when the arc was taken
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+class NextEvaluated(Event, frozen=True, omit_defaults=True):
+    """A boundary event was routed: which guards held, which arcs fired."""
+
+    NAME = "next.evaluated"
+    ENTITY = "next"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    boundary: str  # step.done | step.failed | loop.done
+    arcs: tuple[ArcChoice, ...] = ()
+    error: ErrorInfo | None = None  # a guard that could not be evaluated
+
+
+# ── loops ───────────────────────────────────────────────────────────────────────────────
+
+
+class LoopStarted(Event, frozen=True, omit_defaults=True):
+    """A collection was evaluated; its iterations are owed. `path` is the outer iteration."""
+
+    NAME = "loop.started"
+    ENTITY = "loop"
+    step: str
+    step_run_id: str
+    count: int
+    path: IterationPath = ()
+    items: tuple[Any, ...] | None = None  # inline when small
+    collection: Reference | None = None  # else by reference
+    max_in_flight: int = 1
+    keyed: bool = False  # the collection was a mapping
+
+
+class IterationStarted(Event, frozen=True, omit_defaults=True):
+    """A worker holds the lease of one iteration."""
+
+    NAME = "loop.iteration.started"
+    ENTITY = "loop"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    path: IterationPath
+    epoch: int = 1
+    worker: str = ""
+
+
+class IterationDone(Event, frozen=True, omit_defaults=True):
+    """An iteration's pipeline ended well."""
+
+    NAME = "loop.iteration.done"
+    ENTITY = "loop"
+    STATUS = "success"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    path: IterationPath
+    output: Outcome
+    step_patch: dict[str, Any] = field(default_factory=dict)
+    stop: bool = False  # loop.spec.until held after it
+    skipped: bool = False
+    by_server: bool = False
+
+
+class IterationFailed(Event, frozen=True, omit_defaults=True):
+    """An iteration's pipeline failed."""
+
+    NAME = "loop.iteration.failed"
+    ENTITY = "loop"
+    STATUS = "error"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    path: IterationPath
+    output: Outcome
+    step_patch: dict[str, Any] = field(default_factory=dict)
+    by_server: bool = False
+
+
+class OutputsKept(Event, frozen=True, omit_defaults=True):
+    """The outputs of a loop's first iterations went to the result store: they were too many to hold."""
+
+    NAME = "loop.outputs.kept"
+    ENTITY = "loop"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    chunk: Reference  # a JSON list; it follows the chunks before it
+    path: IterationPath = ()
+
+
+class LoopDone(Event, frozen=True, omit_defaults=True):
+    """All iterations of a loop ended (or it stopped early)."""
+
+    NAME = "loop.done"
+    ENTITY = "loop"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    path: IterationPath = ()
+    total: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    skipped: int = 0
+    output: Outcome | None = None
+
+
+# ── tasks ───────────────────────────────────────────────────────────────────────────────
+
+
+class TaskStarted(Event, frozen=True, omit_defaults=True):
+    """An attempt of a task begins; on disk before the tool touches the world."""
+
+    NAME = "task.started"
+    ENTITY = "task"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    task: str
+    kind: str
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+
+
+class TaskDone(Event, frozen=True, omit_defaults=True):
+    """An attempt of a task ended and its policy was applied.
+
+    `position` is where the pipeline goes on: a later lease continues there."""
+
+    NAME = "task.done"
+    ENTITY = "task"
+    STATUS = "success"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    task: str
+    kind: str
+    outcome: Outcome
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+    do: str = "continue"
+    to: str | None = None
+    delay: float = 0.0
+    rule: int | None = None  # index of the rule that matched
+    patch: dict[str, dict[str, Any]] = field(default_factory=dict)  # scope -> dotted path (`a.b`) -> value
+    draws: dict[str, Any] = field(default_factory=dict)
+    position: Position | None = None
+    skipped: bool = False
+
+
+class TaskProgress(Event, frozen=True, omit_defaults=True):
+    """A long task said how far it is; kept only when a store is asked to."""
+
+    NAME = "task.progress"
+    ENTITY = "task"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    task: str
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+class ChildRequested(Event, frozen=True, omit_defaults=True):
+    """A task calls a playbook; the run holds no worker slot until the child has ended."""
+
+    NAME = "child.requested"
+    ENTITY = "task"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    task: str
+    playbook: str  # path as written
+    payload: dict[str, Any] = field(default_factory=dict)
+    version: str | None = None
+    return_step: str | None = None
+    entry_step: str | None = None
+    wait: bool = True
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+    position: Position | None = None
+    timeout_s: float | None = None  # the calling task's own time
+
+
+class ChildStarted(Event, frozen=True, omit_defaults=True):
+    """The child execution exists."""
+
+    NAME = "child.started"
+    ENTITY = "task"
+    step: str
+    step_run_id: str
+    task: str
+    child: str  # execution id
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+
+
+class ChildFinished(Event, frozen=True, omit_defaults=True):
+    """The child ended; its output is the calling task's outcome. `early`: the time of the task was up."""
+
+    NAME = "child.finished"
+    ENTITY = "task"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    task: str
+    child: str
+    outcome: Outcome
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+    early: bool = False
+
+
+class WorkerLost(Event, frozen=True, omit_defaults=True):
+    """A run's lease ran out and was taken back; it uses up an attempt (unless it was returned)."""
+
+    NAME = "worker.lost"
+    ENTITY = "step"
+    STATUS = "error"
+    step: str
+    step_run_id: str
+    epoch: int
+    path: IterationPath = ()
+    worker: str = ""
+    returned: bool = False  # the worker gave it back in good order
+    resume: Outcome | None = None  # `ambiguous`: what became of an at_most_once task cannot be known
+
+
+class ReportRefused(Event, frozen=True, omit_defaults=True):
+    """A report carried a known key with another body: it was not believed."""
+
+    NAME = "report.refused"
+    ENTITY = "step"
+    STATUS = "error"
+    run_id: str
+    epoch: int
+    reason: str = ""
+
+
+BODIES: dict[tuple[str, int], type[Event]] = {
+    (body.NAME, body.VERSION): body
+    for body in (
+        ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
+        SignalReceived, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
+        PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
+        StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
+        OutputsKept, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
+        WorkerLost, ReportRefused,
+    )
+}  # fmt: skip
+
+
+class Recorded(Struct, frozen=True, gc=False):
+    """An event with its place in the log. `at` is seconds since the epoch (UTC)."""
+
+    execution_id: str
+    seq: int
+    at: float
+    body: Event
+    parent_seq: int | None = None  # the event that caused it
+
+
+_encode = msgspec.json.Encoder().encode
+_decoders: dict[tuple[str, int], msgspec.json.Decoder[Any]] = {}  # made when first used: it takes a while
+
+
+def encode_body(body: Event) -> bytes:
+    """The body as it lies in the log."""
+    return _encode(body)
+
+
+def make_decoders() -> None:
+    """Make all decoders now. While msgspec learns a type, another thread must not learn one that shares a part with
+    it (it would decode with what is half made, and the process would die): who decodes in threads calls this first."""
+    for kind, body in BODIES.items():
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(body)
+
+
+def decode_body(name: str, version: int, data: bytes) -> Event:
+    """A body out of the log; an unknown name or version is a KeyError, never skipped."""
+    decoder = _decoders.get((name, version))
+    if decoder is None:
+        decoder = _decoders[name, version] = msgspec.json.Decoder(BODIES[name, version])
+    event: Event = decoder.decode(data)
+    return event
+
+
+def envelope(recorded: Recorded) -> dict[str, Any]:
+    """The event as the outside sees it (002 section 15, 000 section 11)."""
+    body = recorded.body
+    payload = msgspec.to_builtins(body)
+    step_run = payload.pop("step_run_id", None)
+    path: IterationPath = tuple(payload.pop("path", ())) if "path" in body.__struct_fields__ and step_run else ()
+    run = iteration_id(step_run, path) if step_run else None
+    task = payload.get("task")
+    task_run = None
+    if (
+        task
+        and run
+        and isinstance(body, TaskStarted | TaskDone | TaskProgress | ChildRequested | ChildStarted | ChildFinished)
+    ):
+        task_run = task_run_id(run, task, body.visit, body.attempt)
+    entity_id = {
+        "task": task_run,
+        "step": step_run or getattr(body, "step", None),
+        "loop": run,
+        "next": step_run,
+    }.get(body.ENTITY) or recorded.execution_id
+    return {
+        "event_id": event_id(recorded.execution_id, recorded.seq),
+        "execution_id": recorded.execution_id,
+        "seq": recorded.seq,
+        "timestamp": instant(recorded.at),
+        "source": "server" if getattr(body, "by_server", False) else body.SOURCE,
+        "name": body.NAME,
+        "version": body.VERSION,
+        "entity_type": body.ENTITY,
+        "entity_id": entity_id,
+        "status": status_of(body),
+        "step": getattr(body, "step", None),
+        "step_run_id": step_run,
+        "iteration_id": run if path else None,
+        "iteration_index": path[-1] if path else None,
+        "task_run_id": task_run,
+        "task_label": task,
+        "attempt": getattr(body, "attempt", None),
+        "parent_event_id": event_id(recorded.execution_id, recorded.parent_seq) if recorded.parent_seq else None,
+        "payload": payload,
+    }
+
+
+def recorded_of(document: Mapping[str, Any]) -> Recorded:
+    """The event that an envelope shows; an unknown name or version is a KeyError."""
+    kind = BODIES[document["name"], document["version"]]
+    fields = dict(document["payload"])
+    if document["step_run_id"] is not None:
+        fields["step_run_id"] = document["step_run_id"]
+        if "path" in kind.__struct_fields__:
+            _, _, path = (document["iteration_id"] or "").rpartition("/")
+            fields["path"] = [int(part) for part in path.split(".")] if path else []
+    _, _, parent = (document["parent_event_id"] or "").rpartition("-")
+    return Recorded(
+        execution_id=document["execution_id"],
+        seq=document["seq"],
+        at=seconds(document["timestamp"]),
+        body=msgspec.convert(fields, kind),
+        parent_seq=int(parent) if parent else None,
+    )
+
+
+def instant(at: float) -> str:
+    """Seconds since the epoch as ISO 8601 text in UTC, to the microsecond."""
+    fraction, whole = modf(at)
+    micros = round(fraction * 1e6)
+    if not 0 <= micros < 1_000_000:  # rounded into the next second, or before the epoch
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{_second(int(whole))}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=1024)
+def _second(at: int) -> str:
+    """A whole second; most instants share theirs with the one before."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def seconds(text: str) -> float:
+    """What `instant` wrote, as seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def status_of(body: Event) -> Status:
+    """The envelope's status: the class's own, but for events that can end either way."""
+    if isinstance(body, TaskDone):
+        if body.skipped:
+            return "skipped"
+        return "success" if body.outcome.status == "ok" else "error"
+    if isinstance(body, ChildFinished):
+        return "success" if body.outcome.status == "ok" else "error"
+    if isinstance(body, WorkflowFinished | PlaybookProcessed):
+        return "success" if body.outcome == "success" else "error"
+    if isinstance(body, RequestEvaluated | WorkflowSynthesized | NextEvaluated):
+        return "error" if body.error else "success"
+    return body.STATUS

@@ -1,0 +1,100 @@
+"""What a tool answers: one final envelope, the same for every kind.
+
+`data` is the payload, `ref` its locator when it was stored outside, `error` is there exactly
+when `status` is `error`, and `helpers` holds what only some kinds know (`http`, `pg`, `py`, ...).
+Kind helpers always exist; what does not apply is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from noetl.core.model.reference import Reference
+
+# The closed list of error kinds, each with whether trying again may help.
+ERROR_KINDS: dict[str, bool] = {
+    "connection": True,
+    "timeout": True,
+    "rate_limit": True,
+    "auth": False,
+    "not_found": False,
+    "client_error": False,
+    "server_error": True,
+    "schema": False,
+    "parse": False,
+    "template": False,
+    "python": False,
+    "shell": False,
+    "db.connection": True,
+    "db.constraint": False,
+    "db.deadlock": True,
+    "db.timeout": True,
+    "db.syntax": False,
+    "storage.quota": False,
+    "storage.access": False,
+    "ref.unresolved": False,
+    "ref.corrupt": False,
+    "ctx.conflict": False,
+    "pipeline.runaway": False,
+    "worker.lost": True,
+    "ambiguous": False,
+    "cancelled": False,
+    "limit": False,
+    "unknown": False,
+}
+
+
+class ErrorInfo(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Why something failed, in a closed vocabulary and in words."""
+
+    kind: str
+    message: str
+    retryable: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The envelope: `output` of a task, of an iteration, of a step, of an execution."""
+
+    status: Literal["ok", "error"]
+    data: Any = None
+    ref: Reference | None = None
+    error: ErrorInfo | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    helpers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # Parts of `data` that server-side templates name, kept beside a `ref` (dotted path -> value).
+    extracts: dict[str, Any] = field(default_factory=dict)
+
+
+def ok(data: Any = None, *, meta: dict[str, Any] | None = None, **helpers: dict[str, Any]) -> Outcome:
+    """A successful outcome."""
+    return Outcome(status="ok", data=data, meta=meta or {}, helpers=helpers)
+
+
+def error(
+    kind: str,
+    message: str,
+    *,
+    data: Any = None,
+    retryable: bool | None = None,
+    details: dict[str, Any] | None = None,
+    meta: dict[str, Any] | None = None,
+    **helpers: dict[str, Any],
+) -> Outcome:
+    """A failed outcome; `retryable` defaults to what its kind says."""
+    info = error_info(kind, message, retryable=retryable, details=details)
+    return Outcome(status="error", data=data, error=info, meta=meta or {}, helpers=helpers)
+
+
+def error_info(
+    kind: str, message: str, *, retryable: bool | None = None, details: dict[str, Any] | None = None
+) -> ErrorInfo:
+    """An error of a known kind, with that kind's `retryable` unless said otherwise."""
+    return ErrorInfo(
+        kind=kind,
+        message=message,
+        retryable=ERROR_KINDS[kind] if retryable is None else retryable,
+        details=details or {},
+    )

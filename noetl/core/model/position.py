@@ -1,0 +1,51 @@
+"""Where a pipeline is: small, frozen, and enough to go on from on another machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from noetl.core.model.outcome import Outcome
+
+
+class Position(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Where a pipeline is: what the next lease needs to go on there and not at the beginning.
+
+    `task` is the label to run next (None: the pipeline has ended), `attempt` its next attempt
+    of visit `visit`. `iter` and `step` are the scopes as they are now; `ctx` the keys this run
+    has written. `results` are outcomes of finished tasks by label (large ones by reference).
+    `calls` is the stack of workbook calls, outermost first.
+    """
+
+    task: str | None
+    visit: int = 1
+    attempt: int = 1
+    visits: dict[str, int] = field(default_factory=dict)
+    task_runs: int = 0
+    iter: dict[str, Any] = field(default_factory=dict)
+    step: dict[str, Any] = field(default_factory=dict)
+    ctx: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Outcome] = field(default_factory=dict)
+    previous: str | None = None  # label of the task whose output is `_prev`
+    input: dict[str, Any] | None = None  # the step's input, where the worker evaluated it
+    calls: tuple[CallFrame, ...] = ()
+
+
+class CallFrame(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A workbook call that is under way: its block, its input, its own position and loop."""
+
+    block: str
+    task: str  # the calling task
+    position: Position
+    input: dict[str, Any] = field(default_factory=dict)
+    loops: tuple[LoopFrame, ...] = ()  # of a looping block, outermost first
+
+
+class LoopFrame(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One level of a looping block that is under way inside the worker."""
+
+    items: tuple[Any, ...]
+    index: int = 0
+    outputs: tuple[Outcome, ...] = ()
+    skipped: int = 0

@@ -1,0 +1,21 @@
+"""How long to wait before a task's next execution (LANGUAGE section 3)."""
+
+from __future__ import annotations
+
+from noetl.core.model.playbook import Backoff
+
+# Far beyond any cap; keeps 2**n out of the millions when an attempt count is absurd.
+_LARGEST_EXPONENT = 64
+
+
+def delay_before_next(backoff: Backoff, delay: float, finished: int, max_delay: float) -> float:
+    """Seconds between execution number `finished` (from 1) and the one after it."""
+    if delay <= 0:
+        return 0.0
+    if backoff == "linear":
+        wanted = delay * finished
+    elif backoff == "exponential":
+        wanted = delay * 2.0 ** min(finished - 1, _LARGEST_EXPONENT)
+    else:
+        wanted = delay
+    return max(0.0, min(wanted, max_delay))

@@ -1,0 +1,289 @@
+"""Workbook calls: a block on top of its caller, with scopes of its own, looping if it says so.
+
+A call is not a macro: the block has its own `input`, `output`, task names and `step`; `ctx` is
+shared, and so is `iter` unless the block loops (then `iter.parent` is the caller's). A looping
+block runs its iterations here, one after another: the worker that holds the run's lease holds
+all of it. Values given by the call stand for those the block declares; a declared value whose
+template reads `input` transforms what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from noetl.core.model.outcome import Outcome, error, ok
+from noetl.core.model.playbook import MAX_CALL_DEPTH, Block
+from noetl.core.pipeline.error_locations import NEEDS, info_of, located
+from noetl.core.pipeline.frame import BlockLoop, Frame, Level, block_iteration, enter, show
+from noetl.core.pipeline.scopes import show_output
+from noetl.core.pipeline.task_assignments import assign, restore, snapshot
+from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
+from noetl.core.templates.template import holds
+from noetl.core.templates.views import plain
+from noetl.errors import TemplateError
+
+MAX_BLOCK_ITERATIONS = 10_000
+MAX_FAILURES_LISTED = 100
+
+_PARAMETERS = frozenset({"block", "payload"})
+
+
+def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
+    """Push the called block; an outcome instead when there is nothing to run."""
+    caller = frame.top
+    name = rendered.get("block") or rendered.get("name")
+    program = frame.programs.block(str(name)) if name else None
+    if program is None:
+        known = ", ".join(frame.playbook.blocks) or "none"
+        return error("not_found", f'the workbook has no block "{name}"; its blocks are: {known}')
+    if len(frame.levels) > MAX_CALL_DEPTH:
+        return error("limit", f'block "{name}" was called {MAX_CALL_DEPTH} calls deep')
+    given = _given(rendered)
+    level = Level(program, prefix=f"{caller.prefix}{caller.task.name}/", call_task=caller.task.name)
+    level.input = {**program.static_input, **given}
+    level.iter = level.iter_base = caller.iter
+    frame.levels.append(level)
+    try:
+        show(frame, level)
+        for compiled in program.input:
+            transforms = any(read == "input" or read.startswith("input.") for read in compiled.value.names)
+            if compiled.name in given and not transforms:
+                continue
+            try:
+                value = compiled.value.evaluate(level.names, frame.draws)
+            except NEEDS:
+                raise
+            except TemplateError as problem:
+                raise located(frame.playbook, problem, *compiled.paths) from None
+            level.input = {**level.input, compiled.name: value}
+            level.names["input"] = level.names["args"] = level.input
+        level.prepared = True
+        if program.loops:
+            return _descend_or_end(frame, level)
+    except NEEDS:
+        frame.levels.pop()
+        raise
+    except TemplateError as problem:
+        frame.levels.pop()
+        return Outcome(status="error", error=info_of(problem))
+    enter(frame, level, 0)
+    return None
+
+
+def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
+    """The block's pipeline has ended: its outcome, or None when its loop goes on."""
+    outcome = outcome_of(level)
+    if level.loops:
+        before = _loop_marks(level)
+        try:
+            collected = _ascend(frame, level, recorded_of(level, outcome))
+        except NEEDS:
+            _loop_restore(frame, level, before)
+            raise
+        except TemplateError as problem:
+            collected = Outcome(status="error", error=info_of(problem))
+        if collected is None:
+            return None
+        outcome = collected
+    return _close(frame, level, outcome)
+
+
+def outcome_of(level: Level) -> Outcome:
+    """The outcome of a pipeline that has ended: that of the last task which ran to its end.
+
+    A failed one has the envelope of the task that failed it, with the error."""
+    if level.ended == "failed":
+        failing = level.failing.outcome if level.failing else ok(None)
+        return replace(failing, status="error", error=level.error)
+    return level.last.outcome if level.last else ok(None)
+
+
+def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
+    """Apply the block's own `set`, then take the level off the stack."""
+    if level.program.assignments:
+        level.names.pop("iter", None)
+        show_output(frame.shared, level, outcome)
+        before = snapshot(frame, level)
+        patch: dict[str, dict[str, Any]] = {}
+        try:
+            assign(frame, level, level.program.assignments, patch, {} if outcome.status == "error" else None)
+        except NEEDS:
+            restore(frame, level, before)
+            raise
+        except TemplateError as problem:
+            restore(frame, level, before)
+            patch = {}
+            outcome = Outcome(status="error", data=outcome.data, error=info_of(problem), helpers=outcome.helpers)
+        if "ctx" in patch:
+            frame.call_patch = {**frame.call_patch, **patch["ctx"]}
+    frame.levels.remove(level)
+    return outcome
+
+
+def _given(rendered: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's own input: `payload`, and whatever is no parameter of the kind."""
+    given = {name: value for name, value in rendered.items() if name not in _PARAMETERS}
+    if "block" not in rendered:
+        given.pop("name", None)
+    payload = rendered.get("payload")
+    return {**given, **payload} if isinstance(payload, Mapping) else given
+
+
+# ── a block's loop ──────────────────────────────────────────────────────────────────────
+
+
+def _descend_or_end(frame: Frame, level: Level) -> Outcome | None:
+    """Start the loops; an empty collection ends the call at once."""
+    ended = _descend(frame, level)
+    if ended is None:
+        return None
+    collected = _ascend(frame, level, ended) if level.loops else ended
+    return None if collected is None else _close(frame, level, collected)
+
+
+def _descend(frame: Frame, level: Level) -> Outcome | None:
+    """Evaluate inner collections until the pipeline can start; an empty one is an outcome."""
+    loops = level.program.loops
+    while len(level.loops) < len(loops):
+        described = loops[len(level.loops)]
+        try:
+            items = _items(described.collection.evaluate(level.names, frame.draws))
+        except NEEDS:
+            raise
+        except TemplateError as problem:
+            raise located(frame.playbook, problem, f"{described.path}/in", described.path) from None
+        if not items:
+            return _collected(BlockLoop(()))
+        level.loops.append(BlockLoop(items))
+        block_iteration(frame, level)
+        show(frame, level)
+    _restart(frame, level)
+    return None
+
+
+def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
+    """An iteration ended: go to the next one (None), or give the whole loop's outcome."""
+    best_effort = isinstance(level.program.owner, Block) and level.program.owner.failure == "best_effort"
+    while level.loops:
+        loop = level.loops[-1]
+        loop.outputs.append(outcome)
+        if len(level.loops) == len(level.program.loops) and level.program.tasks and not level.ran:
+            loop.skipped += 1
+        if outcome.status == "error" and level.ended == "failed" and not best_effort:
+            level.loops.clear()
+            break
+        stop = _until_holds(frame, level, outcome)
+        loop.index += 1
+        if loop.index < len(loop.items) and not stop:
+            block_iteration(frame, level)
+            show(frame, level)
+            inner = _descend(frame, level)
+            if inner is None:
+                return None
+            outcome = inner
+            continue
+        level.loops.pop()
+        outcome = _collected(loop)
+        level.ended = "done"
+        if level.loops:
+            block_iteration(frame, level)
+            show(frame, level)
+    level.iter = level.iter_base = frame.levels[frame.levels.index(level) - 1].iter
+    return outcome
+
+
+def _restart(frame: Frame, level: Level) -> None:
+    """Begin the pipeline for the next iteration."""
+    level.results = {}
+    level.previous = None
+    level.last = None
+    level.failing = None
+    level.ran = False
+    level.ended = None
+    level.error = None
+    level.visits = {}
+    show(frame, level)
+    enter(frame, level, 0)
+
+
+def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
+    described = level.program.loops[len(level.loops) - 1]
+    if described.until is None:
+        return False
+    show_output(frame.shared, level, outcome)
+    try:
+        return holds(described.until, level.names, frame.draws)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        raise located(frame.playbook, problem, f"{described.path}/spec/until", described.path) from None
+
+
+def _items(value: Any) -> list[Any]:
+    if is_reference(value):
+        raise TemplateError(NO_ELEMENTS, kind="ref.unresolved")
+    if isinstance(value, Mapping):
+        value = [{"key": key, "value": each} for key, each in value.items()]
+    if not isinstance(value, list):
+        raise TemplateError(f"`in` must give a list or a mapping, not {type(value).__name__}", kind="schema")
+    if len(value) > MAX_BLOCK_ITERATIONS:
+        raise TemplateError(
+            f"a block's loop takes {MAX_BLOCK_ITERATIONS:,} elements and this one has {len(value):,}; "
+            "loop over the step instead",
+            kind="limit",
+        )
+    return value
+
+
+def _collected(loop: BlockLoop) -> Outcome:
+    """A loop's outcome: the iterations' data in order, and its counts (as a step's loop has them)."""
+    failures = [
+        {"index": index, "kind": each.error.kind, "message": each.error.message}
+        for index, each in enumerate(loop.outputs)
+        if each.status == "error" and each.error is not None
+    ]
+    counts: dict[str, Any] = {
+        "total": len(loop.items),
+        "succeeded": len(loop.outputs) - len(failures) - loop.skipped,
+        "failed": len(failures),
+        "skipped": len(loop.items) - len(loop.outputs) + loop.skipped,
+    }
+    if failures:
+        counts["failures"] = failures[:MAX_FAILURES_LISTED]
+    return ok([_element(each) for each in loop.outputs], loop=counts)
+
+
+def _element(outcome: Outcome) -> Any:
+    if outcome.status == "error":
+        return None
+    return plain(outcome.ref) if outcome.ref is not None and outcome.data is None else outcome.data
+
+
+def recorded_of(level: Level, outcome: Outcome) -> Outcome:
+    """The outcome as the log has it: large data by reference."""
+    if level.ended == "failed":
+        return outcome if level.failing is None else replace(level.failing.recorded, status="error", error=level.error)
+    return level.last.recorded if level.last else outcome
+
+
+Marks = tuple[Literal["done", "failed"] | None, list[tuple[BlockLoop, int, int, int]]]
+
+
+def _loop_marks(level: Level) -> Marks:
+    return level.ended, [(loop, loop.index, len(loop.outputs), loop.skipped) for loop in level.loops]
+
+
+def _loop_restore(frame: Frame, level: Level, marks: Marks) -> None:
+    """An evaluation must be repeated: the loops stand where they stood."""
+    level.ended, loops = marks
+    level.loops = []
+    for loop, index, outputs, skipped in loops:
+        loop.index = index
+        loop.skipped = skipped
+        del loop.outputs[outputs:]
+        level.loops.append(loop)
+    block_iteration(frame, level)
+    show(frame, level)

@@ -1,0 +1,102 @@
+"""One function per `do:`; each says where the program counter goes.
+
+Attempts. `attempts: N` means N executions in all, the first one included. They are counted per
+*visit*: entering a task again by `jump` starts a new count, and `_visit` counts the entries. A lost
+worker uses up the attempt it had begun. When the last one did not help, `retry` becomes `fail`,
+and the error is that of the last execution.
+
+`delay` belongs to `retry`, where `backoff` shapes it; on `jump` and `continue` it is a plain pause
+before the next task (a polling loop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.pipeline.backoff import delay_before_next
+from noetl.core.pipeline.frame import Frame, Level
+from noetl.core.pipeline.policy import number
+from noetl.core.pipeline.program import CompiledRule
+
+Do = Literal["continue", "skip", "retry", "jump", "break", "fail"]
+
+
+class Move(NamedTuple):
+    """Where the pipeline goes: to a task, after `delay`; or it ends."""
+
+    do: Do
+    target: int | None = None  # index of the next task; None: the pipeline ends, or the same task runs again
+    to: str | None = None
+    delay: float = 0.0
+    error: ErrorInfo | None = None  # why it failed
+
+
+def do_continue(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
+    """Go to the next task."""
+    return Move("continue", target=level.current + 1, delay=_pause(frame, level, rule))
+
+
+def do_jump(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
+    """Go to the task that `to` names."""
+    to = rule.then.to if rule else None
+    target = level.program.index.get(to) if to else None
+    if rule is None or target is None:
+        where = frame.playbook.where(rule.path if rule else level.task.path)
+        return Move("fail", error=error_info("schema", f"{where}: jump to {to!r}, which this pipeline does not have"))
+    return Move("jump", target=target, to=to, delay=_pause(frame, level, rule))
+
+
+def do_break(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
+    """End the pipeline well."""
+    return Move("break")
+
+
+def do_fail(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
+    """End the pipeline with the task's error, or with one that says which rule it was."""
+    if outcome.error is not None:
+        return Move("fail", error=outcome.error)
+    where = frame.playbook.where(rule.path if rule else level.task.path)
+    return Move("fail", error=error_info("unknown", f'{where}: a rule of task "{level.task.name}" failed it'))
+
+
+def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
+    """Run the same task again, as long as attempts are left."""
+    if rule is None:
+        return do_fail(frame, level, rule, outcome)
+    then = rule.then
+    attempts = int(number(frame, level, then.attempts, "attempts", rule.path))
+    if level.attempt >= attempts:
+        return _exhausted(frame, level, rule, outcome, attempts)
+    delay = delay_before_next(
+        then.backoff,
+        number(frame, level, then.delay, "delay", rule.path),
+        level.attempt,
+        number(frame, level, then.max_delay, "max_delay", rule.path),
+    )
+    return Move("retry", delay=delay)
+
+
+def _exhausted(frame: Frame, level: Level, rule: CompiledRule, outcome: Outcome, attempts: int) -> Move:
+    if outcome.error is not None:
+        return Move("fail", error=outcome.error)
+    where = frame.playbook.where(rule.path)
+    message = f'{where}: task "{level.task.name}" was still to be retried after {attempts} attempts'
+    return Move("fail", error=error_info("limit", message))
+
+
+def _pause(frame: Frame, level: Level, rule: CompiledRule | None) -> float:
+    if rule is None or (rule.then.delay.static and not rule.then.delay.evaluate({})):
+        return 0.0
+    wanted = number(frame, level, rule.then.delay, "delay", rule.path)
+    return min(wanted, number(frame, level, rule.then.max_delay, "max_delay", rule.path))
+
+
+DIRECTIVES: dict[str, Callable[[Frame, Level, CompiledRule | None, Outcome], Move]] = {
+    "continue": do_continue,
+    "jump": do_jump,
+    "break": do_break,
+    "fail": do_fail,
+    "retry": do_retry,
+}

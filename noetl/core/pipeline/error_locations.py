@@ -1,0 +1,46 @@
+"""Errors with their place: `file:line:column` of the template, the rule or the task that went wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, error_info
+from noetl.core.model.playbook import Playbook
+from noetl.core.pipeline.scopes import NeedsSecret
+from noetl.core.templates.views import NeedsPayload
+from noetl.errors import TemplateError
+
+# Not errors: the shell fetches what is missing and asks again.
+NEEDS = (NeedsPayload, NeedsSecret)
+
+_SHOWN = 200
+
+
+class LocatedError(TemplateError):
+    """A template error whose message begins with its place."""
+
+    def __init__(self, message: str, *, where: str, text: str = "", kind: str = "template") -> None:
+        super().__init__(message, text=text, kind=kind)
+        self.where = where
+
+
+def located(playbook: Playbook, problem: TemplateError, *paths: str) -> LocatedError:
+    """The problem with its place: the first of `paths` that the playbook's text has, else the nearest."""
+    if isinstance(problem, LocatedError):
+        return problem
+    below = "/" + problem.path.strip("/") if problem.path else ""
+    known = next((path for path in paths if path in playbook.places), paths[-1] if paths else "")
+    where = playbook.where(known + below)
+    return LocatedError(f"{where}: {problem.message}", where=where, text=problem.text, kind=problem.kind)
+
+
+def info_of(problem: TemplateError) -> ErrorInfo:
+    """The problem as an error of the closed vocabulary."""
+    kind = problem.kind if problem.kind in ERROR_KINDS else "template"
+    details: dict[str, Any] = {}
+    if isinstance(problem, LocatedError):
+        details["at"] = problem.where
+    if problem.text:
+        text = problem.text
+        details["template"] = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return error_info(kind, problem.message, details=details)

@@ -1,0 +1,406 @@
+"""One run's pipeline while it is under way: the only thing in this room that moves.
+
+A `Frame` is made from a `RunOrder`; `advance` alone changes it. Its `levels` are a stack: the
+step's own pipeline, and above it one level for each workbook call that is under way. What must
+survive a change of worker is written into a `Position` and read back from one here, so that both
+directions stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from noetl.core.model.events import Event
+from noetl.core.model.ids import IterationPath, iteration_id
+from noetl.core.model.merge import put_path
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import Playbook, Task
+from noetl.core.model.position import CallFrame, LoopFrame, Position
+from noetl.core.model.work import RunOrder
+from noetl.core.pipeline.nondeterminism_log import DrawLog
+from noetl.core.pipeline.program import CompiledTask, Program, Programs
+from noetl.core.pipeline.scopes import Keychain, Shared, iteration, names_of, one_iteration, show_output
+from noetl.core.templates.views import ResultView
+
+
+class Held:
+    """A finished task's outcome: with its data, as the log has it, and as templates see it."""
+
+    __slots__ = ("_name", "_shared", "_view", "outcome", "recorded")
+
+    def __init__(self, name: str, outcome: Outcome, recorded: Outcome, shared: Shared) -> None:
+        self.outcome = outcome
+        self.recorded = recorded
+        self._name = name
+        self._shared = shared
+        self._view: ResultView | None = None
+
+    @property
+    def view(self) -> ResultView:
+        """The result as templates see it; made when somebody looks."""
+        if self._view is None:
+            self._view = ResultView(self.outcome, name=self._name, resolve=self._shared.resolve)
+        return self._view
+
+
+class BlockLoop:
+    """One level of a looping block."""
+
+    __slots__ = ("index", "items", "outputs", "skipped")
+
+    def __init__(self, items: Sequence[Any], index: int = 0, outputs: Sequence[Outcome] = (), skipped: int = 0) -> None:
+        self.items = list(items)
+        self.index = index
+        self.outputs = list(outputs)
+        self.skipped = skipped
+
+
+class Level:
+    """A pipeline on the stack: the step's own, or that of a called block."""
+
+    __slots__ = (
+        "attempt",
+        "call_task",
+        "current",
+        "ended",
+        "error",
+        "event_visit",
+        "failing",
+        "fallbacks",
+        "input",
+        "input_made",
+        "iter",
+        "iter_base",
+        "iterators",
+        "last",
+        "loops",
+        "names",
+        "prefix",
+        "prepared",
+        "previous",
+        "program",
+        "ran",
+        "results",
+        "scratch",
+        "step",
+        "task_input",
+        "task_runs",
+        "visit",
+        "visits",
+    )
+
+    def __init__(self, program: Program, *, prefix: str = "", call_task: str = "") -> None:
+        self.program = program
+        self.prefix = prefix  # of labels in events: `call/` for tasks of a block called by task `call`
+        self.call_task = call_task
+        self.current = 0  # index of the task to run; meaningless once ended
+        self.visit = 1
+        self.attempt = 1
+        self.event_visit = 1
+        self.visits: dict[str, int] = {}
+        self.task_runs = 0
+        self.input: dict[str, Any] = {}
+        self.step: dict[str, Any] = {}
+        self.iter: dict[str, Any] = {}
+        self.iter_base: dict[str, Any] = {}
+        self.scratch: dict[str, Any] = {}  # what was written to `iter`
+        self.results: dict[str, Held] = {}
+        self.previous: str | None = None  # label of `_prev`
+        self.last: Held | None = None  # the last task that ran to its end
+        self.ran = False  # some task ran and was not skipped
+        self.ended: Literal["done", "failed"] | None = None
+        self.error: ErrorInfo | None = None
+        self.failing: Held | None = None  # the task that failed the pipeline; None when it was something else
+        self.loops: list[BlockLoop] = []
+        self.names: dict[str, Any] = {}
+        self.fallbacks: set[str] = set()
+        self.iterators: dict[str, Any] = {}
+        self.task_input: dict[str, Any] | None = None  # rendered input of the task under way
+        self.prepared = False  # own input evaluated, names built
+        self.input_made = False  # by this worker, so that it must travel with the position
+
+    @property
+    def compiled(self) -> CompiledTask:
+        """The task the program counter stands at."""
+        return self.program.tasks[self.current]
+
+    @property
+    def task(self) -> Task:
+        """The same, as the playbook has it."""
+        return self.program.tasks[self.current].task
+
+    def label(self, task: Task) -> str:
+        """The task's name in events."""
+        return self.prefix + task.name if self.prefix else task.name
+
+    def task_outcomes(self) -> dict[str, Outcome]:
+        """Outcomes of the finished tasks by name."""
+        return {label: held.outcome for label, held in self.results.items()}
+
+    def write_iter(self, scratch: dict[str, Any]) -> None:
+        """Make `scratch` what was written to `iter`."""
+        self.scratch = scratch
+        self.iter = {**self.iter_base, **scratch} if scratch else self.iter_base
+        self.names["iter"] = self.iter
+
+
+_NO_KEYCHAIN = Keychain(())
+
+
+class Frame:
+    """A run under way."""
+
+    __slots__ = (
+        "call_patch",
+        "ctx",
+        "draws",
+        "interrupted",
+        "keychain",
+        "levels",
+        "looping",
+        "lost",
+        "order",
+        "outbox",
+        "path",
+        "playbook",
+        "programs",
+        "resume",
+        "run_id",
+        "shared",
+        "silent",
+        "step_before",
+        "wait",
+        "written",
+    )
+
+    def __init__(self, order: RunOrder, programs: Programs, shared: Shared, draws: DrawLog) -> None:
+        self.order = order
+        self.programs = programs
+        self.playbook: Playbook = programs.playbook
+        self.shared = shared
+        self.keychain = Keychain(programs.secrets) if programs.secrets else _NO_KEYCHAIN
+        self.draws = draws
+        self.run_id = order.run_id
+        self.path: IterationPath = order.path  # empty for a step without a loop
+        self.looping = bool(order.items or order.path)  # the run is one iteration of a looping step
+        self.ctx: Mapping[str, Any] = order.ctx
+        self.written: dict[str, Any] = {}  # to `ctx`, by dotted path
+        self.call_patch: dict[str, Any] = {}  # what the `set` of a block that has just ended wrote to `ctx`
+        self.levels: list[Level] = []
+        self.outbox: list[Event] = []
+        self.silent = True  # nothing but starts has been put into the outbox under this lease
+        self.lost = order.lost
+        self.interrupted = order.lost > 0 and order.resume is None
+        self.resume = order.resume
+        self.wait = 0.0
+        self.step_before: Mapping[str, Any] = order.step_scope
+
+    @property
+    def root(self) -> Level:
+        """The step's own pipeline."""
+        return self.levels[0]
+
+    @property
+    def top(self) -> Level:
+        """The pipeline that is running."""
+        return self.levels[-1]
+
+    def iter_owner(self, level: Level) -> Level:
+        """Whose `iter` a level sees: a block without a loop shares its caller's."""
+        number = self.levels.index(level)
+        while number and not self.levels[number].loops:
+            number -= 1
+        return self.levels[number]
+
+    def drain(self) -> tuple[Event, ...]:
+        """Events that have not been handed out yet."""
+        if not self.outbox:
+            return ()
+        events = tuple(self.outbox)
+        self.outbox.clear()
+        return events
+
+
+def open_frame(
+    order: RunOrder, programs: Programs, shared: Shared, draws: DrawLog, values: Sequence[Any] | None = None
+) -> Frame:
+    """A frame at the beginning of the run, or where an earlier lease left it.
+
+    `values` are the run's loop elements, outermost first, when the order has them by reference.
+    """
+    frame = Frame(order, programs, shared, draws)
+    definition = order.context.definition
+    program = programs.step(order.context.step) if definition is None else programs.synthesized(definition)
+    level = Level(program)
+    level.input = {**order.context.args, **order.context.input} if order.context.args else order.context.input
+    level.step = order.step_scope
+    items = order.items
+    if items:
+        level.iter_base = iteration(items, [item.value for item in items] if values is None else values)
+    level.iter = level.iter_base
+    frame.levels.append(level)
+    if order.position is None:
+        enter(frame, level, 0)
+    else:
+        _restore(frame, order.position)
+    return frame
+
+
+def enter(frame: Frame, level: Level, index: int) -> None:
+    """Move the program counter to a task (a new visit of it), or to the end of the pipeline."""
+    level.task_input = None
+    if index >= len(level.program.tasks):
+        level.ended = "done"
+        return
+    level.current = index
+    level.attempt = 1
+    label = level.task.name
+    level.visit = level.visits.get(label, 0) + 1
+    level.visits[label] = level.visit
+    if level.prefix:
+        # A block may be called again and again: its events count visits over the whole run.
+        counts = frame.root.visits
+        full = level.label(level.task)
+        level.event_visit = counts[full] = counts.get(full, 0) + 1
+    else:
+        level.event_visit = level.visit
+
+
+def show(frame: Frame, level: Level) -> None:
+    """Build the names that templates of this level see."""
+    iterators: dict[str, Any] = {}
+    items = frame.order.items
+    if items and (level is frame.root or not level.loops):
+        for item in items:
+            iterators[item.name] = _named(frame.root.iter_base, item.name)
+    for loop in level.program.loops[: len(level.loops)]:
+        iterators[loop.iterator] = _named(level.iter_base, loop.iterator)
+    level.iterators = iterators
+    level.names = names_of(frame.shared, level, frame.ctx, frame.keychain)
+    previous = level.results.get(level.previous) if level.previous else None
+    show_output(frame.shared, level, previous.outcome if previous else None)
+    if previous is not None:
+        level.names["_prev"] = previous.view
+
+
+def block_iteration(frame: Frame, level: Level) -> None:
+    """Make `iter` of a looping block that of its present indices."""
+    parent: dict[str, Any] | None = frame.levels[frame.levels.index(level) - 1].iter or None
+    for described, loop in zip(level.program.loops, level.loops, strict=False):
+        parent = one_iteration(described.iterator, loop.items[loop.index], loop.index, len(loop.items), parent)
+    level.iter_base = parent or {}
+    level.iter = level.iter_base
+    level.scratch = {}
+
+
+def _named(iter_: Mapping[str, Any], name: str) -> Any:
+    """An iterator's value, however far out its loop is."""
+    current: Any = iter_
+    while current is not None and isinstance(current, Mapping):
+        if name in current:
+            return current[name]
+        current = current.get("parent")
+    return None
+
+
+# ── to and from a position ──────────────────────────────────────────────────────────────
+
+
+def position_of(frame: Frame) -> Position:
+    """Where the run is, as far as a later lease needs it."""
+    calls = tuple(
+        CallFrame(
+            block=level.program.owner.name,
+            task=level.call_task,
+            position=_position(level),
+            input=level.input,
+            loops=tuple(
+                LoopFrame(items=tuple(loop.items), index=loop.index, outputs=tuple(loop.outputs), skipped=loop.skipped)
+                for loop in level.loops
+            ),
+        )
+        for level in frame.levels[1:]
+    )
+    return _position(frame.root, frame.written, calls)
+
+
+def _position(
+    level: Level, written: Mapping[str, Any] = MappingProxyType({}), calls: tuple[CallFrame, ...] = ()
+) -> Position:
+    program = level.program
+    keep = set(program.keeps)
+    ended = level.ended is not None
+    if level.previous and (ended or level.compiled.needs_previous):
+        keep.add(level.previous)
+    visits = level.visits if program.jumps else {name: n for name, n in level.visits.items() if "/" in name}
+    return Position(
+        task=None if ended else level.task.name,
+        visit=level.visit,
+        attempt=level.attempt,
+        visits=dict(visits),
+        task_runs=level.task_runs,
+        iter=level.scratch,
+        step=level.step,
+        ctx=dict(written),
+        results={label: held.recorded for label, held in level.results.items() if label in keep},
+        previous=level.previous,
+        input=level.input if level.input_made else None,
+        calls=calls,
+    )
+
+
+def _restore(frame: Frame, position: Position) -> None:
+    """Go on where an earlier lease stopped."""
+    root = frame.root
+    _restore_level(frame, root, position)
+    if position.ctx:
+        frame.written = dict(position.ctx)
+        for path, value in position.ctx.items():
+            frame.ctx = put_path(frame.ctx, tuple(path.split(".")), value)
+    for call in position.calls:
+        program = frame.programs.block(call.block)
+        if program is None:
+            raise LookupError(f"block {call.block!r} is not part of this playbook")
+        level = Level(program, prefix=f"{frame.top.prefix}{call.task}/", call_task=call.task)
+        level.input = dict(call.input)
+        level.loops = [BlockLoop(loop.items, loop.index, loop.outputs, loop.skipped) for loop in call.loops]
+        level.iter_base = frame.top.iter
+        level.iter = level.iter_base
+        frame.levels.append(level)
+        if level.loops:
+            block_iteration(frame, level)
+        _restore_level(frame, level, call.position)
+        if level.ended is None:
+            level.event_visit = root.visits.get(level.label(level.task), 1)
+
+
+def _restore_level(frame: Frame, level: Level, position: Position) -> None:
+    if position.task is None:
+        level.ended = "done"
+    else:
+        level.current = level.program.index[position.task]
+    level.visit = level.event_visit = position.visit
+    level.attempt = position.attempt
+    level.visits = dict(position.visits)
+    if position.task is not None:
+        level.visits.setdefault(position.task, position.visit)
+    level.task_runs = position.task_runs
+    level.step = {**level.step, **position.step}
+    level.scratch = dict(position.iter)
+    level.iter = {**level.iter_base, **level.scratch}
+    level.previous = position.previous
+    if position.input is not None:
+        level.input = position.input
+        level.input_made = True
+    for label, recorded in position.results.items():
+        level.results[label] = Held(label, recorded, recorded, frame.shared)
+    if position.previous is not None:
+        level.last = level.results.get(position.previous)
+    level.ran = position.previous is not None
+
+
+def run_id_of(frame: Frame) -> str:
+    """The run's own id, from which those of its task runs are derived."""
+    return iteration_id(frame.order.context.step_run_id, frame.path)

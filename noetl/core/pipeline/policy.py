@@ -1,0 +1,60 @@
+"""Which rule of a task's policy speaks: pre-conditions before the tool runs, the rest after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.model.outcome import Outcome
+from noetl.core.pipeline.error_locations import NEEDS, LocatedError, located
+from noetl.core.pipeline.frame import Frame, Level
+from noetl.core.pipeline.program import CompiledRule, CompiledTask
+from noetl.core.templates.template import Compiled, holds
+from noetl.errors import TemplateError
+
+
+def skip_rule(frame: Frame, level: Level, compiled: CompiledTask) -> CompiledRule | None:
+    """The first pre-condition that says the tool need not run."""
+    for rule in compiled.skips:
+        if rule.when is None or _holds(frame, level, rule, rule.when):
+            return rule
+    return None
+
+
+def matching_rule(frame: Frame, level: Level, compiled: CompiledTask) -> CompiledRule | None:
+    """The first rule whose guard holds; `else` (no guard) always does."""
+    for rule in compiled.rules or ():
+        if rule.when is None or _holds(frame, level, rule, rule.when):
+            return rule
+    return None
+
+
+def default_directive(compiled: CompiledTask, outcome: Outcome) -> str:
+    """What happens when no rule spoke: without a policy an error fails; with one, what it does not mention goes on."""
+    return "fail" if outcome.status == "error" and compiled.rules is None else "continue"
+
+
+def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> float:
+    """A number of a directive, which may be a template."""
+    try:
+        found: Any = value.evaluate(level.names, frame.draws)
+        if isinstance(found, str):
+            found = float(found)
+        if isinstance(found, bool) or not isinstance(found, int | float) or found != found or found < 0:
+            raise ValueError
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        raise located(frame.playbook, problem, f"{path}/then/{what}", path) from None
+    except ValueError:
+        where = frame.playbook.where(f"{path}/then/{what}")
+        raise LocatedError(f"{where}: `{what}` must be a number, not {found!r}", where=where, kind="schema") from None
+    return float(found)
+
+
+def _holds(frame: Frame, level: Level, rule: CompiledRule, when: Compiled) -> bool:
+    try:
+        return holds(when, level.names, frame.draws)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        raise located(frame.playbook, problem, f"{rule.path}/when", rule.path) from None

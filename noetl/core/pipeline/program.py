@@ -1,0 +1,441 @@
+"""A step's or a block's pipeline, made ready to run many times.
+
+Everything that does not depend on one run is worked out here once: templates compiled, fields of
+a task in the order they must be rendered, rules split into pre-conditions and policy, and what
+the templates of the pipeline read at all, so that a `Position` carries no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from noetl.core.model.playbook import (
+    Assignment,
+    Backoff,
+    Block,
+    Directive,
+    Loop,
+    Playbook,
+    Rule,
+    Scope,
+    Step,
+    Task,
+)
+from noetl.core.model.tool import ToolSpec, named_input
+from noetl.core.templates.binding import compile_bound
+from noetl.core.templates.deferred import compile_late
+from noetl.core.templates.template import Compiled, compile_value
+
+WORKBOOK = "workbook"
+PLAYBOOK = "playbook"
+
+# Spec keys that speak to the server or to this machine, never to a tool.
+_NOT_FOR_TOOLS = frozenset(
+    {"policy", "mode", "max_in_flight", "until", "exec", "lifecycle", "max_task_runs", "extensions", "entry_step"}
+    | {"return_step", "pool"}
+)
+_OUTPUT_NAMES = frozenset({"output", "outcome"})
+# Reading one of these below a result asks where it lies, not what it holds.
+_LOCATORS = frozenset({"ref", "_ref"})
+
+
+class CompiledAssignment(Struct, frozen=True):
+    """`set` of one target."""
+
+    scope: Scope
+    keys: tuple[str, ...]
+    value: Compiled
+    path: str
+    literal: Any  # as written, for the `_ref` rules
+    reads_secret: bool
+
+
+class CompiledDirective(Struct, frozen=True):
+    """`then:` with its numbers compiled."""
+
+    do: str
+    attempts: Compiled
+    backoff: Backoff
+    delay: Compiled
+    max_delay: Compiled
+    to: str | None
+    assignments: tuple[CompiledAssignment, ...]
+
+
+class CompiledRule(Struct, frozen=True):
+    """A rule of a task's policy; `when` None is `else`."""
+
+    index: int
+    when: Compiled | None
+    then: CompiledDirective
+    path: str
+
+
+class CompiledField(Struct, frozen=True):
+    """One parameter of a task."""
+
+    name: str
+    value: Compiled
+    paths: tuple[str, ...]  # where it may stand in the author's text
+
+
+class CompiledTask(Struct, frozen=True):
+    """A task, ready to be entered any number of times."""
+
+    task: Task
+    index: int
+    static_input: dict[str, Any]
+    fields: tuple[CompiledField, ...]  # the templated ones, in rendering order
+    static_spec: dict[str, Any]
+    spec: tuple[CompiledField, ...]
+    skips: tuple[CompiledRule, ...]
+    rules: tuple[CompiledRule, ...] | None
+    assignments: tuple[CompiledAssignment, ...]
+    tool: ToolSpec | None
+    suspends: bool
+    needs_previous: bool  # its templates read `_prev` or the previous `output`, or it may be skipped
+    stored: bool  # some template asks for this task's `output.ref`, so there must be one
+    plain: bool  # nothing is evaluated after its tool: no `set`, no rules
+    fields_read_input: bool
+    policy_reads_input: bool
+
+
+class CompiledLoop(Struct, frozen=True):
+    """One level of a block's loop, carried out inside the worker."""
+
+    collection: Compiled
+    iterator: str
+    until: Compiled | None
+    path: str
+
+
+class Program(Struct, frozen=True):
+    """A pipeline: its tasks, what it evaluates around them, and what its templates read."""
+
+    owner: Step | Block
+    tasks: tuple[CompiledTask, ...]
+    index: dict[str, int]
+    input: tuple[CompiledField, ...]
+    static_input: dict[str, Any]
+    assignments: tuple[CompiledAssignment, ...]
+    until: Compiled | None
+    loops: tuple[CompiledLoop, ...]  # of a block; a step's loop is the server's
+    bare: frozenset[str]  # first parts of all names read
+    keeps: frozenset[str]  # labels whose results must survive a change of worker
+    jumps: bool
+    composite: bool  # the step's `results.<task>` are read somewhere
+    stored: bool  # somebody reads the whole output's `ref`
+
+
+class Programs(Struct):
+    """The programs of one playbook, compiled when first asked for."""
+
+    playbook: Playbook
+    specs: Mapping[str, ToolSpec]
+    _steps: dict[str, Program] = field(default_factory=dict)
+    _blocks: dict[str, Program] = field(default_factory=dict)
+    _mentions: frozenset[str] | None = None
+    _places: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()  # declared keychain entries
+
+    def __post_init__(self) -> None:
+        self.secrets = tuple(entry.name for entry in self.playbook.keychain)
+
+    def step(self, name: str) -> Program:
+        """The program of a step."""
+        known = self._steps.get(name)
+        if known is None:
+            known = self._steps[name] = self._compile(self.playbook.step(name))
+        return known
+
+    def synthesized(self, step: Step) -> Program:
+        """The program of a step that came into being while the execution ran."""
+        known = self._steps.get(step.name)
+        if known is None or known.owner != step:
+            known = self._steps[step.name] = self._compile(step)
+        return known
+
+    def place_of(self, task: Task) -> tuple[str, int | None]:
+        """`file:line:column` of a task, and the line on which its code begins (worked out once)."""
+        known = self._places.get(task.path)
+        if known is None:
+            known = self._places[task.path] = (self.playbook.where(task.path), self._code_line(task))
+        return known
+
+    def _code_line(self, task: Task) -> int | None:
+        code = task.input.get("code")
+        place = self.playbook.places.get(f"{task.path}/input/code")
+        if place is None or not isinstance(code, str):
+            return None
+        return place.line + 1 if "\n" in code else place.line  # a block begins below its `|`
+
+    def block(self, name: str) -> Program | None:
+        """The program of a workbook block, None when there is no such block."""
+        known = self._blocks.get(name)
+        if known is None:
+            block = self.playbook.blocks.get(name)
+            if block is None:
+                return None
+            known = self._blocks[name] = self._compile(block)
+        return known
+
+    def _compile(self, owner: Step | Block) -> Program:
+        reads = _names_of_tasks(owner.tasks)
+        stored = bool(_locators(reads, _OUTPUT_NAMES | {"_prev"}))
+        tasks = tuple(
+            _task(task, number, self.specs.get(task.kind), all_stored=stored, reads=reads)
+            for number, task in enumerate(owner.tasks)
+        )
+        assignments = _assignments(owner.assignments)
+        is_block = isinstance(owner, Block)
+        fields, static = _fields(owner.input, owner.path)
+        loops = _loops(owner.loop) if is_block else ()
+        until = None if is_block else _until(owner.loop)
+        every = set(reads)
+        for assignment in assignments:
+            every |= set(assignment.value.names)
+        for compiled in fields:
+            every |= set(compiled.value.names)
+        for loop in loops:
+            every |= set(loop.collection.names) | (set(loop.until.names) if loop.until else set())
+        if until is not None:
+            every |= set(until.names)
+        bare = frozenset(name.partition(".")[0] for name in every)
+        labels = frozenset(task.name for task in owner.tasks)
+        composite = not is_block and len(labels) > 1 and "results" in self.mentions
+        keeps = labels if composite or "steps" in bare else labels & bare | _mentioned_in_code(owner.tasks, labels)
+        exports = () if isinstance(owner, Block) else owner.exports
+        return Program(
+            owner=owner,
+            tasks=tasks,
+            index={task.name: number for number, task in enumerate(owner.tasks)},
+            input=fields,
+            static_input=static,
+            assignments=assignments,
+            until=until,
+            loops=loops,
+            bare=bare,
+            keeps=keeps,
+            jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
+            composite=composite,
+            stored=any(path.partition(".")[0] in _LOCATORS for path in exports)
+            or bool(_locators({n for a in assignments for n in a.value.names}, _OUTPUT_NAMES))
+            or f"{owner.name}.ref" in self.mentions,
+        )
+
+    @property
+    def mentions(self) -> frozenset[str]:
+        """Words that decide what must travel: `results`, and `NAME.ref` of each step so read.
+
+        Read off the text of the templates; a word too many costs bytes, a word too few cannot be."""
+        if self._mentions is None:
+            found: set[str] = set()
+            names = {step.name for step in self.playbook.steps}
+            for text in _texts((self.playbook.steps, self.playbook.blocks)):
+                if "results" in text:
+                    found.add("results")
+                if "ref" in text:
+                    for name in compile_value(text).names:
+                        parts = name.split(".")
+                        if _LOCATORS & set(parts):
+                            found |= {f"{part}.ref" for part in parts if part in names}
+                        if parts[0] == "steps" and len(parts) == 1:
+                            found |= {f"{step}.ref" for step in names}
+            self._mentions = frozenset(found)
+        return self._mentions
+
+
+def _texts(node: Any) -> Iterable[str]:
+    """Every templated string below a node of the model."""
+    if isinstance(node, str):
+        if "{{" in node or "{%" in node:
+            yield node
+    elif isinstance(node, Mapping):
+        for value in node.values():
+            yield from _texts(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _texts(value)
+    elif hasattr(node, "__struct_fields__"):
+        for name in node.__struct_fields__:
+            yield from _texts(getattr(node, name))
+
+
+def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, reads: frozenset[str]) -> CompiledTask:
+    given = named_input(spec, task.input) if spec else task.input
+    bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
+    late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
+    fields, static = _fields(given, task.path, raw=task.raw, bound=bound, late=late)
+    tool_spec = {key: value for key, value in task.spec.items() if key not in _NOT_FOR_TOOLS}
+    spec_fields, static_spec = _fields(tool_spec, f"{task.path}/spec")
+    rules = None if task.rules is None else tuple(_rule(number, rule) for number, rule in enumerate(task.rules))
+    before = {name for compiled in (*fields, *spec_fields) for name in compiled.value.names}
+    assignments = _assignments(task.assignments)
+    after: set[str] = {name for assignment in assignments for name in assignment.value.names}
+    for rule in rules or ():
+        after |= set(rule.when.names) if rule.when else set()
+        after |= {name for assignment in rule.then.assignments for name in assignment.value.names}
+        for number_ in (rule.then.attempts, rule.then.delay, rule.then.max_delay):
+            after |= set(number_.names)
+    skips = tuple(rule for rule in rules or () if rule.then.do == "skip")
+    roots_before = {name.partition(".")[0] for name in before}
+    roots_after = {name.partition(".")[0] for name in after}
+    return CompiledTask(
+        task=task,
+        index=index,
+        static_input=static,
+        fields=fields,
+        static_spec=static_spec,
+        spec=spec_fields,
+        skips=skips,
+        rules=None if rules is None else tuple(rule for rule in rules if rule.then.do != "skip"),
+        assignments=assignments,
+        tool=spec,
+        suspends=bool(spec and spec.suspends) or task.kind == PLAYBOOK,
+        needs_previous=bool(skips)
+        or task.generated is not None  # it is transparent: the task behind it sees the one before
+        or bool(roots_before & (_OUTPUT_NAMES | {"_prev"}))
+        or "_prev" in roots_after
+        or task.kind == "python",  # its code may look at all scopes
+        stored=all_stored or bool(_locators(reads, {task.name})),
+        plain=not assignments and not rules,
+        fields_read_input="input" in roots_before,
+        policy_reads_input=bool(roots_after & {"input", "args"}),
+    )
+
+
+def _fields(
+    values: Mapping[str, Any],
+    path: str,
+    *,
+    raw: tuple[str, ...] = (),
+    bound: tuple[str, ...] = (),
+    late: Mapping[str, frozenset[str]] | None = None,
+) -> tuple[tuple[CompiledField, ...], dict[str, Any]]:
+    """Templated fields in rendering order, and the rest as it stands."""
+    static: dict[str, Any] = {}
+    templated: list[CompiledField] = []
+    for name, value in values.items():
+        if name in raw:
+            static[name] = value
+            continue
+        if late and name in late:
+            compiled = compile_late(value, late[name])
+        else:
+            compiled = compile_bound(value) if name in bound else compile_value(value)
+        if compiled.static:
+            static[name] = value
+        else:
+            templated.append(CompiledField(name, compiled, (f"{path}/input/{name}", f"{path}/{name}")))
+    return tuple(_in_rendering_order(templated)), static
+
+
+def _in_rendering_order(fields: list[CompiledField]) -> list[CompiledField]:
+    """A field that reads `input.x` of its own task comes after x; a circle keeps the written order."""
+    own = {compiled.name for compiled in fields}
+    needs = {
+        compiled.name: {
+            parts[1]
+            for parts in (name.split(".") for name in compiled.value.names)
+            if len(parts) > 1 and parts[0] == "input" and parts[1] in own and parts[1] != compiled.name
+        }
+        for compiled in fields
+    }
+    ordered: list[CompiledField] = []
+    waiting = list(fields)
+    ready: set[str] = set()
+    while waiting:
+        chosen = next((compiled for compiled in waiting if needs[compiled.name] <= ready), waiting[0])
+        waiting.remove(chosen)
+        ordered.append(chosen)
+        ready.add(chosen.name)
+    return ordered
+
+
+def _rule(index: int, rule: Rule) -> CompiledRule:
+    when = None if rule.when is None else compile_value(rule.when)
+    return CompiledRule(index, when, _directive(rule.then), rule.path)
+
+
+def _directive(then: Directive) -> CompiledDirective:
+    return CompiledDirective(
+        do=then.do,
+        attempts=compile_value(then.attempts),
+        backoff=then.backoff,
+        delay=compile_value(then.delay),
+        max_delay=compile_value(then.max_delay),
+        to=then.to,
+        assignments=_assignments(then.assignments),
+    )
+
+
+def _assignments(assignments: Iterable[Assignment]) -> tuple[CompiledAssignment, ...]:
+    return tuple(_assignment(assignment) for assignment in assignments)
+
+
+def _assignment(assignment: Assignment) -> CompiledAssignment:
+    value = compile_value(assignment.value)
+    secret = any(name.partition(".")[0] == "keychain" for name in value.names)
+    return CompiledAssignment(assignment.scope, assignment.keys, value, assignment.path, assignment.value, secret)
+
+
+def _loops(loop: Loop | None) -> tuple[CompiledLoop, ...]:
+    found: list[CompiledLoop] = []
+    while loop is not None:
+        until = None if loop.until is None else compile_value(loop.until)
+        found.append(CompiledLoop(compile_value(loop.collection), loop.iterator, until, loop.path))
+        loop = loop.inner
+    return tuple(found)
+
+
+def _until(loop: Loop | None) -> Compiled | None:
+    """The innermost loop's `until`: the outer ones are the server's to ask."""
+    if loop is None:
+        return None
+    while loop.inner is not None:
+        loop = loop.inner
+    return None if loop.until is None else compile_value(loop.until)
+
+
+def _names_of_tasks(tasks: Iterable[Task]) -> frozenset[str]:
+    """Every dotted name that templates of these tasks read."""
+    found: set[str] = set()
+    for task in tasks:
+        for name, value in task.input.items():
+            if name not in task.raw:
+                found |= set(compile_value(value).names)
+        found |= set(compile_value({k: v for k, v in task.spec.items() if k not in _NOT_FOR_TOOLS}).names)
+        for assignment in task.assignments:
+            found |= set(compile_value(assignment.value).names)
+        for rule in task.rules or ():
+            found |= set(compile_value(rule.when).names) if rule.when is not None else set()
+            for number in (rule.then.attempts, rule.then.delay, rule.then.max_delay):
+                found |= set(compile_value(number).names)
+            for assignment in rule.then.assignments:
+                found |= set(compile_value(assignment.value).names)
+    return frozenset(found)
+
+
+def _mentioned_in_code(tasks: Iterable[Task], labels: frozenset[str]) -> frozenset[str]:
+    """Labels that code may read: it sees the scopes by name, or all of them as `context`."""
+    found: set[str] = set()
+    for task in tasks:
+        for name in task.raw:
+            code = str(task.input.get(name, ""))
+            if "context" in code or "results" in code:
+                return labels
+            found |= {label for label in labels if label in code}
+    return frozenset(found)
+
+
+def _locators(names: Iterable[str], roots: Iterable[str]) -> set[str]:
+    """Those of `names` that ask where one of `roots` lies."""
+    wanted = set(roots)
+    return {
+        name
+        for name in names
+        if (parts := name.split(".")) and parts[0] in wanted and len(parts) > 1 and parts[1] in _LOCATORS
+    }

@@ -1,0 +1,112 @@
+"""The end of a pipeline: the step's own `set`, a loop's `until`, and what the terminal event will say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.pipeline.actions import Finished
+from noetl.core.pipeline.calls import outcome_of, recorded_of
+from noetl.core.pipeline.error_locations import NEEDS, info_of, located
+from noetl.core.pipeline.frame import Frame, Level
+from noetl.core.pipeline.scopes import show_output
+from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
+from noetl.core.templates.template import holds
+from noetl.errors import TemplateError
+
+
+def finish(frame: Frame, level: Level) -> Finished:
+    """The step's (or iteration's) own pipeline has ended."""
+    outcome = outcome_of(level)
+    recorded = recorded_of(level, outcome)
+    failed = level.ended == "failed"
+    patch: Patch = {}
+    stop = False
+    try:
+        if frame.looping:
+            stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
+        elif level.program.assignments:
+            _set_at_the_end(frame, level, outcome, patch, failed=failed)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        patch = {}
+        failed = True
+        broken = info_of(problem)
+        outcome = msgspec.structs.replace(outcome, status="error", error=broken)
+        recorded = msgspec.structs.replace(recorded, status="error", error=broken)
+    results = {}
+    if level.program.composite and not frame.looping:
+        results = {label: held.recorded for label, held in level.results.items()}
+    context = frame.order.context
+    return Finished(
+        step=context.step,
+        step_run_id=context.step_run_id,
+        path=frame.path,
+        status="failed" if failed else "done",
+        outcome=outcome,
+        recorded=recorded,
+        results=results,
+        patch=patch.get("ctx", {}),
+        step_patch=_step_patch(frame, level) if frame.looping else {},
+        draws=frame.draws.take(),
+        events=frame.drain(),
+        stop=stop,
+        skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
+        looping=frame.looping,
+    )
+
+
+def _set_at_the_end(frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool) -> None:
+    """The step's own `set`, which sees the step's output and no `iter`."""
+    before = snapshot(frame, level)
+    level.names.pop("iter", None)
+    show_output(frame.shared, level, outcome)
+    try:
+        assign(frame, level, level.program.assignments, patch, {} if failed else None)
+    except TemplateError:
+        restore(frame, level, before)
+        raise
+
+
+def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
+    until = level.program.until
+    if until is None:
+        return False
+    show_output(frame.shared, level, outcome)
+    try:
+        return holds(until, level.names, frame.draws)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        loop = level.program.owner.loop
+        path = loop.path if loop else ""
+        raise located(frame.playbook, problem, f"{path}/spec/until", path) from None
+
+
+def _step_patch(frame: Frame, level: Level) -> dict[str, Any]:
+    """What the iteration changed in `step`, by top-level key."""
+    before = frame.order.step_scope
+    return {key: value for key, value in level.step.items() if key not in before or before[key] is not value}
+
+
+def fail_level(frame: Frame, level: Level, problem: ErrorInfo) -> None:
+    """End the level's pipeline with an error that knows its task and its place."""
+    level.ended = "failed"
+    details = dict(problem.details)
+    if level.program.tasks:
+        details.setdefault("task", level.label(level.task))
+        details.setdefault("at", frame.playbook.where(level.task.path))
+    level.error = msgspec.structs.replace(problem, details=details)
+
+
+def runaway(frame: Frame, level: Level) -> ErrorInfo:
+    """The error of a pipeline that does not come to an end."""
+    limit = level.program.owner.max_task_runs
+    message = (
+        f"{frame.playbook.where(level.program.owner.path)}: the pipeline ran {limit:,} tasks without coming to an "
+        "end; if that many are meant, raise `spec.max_task_runs`"
+    )
+    return error_info("pipeline.runaway", message)

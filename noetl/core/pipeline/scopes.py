@@ -1,0 +1,292 @@
+"""What templates of a run can name, and where bare names are looked for.
+
+`Shared` is what all runs of one step run have in common (workload, results of other steps); it is
+built once and may serve a million iterations. `names_of` lays one run's own scopes over it.
+A bare name falls back in this order: pipeline locals, the iterator's name, tasks, steps, `ctx`,
+`workload` (LANGUAGE section 4). Names are a plain dict, kept up to date as scopes change: only
+those of `ctx` and `workload` that some template of the pipeline reads are put into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.playbook import Playbook
+from noetl.core.model.reference import Reference
+from noetl.core.model.work import Item, RunContext
+from noetl.core.templates.views import Missing, NeedsPayload, OutputView, ResultView, plain
+from noetl.errors import TemplateError
+
+if TYPE_CHECKING:
+    from noetl.core.pipeline.frame import Level
+
+# Names that mean the same in every pipeline; an iterator, a task or a step cannot take them away.
+RESERVED = frozenset(
+    {"workload", "keychain", "ctx", "execution_id", "args", "input", "iter", "step", "steps", "output", "outcome"}
+    | {"job", "loop_index", "_prev", "_task", "_attempt", "_visit"}
+)
+
+
+class NeedsSecret(TemplateError):
+    """A template reads a keychain entry whose value is not at hand yet; fetch it and ask again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'the value of keychain entry "{name}" is not at hand', kind="auth")
+        self.secret = name
+
+
+class Keychain(Mapping[str, Any]):
+    """`keychain` as templates see it: declared names, values when they are needed."""
+
+    __slots__ = ("_declared", "_failures", "_values")
+
+    def __init__(self, declared: Sequence[str]) -> None:
+        self._declared = tuple(declared)
+        self._values: dict[str, Any] = {}
+        self._failures: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._values:
+            return self._values[name]
+        if name in self._failures:
+            raise TemplateError(self._failures[name], kind="auth")
+        if name in self._declared:
+            raise NeedsSecret(name)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._declared
+
+    def provide(self, values: Mapping[str, Any]) -> None:
+        """Values that the shell has fetched."""
+        self._values.update(values)
+
+    def refuse(self, name: str, message: str) -> None:
+        """A value that cannot be had: templates that read it fail with these words."""
+        self._failures[name] = message
+
+
+class Shared:
+    """What all runs of one step run share, ready to be looked at by templates."""
+
+    __slots__ = ("base", "context", "failures", "hydrated", "hydrated_bytes", "playbook", "results")
+
+    def __init__(self, context: RunContext, playbook: Playbook) -> None:
+        self.context = context
+        self.playbook = playbook
+        self.hydrated: dict[str, Any] = {}
+        self.hydrated_bytes = 0
+        self.failures: dict[str, tuple[str, str]] = {}
+        self.results: dict[str, ResultView] = {}
+        self.base: dict[str, Any] = {
+            "workload": context.workload,
+            "execution_id": context.execution_id,
+            "job": {"uuid": context.execution_id, "execution_id": context.execution_id},
+        }
+        self._look()
+
+    def _look(self) -> None:
+        """Make the views of other steps' results."""
+        context = self.context
+        for name, outcome in context.results.items():
+            view = ResultView(outcome, name=name, results=context.task_results.get(name), resolve=self.resolve)
+            self.results[name] = view
+            if name not in RESERVED:
+                self.base[name] = view
+
+    def resolve(self, reference: Reference) -> Any:
+        """A stored payload that the shell has fetched; else the template must wait for it."""
+        key = reference.meta.sha256
+        if key in self.hydrated:
+            return self.hydrated[key]
+        if key in self.failures:
+            message, kind = self.failures[key]
+            raise TemplateError(message, kind=kind)
+        raise NeedsPayload(reference)
+
+    def provide(self, reference: Reference, data: Any) -> None:
+        """A payload that the shell has fetched."""
+        self.hydrated[reference.meta.sha256] = data
+        self.hydrated_bytes += reference.meta.bytes
+
+    def refuse(self, reference: Reference, message: str, kind: str) -> None:
+        """A payload that cannot be had: templates that read it fail with these words."""
+        self.failures[reference.meta.sha256] = (message, kind)
+
+    def forget(self) -> None:
+        """Let go of what was fetched; it is fetched again when a template asks."""
+        self.hydrated = {}
+        self.hydrated_bytes = 0
+        self.failures = {}
+        self._look()
+
+
+class Steps(Mapping[str, Any]):
+    """`steps["a-b"]`: results by name, tasks of this pipeline before steps."""
+
+    __slots__ = ("_level", "_shared")
+
+    def __init__(self, shared: Shared, level: Level) -> None:
+        self._shared = shared
+        self._level = level
+
+    def __getitem__(self, name: str) -> Any:
+        held = self._level.results.get(name)
+        if held is not None:
+            return held.view
+        view = self._shared.results.get(name)
+        if view is not None:
+            return view
+        if name in self._level.program.index or name in self._shared.playbook.steps_by_name:
+            return _not_run(name)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._level.results
+        yield from (name for name in self._shared.results if name not in self._level.results)
+
+    def __len__(self) -> int:
+        return len(set(self._level.results) | set(self._shared.results))
+
+
+class Scopes(Mapping[str, Any]):
+    """The names a tool's own code may look at, as plain data and without secrets."""
+
+    __slots__ = ("_level",)
+
+    def __init__(self, level: Level) -> None:
+        self._level = level
+
+    def __getitem__(self, name: str) -> Any:
+        if name in _NOT_FOR_CODE:
+            raise KeyError(name)
+        value = self._look_up(name)
+        if value is None and name not in self._level.names:
+            raise KeyError(name)
+        if isinstance(value, Missing):
+            raise KeyError(name)
+        try:
+            return plain(value)
+        except NeedsPayload as needs:
+            return plain(needs.reference)
+
+    def __iter__(self) -> Iterator[str]:
+        level = self._level
+        names = dict.fromkeys((*level.names, *level.results))
+        return (name for name in names if name not in _NOT_FOR_CODE and not isinstance(self._look_up(name), Missing))
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or name in _NOT_FOR_CODE:
+            return False
+        level = self._level
+        known = name in level.names or name in level.results
+        return known and not isinstance(self._look_up(name), Missing)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _look_up(self, name: str) -> Any:
+        """Templates are shown no more names than they read; code may read any."""
+        level = self._level
+        if name in ("output", "_prev"):
+            previous = level.results.get(level.previous) if level.previous else None
+            return _NO_OUTPUT if previous is None else previous.view
+        if name in level.results and name not in RESERVED and name not in level.iterators:
+            return level.results[name].view
+        return level.names.get(name)
+
+
+_NOT_FOR_CODE = frozenset({"keychain", "steps", "outcome"})
+
+
+def iteration(items: Sequence[Item], values: Sequence[Any], parent: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`iter` of the innermost of these loop levels; `iter.parent` leads outwards."""
+    current = parent
+    for item, value in zip(items, values, strict=True):
+        current = one_iteration(item.name, value, item.index, item.count, current)
+    return current or {}
+
+
+def one_iteration(name: str, value: Any, index: int, count: int, parent: dict[str, Any] | None) -> dict[str, Any]:
+    """`iter` of one loop level."""
+    made = {"index": index, "count": count, "first": index == 0, "last": index == count - 1, name: value}
+    if parent:
+        made["parent"] = parent
+    return made
+
+
+def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any], keychain: Keychain) -> dict[str, Any]:
+    """The names of one level of a run, with every bare name its templates read."""
+    names = dict(shared.base)
+    names["ctx"] = ctx
+    names["keychain"] = keychain
+    names["args"] = names["input"] = level.input
+    names["step"] = level.step
+    names["iter"] = level.iter
+    if "index" in level.iter:
+        names["loop_index"] = level.iter["index"]
+    for label, held in level.results.items():
+        if label not in RESERVED:
+            names[label] = held.view
+    for name in level.iterators:
+        if name not in RESERVED:
+            names[name] = level.iterators[name]
+    program = level.program
+    if "steps" in program.bare:
+        names["steps"] = Steps(shared, level)
+    level.fallbacks = set()
+    for name in program.bare:
+        if name not in names:
+            fall_back(shared, level, names, ctx, name)
+    return names
+
+
+def fall_back(shared: Shared, level: Level, names: dict[str, Any], ctx: Mapping[str, Any], name: str) -> None:
+    """Give a bare name its value from `ctx`, `workload`, or the quiet nothing of what has not run."""
+    if name in RESERVED:
+        return
+    if name in ctx:
+        names[name] = ctx[name]
+    elif name in shared.context.workload:
+        names[name] = shared.context.workload[name]
+    elif name in level.program.index or name in shared.playbook.steps_by_name:
+        names[name] = _not_run(name)
+    else:
+        names.pop(name, None)
+    level.fallbacks.add(name)
+
+
+def show_ctx(shared: Shared, level: Level, ctx: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """After a write to `ctx`: the scope itself, and bare names that stand for its keys."""
+    level.names["ctx"] = ctx
+    for key in keys:
+        if key in level.fallbacks:
+            fall_back(shared, level, level.names, ctx, key)
+
+
+def show_output(shared: Shared, level: Level, outcome: Outcome | None) -> None:
+    """Make `output` (and its older name) this outcome; nothing has run yet when there is none."""
+    names, program = level.names, level.program
+    if outcome is None:
+        names["output"] = names["outcome"] = _NO_OUTPUT
+        return
+    results = level.task_outcomes() if program.composite else None
+    if "output" in program.bare:
+        names["output"] = OutputView(outcome, results=results, resolve=shared.resolve)
+    if "outcome" in program.bare:
+        names["outcome"] = OutputView(outcome, name="outcome", results=results, resolve=shared.resolve)
+
+
+_NO_OUTPUT = Missing("output", "no task has run before this one")
+
+
+def _not_run(name: str) -> Missing:
+    return Missing(name, f'"{name}" has not run')

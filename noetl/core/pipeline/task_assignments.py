@@ -1,0 +1,166 @@
+"""`set`: write evaluated values into `ctx`, `step` and `iter`, in the order they are written.
+
+Each value sees what the ones above it wrote. A write to `ctx` is visible to this run at once; the
+server learns of it with the task's event. The rules of 003 section 9 are held here for values that
+are only known now: a target that ends in `_ref` gets a reference object (or null), another
+target never gets an unresolved one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.merge import put_path
+from noetl.core.pipeline.error_locations import NEEDS, located
+from noetl.core.pipeline.frame import Frame, Level
+from noetl.core.pipeline.program import CompiledAssignment
+from noetl.core.pipeline.scopes import show_ctx
+from noetl.core.templates.lookup import is_reference
+from noetl.errors import TemplateError
+
+Patch = dict[str, dict[str, Any]]
+
+# `ctx` is for small shared state: every value of it lies in the log and in the server's memory.
+MAX_CTX_VALUE = 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+def assign(
+    frame: Frame,
+    level: Level,
+    assignments: tuple[CompiledAssignment, ...],
+    patch: Patch,
+    unset: dict[str, str] | None = None,
+) -> None:
+    """Evaluate and apply, adding what was written to `patch` (scope -> dotted path -> value).
+
+    With `unset` (after an error) a value that cannot be evaluated is left unwritten and told there:
+    what failed has no data to set, and its own error must not be hidden behind that."""
+    for assignment in assignments:
+        try:
+            value = _evaluate(frame, level, assignment)
+        except NEEDS:
+            raise
+        except TemplateError as problem:
+            if unset is None:
+                raise
+            unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem.message
+            continue
+        patch.setdefault(assignment.scope, {})[".".join(assignment.keys)] = value
+        _write(frame, level, assignment, value)
+
+
+def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any:
+    playbook = frame.playbook
+    try:
+        if assignment.reads_secret:
+            raise TemplateError("a secret cannot be written into a scope")
+        value = assignment.value.evaluate(level.names, frame.draws)
+        _hold_reference_rules(assignment.keys[-1], value, assignment.literal)
+        if assignment.scope == "ctx" and not assignment.value.static:
+            _hold_size_limit(value)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        problem.message = f"set {assignment.scope}.{'.'.join(assignment.keys)}: {problem.message}"
+        raise located(playbook, problem, assignment.path) from None
+    return value
+
+
+def _hold_size_limit(value: Any) -> None:
+    size = len(_encode(value))
+    if size > MAX_CTX_VALUE:
+        raise TemplateError(
+            f"the value has {size:,} bytes and `ctx` takes {MAX_CTX_VALUE:,}; keep a large payload "
+            "by reference (`..._ref: {{ output.ref }}`) and read it with `kind: resolve`",
+            kind="limit",
+        )
+
+
+def _hold_reference_rules(key: str, value: Any, literal: Any) -> None:
+    if key.endswith(("_ref", "_refs")):
+        if not _all_references(value):
+            raise TemplateError(
+                f'"{key}" ends in _ref and must receive a reference object such as {{{{ output.ref }}}}, '
+                f"not {_describe(value)}",
+                kind="schema",
+            )
+    elif is_reference(value):
+        raise TemplateError(
+            f'an unresolved reference may only be kept under a name that ends in _ref ("{key}_ref"); '
+            "for the payload itself use {{ output.data }} or `kind: resolve`",
+            kind="schema",
+        )
+    elif isinstance(literal, Mapping) and isinstance(value, Mapping):
+        for name, below in literal.items():
+            if name in value:
+                _hold_reference_rules(str(name), value[name], below)
+
+
+def _all_references(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(each is None or is_reference(each) for each in value)
+    return value is None or is_reference(value)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping of another shape"
+    if isinstance(value, list):
+        return "a list of other things"
+    return f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: Any) -> None:
+    keys = assignment.keys
+    if assignment.scope == "ctx":
+        frame.ctx = put_path(frame.ctx, keys, value)
+        frame.written = {**frame.written, ".".join(keys): value}
+        for each in frame.levels:
+            show_ctx(frame.shared, each, frame.ctx, keys[:1])
+    elif assignment.scope == "step":
+        level.step = put_path(level.step, keys, value)
+        level.names["step"] = level.step
+    elif assignment.scope == "iter":
+        owner = frame.iter_owner(level)
+        owner.write_iter(put_path(_scratch_below(owner, keys), keys, value))
+        for each in frame.levels[frame.levels.index(owner) : frame.levels.index(level) + 1]:
+            each.iter = owner.iter
+            each.names["iter"] = owner.iter
+    else:
+        raise located(frame.playbook, TemplateError(f"a task cannot set {assignment.scope}.*"), assignment.path)
+
+
+def _scratch_below(owner: Level, keys: tuple[str, ...]) -> dict[str, Any]:
+    """What was written so far; a nested write into the loop's own element starts from that element."""
+    head = keys[0]
+    if len(keys) > 1 and head not in owner.scratch and isinstance(owner.iter_base.get(head), Mapping):
+        return {**owner.scratch, head: owner.iter_base[head]}
+    return owner.scratch
+
+
+def snapshot(frame: Frame, level: Level) -> tuple[Any, ...]:
+    """The scopes as they are, to go back to when an evaluation must be repeated."""
+    owner = frame.iter_owner(level)
+    return frame.ctx, frame.written, level.step, owner.scratch, frame.draws.mark()
+
+
+def restore(frame: Frame, level: Level, before: tuple[Any, ...]) -> None:
+    """Go back to `snapshot`."""
+    ctx, frame.written, level.step, scratch, mark = before
+    frame.draws.rewind(mark)
+    owner = frame.iter_owner(level)
+    owner.write_iter(scratch)
+    for each in frame.levels[frame.levels.index(owner) :]:
+        each.iter = owner.iter
+        each.names["iter"] = owner.iter
+    level.names["step"] = level.step
+    if frame.ctx is not ctx:
+        changed = [key for key in frame.ctx if frame.ctx[key] is not ctx.get(key)]
+        frame.ctx = ctx
+        for each in frame.levels:
+            show_ctx(frame.shared, each, ctx, changed)

@@ -1,0 +1,237 @@
+"""Before a task: its pre-conditions, its input, its start.
+
+A task whose input cannot be rendered has started all the same, and its outcome is that error: the
+policy sees it. Nothing of the frame has changed when a template needs what is not at hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.model.events import TaskDone, TaskStarted
+from noetl.core.model.ids import task_run_id
+from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
+from noetl.core.pipeline.actions import Action, Returned, RunTask, Suspend
+from noetl.core.pipeline.calls import begin_call
+from noetl.core.pipeline.child_calls import child_request
+from noetl.core.pipeline.directives import DIRECTIVES
+from noetl.core.pipeline.error_locations import NEEDS, info_of, located
+from noetl.core.pipeline.frame import Frame, Level, enter, position_of, show
+from noetl.core.pipeline.policy import skip_rule
+from noetl.core.pipeline.program import WORKBOOK, CompiledField, CompiledTask
+from noetl.core.pipeline.run_completion import fail_level
+from noetl.core.pipeline.scopes import Scopes
+from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
+from noetl.errors import TemplateError
+
+
+def prepare(frame: Frame, level: Level) -> ErrorInfo | None:
+    """Build the names; evaluate the step's `input` where that is the worker's work."""
+    show(frame, level)
+    program = level.program
+    if (
+        program.owner.input
+        and level is frame.root
+        and not level.input_made
+        and (frame.looping or frame.order.context.defer_input)
+    ):
+        mark = frame.draws.mark()
+        made = {**level.input, **program.static_input}
+        try:
+            for compiled in program.input:
+                made[compiled.name] = _evaluate(frame, level, compiled)
+        except NEEDS:
+            frame.draws.rewind(mark)
+            raise
+        except TemplateError as problem:
+            return info_of(problem)
+        level.input = made
+        level.input_made = True
+        level.names["input"] = level.names["args"] = made
+    if level is not frame.top:
+        _stand_in_call(frame, level)
+    level.prepared = True
+    return None
+
+
+def _stand_in_call(frame: Frame, level: Level) -> None:
+    """Another worker was inside a block when it was lost: the calling task sees again what it saw."""
+    _show_locals(level, level.attempt)
+    level.task_input = _rendered_again(frame, level)
+
+
+def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
+    """Pass over the task when a pre-condition says so; its own `set` is not applied."""
+    task = compiled.task
+    _show_locals(level, level.attempt)
+    before = snapshot(frame, level)
+    patch: Patch = {}
+    try:
+        rule = skip_rule(frame, level, compiled)
+        if rule is None:
+            return False
+        assign(frame, level, rule.then.assignments, patch)
+        delay = DIRECTIVES["continue"](frame, level, rule, ok(None)).delay
+    except NEEDS:
+        restore(frame, level, before)
+        raise
+    except TemplateError as problem:
+        restore(frame, level, before)
+        fail_level(frame, level, info_of(problem))
+        return True
+    visit = level.event_visit
+    enter(frame, level, level.current + 1)
+    frame.wait = delay
+    frame.outbox.append(
+        TaskDone(
+            step=frame.order.context.step,
+            step_run_id=frame.order.context.step_run_id,
+            task=level.label(task),
+            kind=task.kind,
+            outcome=ok(None),
+            visit=visit,
+            path=frame.path,
+            do="skip",
+            rule=rule.index,
+            patch=patch,
+            draws=frame.draws.take(),
+            position=None if level.ended else position_of(frame),
+            skipped=True,
+        )
+    )
+    frame.silent = False
+    return True
+
+
+def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
+    """Begin an attempt of the current task; None when a call was pushed instead."""
+    task, names = compiled.task, level.names
+    interrupted = frame.interrupted and task.kind != WORKBOOK
+    if interrupted and task.effect == "at_most_once":
+        frame.interrupted = False
+        _show_locals(level, level.attempt)
+        return Returned(task, _ambiguous(level), frame.drain())
+    attempt = level.attempt + frame.lost if interrupted else level.attempt
+    _show_locals(level, attempt)
+    names["input"] = level.input
+    mark = frame.draws.mark()
+    problem: TemplateError | None = None
+    try:
+        rendered = _render(frame, level, compiled)
+        spec = _spec(frame, level, compiled, rendered)
+        names["input"] = level.input
+        called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
+        request = child_request(frame, level, rendered, spec) if compiled.suspends else None
+    except NEEDS:
+        frame.draws.rewind(mark)
+        names["input"] = level.input
+        raise
+    except TemplateError as raised:
+        names["input"] = level.input
+        problem = located(frame.playbook, raised, task.path)
+    level.attempt = attempt
+    if task.kind != WORKBOOK or problem is not None:
+        frame.interrupted = False
+    level.task_runs += 1
+    frame.outbox.append(
+        TaskStarted(
+            step=frame.order.context.step,
+            step_run_id=frame.order.context.step_run_id,
+            task=level.label(task),
+            kind=task.kind,
+            visit=level.event_visit,
+            attempt=level.attempt,
+            path=frame.path,
+        )
+    )
+    if problem is not None:
+        return Returned(task, Outcome(status="error", error=info_of(problem)), frame.drain())
+    level.task_input = rendered
+    if task.kind == WORKBOOK:
+        return None if called is None else Returned(task, called, frame.drain())
+    if request is not None:
+        frame.outbox.append(request)
+        return Suspend(frame.drain())
+    covered, frame.silent = frame.silent, False
+    label = level.label(task)
+    return RunTask(
+        task=task,
+        label=label,
+        input=rendered,
+        spec=spec,
+        visit=level.event_visit,
+        attempt=level.attempt,
+        task_run_id=task_run_id(frame.run_id, label, level.event_visit, level.attempt),
+        scopes=Scopes(level),
+        events=frame.drain(),
+        covered=covered,
+    )
+
+
+def resumed(frame: Frame, level: Level) -> Action:
+    """The outcome a suspended task was waiting for has come."""
+    task = level.task
+    _show_locals(level, level.attempt)
+    level.task_input = _rendered_again(frame, level)
+    outcome, frame.resume = frame.resume, None
+    assert outcome is not None
+    return Returned(task, outcome, frame.drain())
+
+
+def _rendered_again(frame: Frame, level: Level) -> dict[str, Any]:
+    """The input of a task that began under an earlier lease, if its rules look at it."""
+    if not level.compiled.policy_reads_input:
+        return {}
+    mark = frame.draws.mark()
+    try:
+        return _render(frame, level, level.compiled)
+    except NEEDS:
+        raise
+    except TemplateError:
+        return {}  # it could be rendered when the task began; only its rules miss it now
+    finally:
+        frame.draws.rewind(mark)
+        level.names["input"] = level.input
+
+
+def _render(frame: Frame, level: Level, compiled: CompiledTask) -> dict[str, Any]:
+    """The task's input; its own fields are `input.*` to those that are rendered after them."""
+    rendered = dict(compiled.static_input)
+    if not compiled.fields:
+        return rendered
+    for each in compiled.fields:
+        if compiled.fields_read_input:
+            level.names["input"] = {**level.input, **rendered}
+        rendered[each.name] = _evaluate(frame, level, each)
+    return rendered
+
+
+def _spec(frame: Frame, level: Level, compiled: CompiledTask, rendered: dict[str, Any]) -> dict[str, Any]:
+    spec = dict(compiled.static_spec)
+    if compiled.spec and compiled.fields_read_input:
+        level.names["input"] = {**level.input, **rendered}
+    for each in compiled.spec:
+        spec[each.name] = _evaluate(frame, level, each)
+    return spec
+
+
+def _evaluate(frame: Frame, level: Level, compiled: CompiledField) -> Any:
+    try:
+        return compiled.value.evaluate(level.names, frame.draws)
+    except NEEDS:
+        raise
+    except TemplateError as problem:
+        raise located(frame.playbook, problem, *compiled.paths) from None
+
+
+def _show_locals(level: Level, attempt: int) -> None:
+    names = level.names
+    names["_task"], names["_attempt"], names["_visit"] = level.task.name, attempt, level.visit
+
+
+def _ambiguous(level: Level) -> Outcome:
+    return error(
+        "ambiguous",
+        f'the worker was lost while task "{level.task.name}" ran; whether its effect happened cannot be known, and '
+        "`effect: at_most_once` forbids to run it again",
+    )

@@ -1,0 +1,138 @@
+"""Templates whose expressions stay data: for text that another program will read as code.
+
+A shell command is such a text. In `echo {{ name }}` the words around the expression are the author's,
+what the expression yields is not, and it must not be able to become a command. So the expressions of
+such a text are evaluated as always, but their values travel marked: `bound_parts` takes the rendered
+text apart again into what the author wrote and what came from data. Everything of the template language
+works, statements included.
+
+A text that is exactly one expression is left alone: there the author says that the whole is data.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from json import loads
+from typing import Any, NamedTuple
+
+from jinja2 import TemplateSyntaxError
+
+from noetl.core.templates.budget import MAX_TEXT, Draws, Run
+from noetl.core.templates.operators import to_text
+from noetl.core.templates.sandbox import SANDBOX
+from noetl.core.templates.template import Compiled, compile_value
+from noetl.errors import TemplateError
+
+# No text of a playbook has these characters, and marked values are base64: data cannot pose as a mark.
+_OPEN, _CLOSE = "\x01", "\x02"
+_BEFORE, _AFTER = f'"{_OPEN}" ~ ((', f') | tojson | b64encode) ~ "{_CLOSE}"'
+_MARKED = re.compile(f"{_OPEN}([A-Za-z0-9+/=]*){_CLOSE}")
+
+
+class Bound(NamedTuple):
+    """A value of a bound text that came from an expression."""
+
+    value: Any
+
+    @property
+    def text(self) -> str:
+        """The value as a template would have written it."""
+        return to_text(Run(), self.value)
+
+
+def compile_bound(value: Any) -> Compiled:
+    """A value whose texts are bound: evaluated, each has its expressions marked (see `bound_parts`)."""
+    compiled = compile_value(value)
+    return compiled if compiled.static else _BoundValue(value, compiled)
+
+
+class _BoundValue(Compiled):
+    __slots__ = ("_inner", "names")
+    static = False
+
+    def __init__(self, value: Any, plain: Compiled) -> None:
+        self._inner = compile_value(_marking(value))
+        self.names = plain.names
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        try:
+            return self._inner.evaluate(names, draws, max_text=max_text)
+        except TemplateError as problem:
+            problem.text = _unmarked(problem.text)
+            problem.message = _unmarked(problem.message)
+            problem.args = (problem.message,)
+            raise
+
+
+def bound_parts(text: str) -> list[str | Bound]:
+    """A rendered text taken apart: what the author wrote, and what came from expressions."""
+    parts: list[str | Bound] = []
+    done = 0
+    for found in _MARKED.finditer(text):
+        if found.start() > done:
+            parts.append(text[done : found.start()])
+        parts.append(Bound(_flat(loads(b64decode(found[1])))))
+        done = found.end()
+    if done < len(text):
+        parts.append(text[done:])
+    return parts
+
+
+def _flat(value: Any) -> Any:
+    """A value that a template made of marked pieces (a `set` block, a macro) without the marks."""
+    if isinstance(value, str) and _OPEN in value:
+        return "".join(part if isinstance(part, str) else part.text for part in bound_parts(value))
+    return value
+
+
+def bound_text(text: str) -> str:
+    """A rendered text as a plain template would have rendered it, for places where no code is read."""
+    return _flat(text)  # type: ignore[no-any-return]
+
+
+def _marking(value: Any) -> Any:
+    if isinstance(value, str):
+        return _marking_text(value)
+    if isinstance(value, list | tuple):
+        return [_marking(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _marking(each) for key, each in value.items()}
+    return value
+
+
+def _marking_text(text: str) -> str:
+    if "{{" not in text:
+        return text
+    try:
+        tokens = list(SANDBOX.lexer.tokeniter(text, None))
+    except TemplateSyntaxError:
+        return text  # evaluating it says what is wrong, in the author's words
+    kinds = [kind for _, kind, _ in tokens]
+    outside = [value for kind, value in _outside(tokens)]
+    if kinds.count("variable_begin") == 1 and not "".join(outside).strip() and "block_begin" not in kinds:
+        return text
+    made = []
+    for _, kind, value in tokens:
+        if kind == "variable_begin":
+            made.append(f"{value} {_BEFORE}")
+        elif kind == "variable_end":
+            made.append(f"{_AFTER} {value}")
+        else:
+            made.append(value)
+    return "".join(made)
+
+
+def _outside(tokens: list[tuple[int, str, str]]) -> list[tuple[str, str]]:
+    """What stands outside the expressions."""
+    found, depth = [], 0
+    for _, kind, value in tokens:
+        depth += (kind == "variable_begin") - (kind == "variable_end")
+        if depth == 0 and kind != "variable_end":
+            found.append((kind, value))
+    return found
+
+
+def _unmarked(text: str) -> str:
+    return text.replace(f" {_BEFORE}", "").replace(f"{_AFTER} ", "").replace(_BEFORE, "").replace(_AFTER, "")

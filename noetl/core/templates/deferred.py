@@ -1,0 +1,70 @@
+"""Templates that are left for a tool: those that read names only the tool knows.
+
+`transfer` gives its targets a name of its own, `chunk`, anew for every chunk. A template in a target that
+reads it cannot be evaluated before the tool runs; all other templates beside it can, and are.
+What is left carries its type with it (`Late`), so a text that merely looks like a template, and came
+from data, is never taken for one. Text that the others made has a type too (`Made`): where a plain word
+would name something, as a column does in a mapping, it is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from noetl.core.templates.budget import MAX_TEXT, Draws
+from noetl.core.templates.template import Compiled, compile_value, is_template
+
+
+class Late(str):
+    """A template that a tool evaluates itself, with names of its own."""
+
+    __slots__ = ()
+
+
+class Made(str):
+    """Text that a template has made."""
+
+    __slots__ = ()
+
+
+def compile_late(value: Any, late: frozenset[str]) -> Compiled:
+    """A value in which templates that read one of these names stay templates (`Late`)."""
+    return compile_value(_leaving(value, late))
+
+
+class _Left(Compiled):
+    __slots__ = ("_text", "names")
+    static = False
+
+    def __init__(self, text: str, names: tuple[str, ...]) -> None:
+        self._text = Late(text)
+        self.names = names
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        return self._text
+
+
+class _Making(Compiled):
+    __slots__ = ("_inner", "names")
+    static = False
+
+    def __init__(self, inner: Compiled) -> None:
+        self._inner = inner
+        self.names = inner.names
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        value = self._inner.evaluate(names, draws, max_text=max_text)
+        return Made(value) if type(value) is str else value
+
+
+def _leaving(value: Any, late: frozenset[str]) -> Any:
+    if isinstance(value, str) and is_template(value):
+        compiled = compile_value(value)
+        own = tuple(name for name in compiled.names if name.partition(".")[0] not in late)
+        return _Left(value, own) if len(own) < len(compiled.names) else _Making(compiled)
+    if isinstance(value, Mapping):
+        return {key: _leaving(each, late) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_leaving(each, late) for each in value]
+    return value

@@ -1,0 +1,92 @@
+"""Dates as templates handle them: ISO 8601 text in, text or numbers out, no clock anywhere."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from noetl.core.templates.budget import Run, too_much
+from noetl.core.templates.lookup import kind_of
+from noetl.errors import TemplateError
+
+_DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(w|d|h|m|s|ms)\s*", re.IGNORECASE)
+_UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def moment(value: Any, format: str | None = None) -> datetime:
+    """A point in time from ISO text, text of a given format, or seconds since the epoch; UTC unless said."""
+    try:
+        if isinstance(value, datetime):
+            read = value
+        elif isinstance(value, date):
+            read = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise TemplateError(f"a date is text or seconds since 1970, not {kind_of(value)}")
+        elif isinstance(value, (int, float)):
+            read = datetime.fromtimestamp(value, UTC)
+        elif format is not None:
+            read = datetime.strptime(value, format)  # noqa: DTZ007 - the zone is added below
+        else:
+            read = datetime.fromisoformat(value.strip())
+    except (ValueError, OverflowError, OSError):
+        expected = f'the format "{format}"' if format else "ISO 8601, like 2026-03-01T12:00:00Z"
+        raise TemplateError(f'"{str(value)[:60]}" is not a date ({expected})') from None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def iso(value: datetime) -> str:
+    """ISO text, UTC written as `Z`."""
+    text = value.isoformat()
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+
+
+def strftime(run: Run, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
+    """A date written in a format of the author's."""
+    if len(format) > 1000 or re.search(r"%[-_^#0]*\d", format):
+        too_much("a date format that is too long, or that asks for widths")
+    run.spend_text(len(format) * 20)
+    return moment(value).strftime(format)
+
+
+def to_datetime(run: Run, value: Any, format: str | None = None) -> str:
+    """Any readable date as ISO 8601 text."""
+    return iso(moment(value, format))
+
+
+def timestamp(run: Run, value: Any) -> float:
+    """Seconds since 1970."""
+    seconds = moment(value).timestamp()
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def date_add(run: Run, value: Any, amount: Any = None, **parts: float) -> str:
+    """A date moved by seconds, by `"1d 2h"`, or by `days=`, `hours=`, ...."""
+    try:
+        return iso(moment(value) + timedelta(seconds=seconds(amount), **parts))
+    except (OverflowError, TypeError):
+        raise TemplateError("the date cannot be moved by that much") from None
+
+
+def date_diff(run: Run, value: Any, other: Any) -> float:
+    """Seconds from `other` to the date."""
+    between = (moment(value) - moment(other)).total_seconds()
+    return int(between) if between == int(between) else between
+
+
+def seconds(amount: Any) -> float:
+    """A duration as seconds: a number, or text like `1d 2h 30m`."""
+    if amount is None:
+        return 0.0
+    if isinstance(amount, (int, float)):
+        return float(amount)
+    total, at = 0.0, 0
+    text = str(amount)
+    for found in _DURATION.finditer(text):
+        if found.start() != at:
+            break
+        total += float(found[1]) * _UNITS[found[2].lower()]
+        at = found.end()
+    if at != len(text) or not text:
+        raise TemplateError(f'"{text[:60]}" is not a duration; write seconds, or like "1d 2h 30m"')
+    return total

@@ -1,0 +1,102 @@
+"""What a filter is, how it is registered and how it is applied.
+
+A filter is `function(run, value, *arguments)`. Values arrive as data (views unwrapped, an
+undefined already refused), except for those marked `raw`. The filters themselves are in
+`filters_text` and `filters_lists`; `filters` has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from noetl.core.templates.budget import Run
+from noetl.core.templates.functions import call_problem
+from noetl.core.templates.lookup import Undefined, View, kind_of, unwrap
+from noetl.core.templates.operators import to_text
+from noetl.errors import TemplateError
+
+
+class Filter(NamedTuple):
+    """A filter and its documentation.
+
+    `raw`: it takes undefined and views as they are. `plain`: given plain data it answers plain data.
+    """
+
+    function: Callable[..., Any]
+    doc: str
+    raw: bool = False
+    plain: bool = True
+
+
+FILTERS: dict[str, Filter] = {}
+
+
+def template_filter(
+    doc: str, *names: str, raw: bool = False, plain: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a filter under its function's name (without underscores) or under other names."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names or (function.__name__.strip("_"),):
+            FILTERS[name] = Filter(function, doc, raw, plain)
+        return function
+
+    return register
+
+
+def apply(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Apply a filter by its name."""
+    found = FILTERS.get(name)
+    if found is None:
+        raise TemplateError(f'there is no filter "{name}"')
+    return apply_filter(run, name, found, value, args, kwargs)
+
+
+def apply_filter(
+    run: Run,
+    name: str,
+    found: Filter,
+    value: Any,
+    args: Iterable[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Apply a filter that is at hand."""
+    run.operations -= 1
+    if run.operations < 0:
+        run.spend(0)
+    if not found.raw:
+        if isinstance(value, (View, Undefined)):
+            value = unwrap(value)
+        if args:
+            args = [unwrap(arg) for arg in args]
+        if kwargs:
+            kwargs = {key: unwrap(arg) for key, arg in kwargs.items()}
+    try:
+        answer = found.function(run, value, *args, **kwargs) if kwargs else found.function(run, value, *args)
+    except (TypeError, ValueError, LookupError, OverflowError, ArithmeticError) as problem:
+        raise TemplateError(f'the filter "{name}" does not work here: {call_problem(problem)}') from None
+    if answer is not value and (type(answer) is list or type(answer) is dict):
+        run.weigh(answer)
+    return answer
+
+
+def elements_of(run: Run, value: Any) -> list[Any]:
+    """What a filter over a list goes through; a mapping gives its keys, text its characters."""
+    if isinstance(value, (list, tuple, range, Mapping, str)):
+        run.spend(1 + (len(value) >> 2))
+        return list(value)
+    raise TemplateError(f"a list is needed, not {kind_of(value)}")
+
+
+def text_of(run: Run, value: Any) -> str:
+    """What a filter over text works on."""
+    text = to_text(run, value)
+    run.spend(1 + (len(text) >> 6))
+    return text
+
+
+def made(run: Run, text: str) -> str:
+    """Give back a text that was just made, counted."""
+    run.spend_text(len(text))
+    return text

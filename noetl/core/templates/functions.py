@@ -1,0 +1,365 @@
+"""What a template may call: our own functions, and the methods of text, lists and mappings.
+
+A `Function` is the only thing of ours that can be called; data cannot. Methods are looked up in a
+table, so that no Python attribute is ever reached, and those that could make something large
+know their bounds.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from noetl.core.templates import lookup as lookup_module
+from noetl.core.templates.budget import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, Run, too_much
+from noetl.core.templates.lookup import Undefined, kind_of, lookup, unwrap
+from noetl.core.templates.operators import explain, to_text
+from noetl.errors import TemplateError
+
+
+class Function:
+    """A function that templates may call: `function(run, *arguments)`."""
+
+    KIND = "a function"
+    __slots__ = ("function", "name")
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.function = function
+
+    def __repr__(self) -> str:
+        return f"the function {self.name}()"
+
+
+class _Method(Function):
+    """A method bound to its value."""
+
+    __slots__ = ("bound",)
+
+    def __init__(self, name: str, function: Callable[..., Any], bound: Any) -> None:
+        super().__init__(name, function)
+        self.bound = bound
+
+
+def invoke(run: Run, function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call what a template calls."""
+    if not isinstance(function, Function):
+        if isinstance(function, Undefined):
+            function.fail()
+        raise TemplateError(f"{kind_of(function)} cannot be called")
+    run.operations -= 1
+    if run.operations < 0:
+        run.spend(0)
+    values = [unwrap(arg) for arg in args]
+    named = {name: unwrap(arg) for name, arg in kwargs.items()}
+    try:
+        if isinstance(function, _Method):
+            made = function.function(run, function.bound, *values, **named)
+        else:
+            made = function.function(run, *values, **named)
+    except (TypeError, ValueError, LookupError, OverflowError) as problem:
+        raise TemplateError(f"{function.name}(): {call_problem(problem)}") from None
+    return run.weigh(made) if type(made) is list or type(made) is dict else made
+
+
+def call_problem(problem: Exception) -> str:
+    """What was wrong with a call, in the author's words and without the names of our own functions."""
+    text = explain(problem)
+    if isinstance(problem, LookupError):
+        return text.strip("'\"")
+    if not isinstance(problem, TypeError):
+        return text
+    for pattern, words in _CALL_PROBLEMS:
+        found = re.search(pattern, text)
+        if found:
+            return found.expand(words)
+    return text
+
+
+_CALL_PROBLEMS = [
+    (r"takes .* arguments? but .* given$", "it has too many arguments"),
+    (r"takes no arguments", "it takes no arguments"),
+    (r"takes no keyword arguments", "it takes no arguments by name"),
+    (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"it needs \1"),
+    (r"unexpected keyword argument '(\w+)'", r'it has no argument "\1"'),
+    (r"multiple values for argument '(\w+)'", r'the argument "\1" is given twice'),
+]
+
+
+# ── functions ───────────────────────────────────────────────────────────────────────────
+
+
+def _range(run: Run, *bounds: int) -> range:
+    made = range(*bounds)
+    try:
+        length = len(made)
+    except OverflowError:
+        length = MAX_RANGE + 1
+    if length > MAX_RANGE:
+        too_much(f"range() would have more than {MAX_RANGE:,} elements")
+    return made
+
+
+def _dict(run: Run, *args: Any, **fields: Any) -> dict[str, Any]:
+    return dict(*args, **fields)
+
+
+def _drawn(run: Run, name: str) -> Any:
+    if run.draws is None:
+        raise TemplateError(f"{name}() is not available here: nothing would record what it draws")
+    return run.draws
+
+
+def _now(run: Run, format: str | None = None) -> str:
+    from noetl.core.templates.filters.dates import strftime
+
+    moment: str = _drawn(run, "now").now()
+    return moment if format is None else strftime(run, moment, format)
+
+
+def _uuid(run: Run) -> str:
+    return str(_drawn(run, "uuid").uuid())
+
+
+def _random(run: Run) -> float:
+    return float(_drawn(run, "random").random())
+
+
+_FUNCTIONS: list[tuple[str, Callable[..., Any], str]] = [
+    ("range", _range, "`range(stop)`, `range(start, stop, step)`: whole numbers, at most 100,000 of them"),
+    ("dict", _dict, "`dict(a=1, b=2)`: a mapping"),
+    ("now", _now, "the time as ISO 8601 text, recorded; `now('%Y-%m-%d')` formats it"),
+    ("uuid", _uuid, "a fresh UUID, recorded"),
+    ("random", _random, "a number from 0 up to 1, recorded"),
+]
+FUNCTIONS: dict[str, tuple[Function, str]] = {
+    name: (Function(name, function), doc) for name, function, doc in _FUNCTIONS
+}
+
+
+# ── methods ─────────────────────────────────────────────────────────────────────────────
+
+
+def padding(run: Run, text: str, width: int) -> int:
+    """A width that a text is padded to, checked and counted."""
+    if width > MAX_WIDTH:
+        too_much(f"a width of {width:,} (at most {MAX_WIDTH:,})")
+    run.spend_text(max(len(text), width))
+    return width
+
+
+def _padded(method: Callable[..., str]) -> Callable[..., str]:
+    def pad(run: Run, text: str, width: int, *fill: str) -> str:
+        return method(text, padding(run, text, width), *fill)
+
+    return pad
+
+
+def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose answer is never larger than what it works on."""
+
+    def call(run: Run, value: Any, *args: Any, **kwargs: Any) -> Any:
+        run.spend(1 + (len(value) >> 6))
+        made = method(value, *args, **kwargs)
+        if isinstance(made, str):
+            run.spend_text(len(made))
+        return made
+
+    return call
+
+
+def replace_text(run: Run, text: str, old: str, new: str, count: int = -1) -> str:
+    """`text.replace(old, new)`, its size known before."""
+    times = text.count(old)
+    if count >= 0:
+        times = min(times, count)
+    run.spend_text(len(text) + times * max(len(new) - len(old), 0))
+    return text.replace(old, new, count)
+
+
+def join_texts(run: Run, separator: str, parts: Iterable[Any]) -> str:
+    """`separator.join(parts)`, its size known before."""
+    if isinstance(parts, str):
+        run.spend_text(len(parts) * (1 + len(separator)))
+    texts = [part if type(part) is str else to_text(run, part) for part in parts]
+    run.spend(1 + (len(texts) >> 3))
+    run.spend_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
+    return separator.join(texts)
+
+
+def split_text(
+    run: Run, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
+) -> list[str]:
+    """`text.split(separator, maxsplit)`, in a bounded number of pieces."""
+    run.spend(1 + (len(text) >> 6))
+    run.spend_text(len(text))
+    most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
+    pieces = text.rsplit(separator, most) if right else text.split(separator, most)
+    if maxsplit < 0 and len(pieces) > MAX_ITEMS:
+        run.spend_items(len(pieces))
+    return pieces
+
+
+def split_lines(run: Run, text: str, keepends: bool = False) -> list[str]:
+    """The lines of a text."""
+    run.spend(1 + (len(text) >> 6))
+    run.spend_text(len(text))
+    run.spend_items(text.count("\n"))
+    return text.splitlines(keepends)
+
+
+def _rsplit(run: Run, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(run, text, sep, maxsplit, right=True)
+
+
+def _split(run: Run, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(run, text, sep, maxsplit)
+
+
+def _expandtabs(run: Run, text: str, tabsize: int = 8) -> str:
+    if tabsize > MAX_WIDTH:
+        too_much(f"tabs of {tabsize:,} characters")
+    run.spend_text(len(text) + text.count("\t") * max(tabsize, 0))
+    return text.expandtabs(tabsize)
+
+
+class _Formatter(string.Formatter):
+    """`str.format` that reads fields as templates do and knows the width it is asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        from _string import formatter_field_name_split  # type: ignore[import-not-found]
+
+        first, rest = formatter_field_name_split(field_name)
+        obj = self.get_value(first, args, kwargs)
+        for _, key in rest:
+            obj = lookup(obj, key)
+        return unwrap(obj), first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        from noetl.core.templates.operators import check_width
+
+        for digits in "".join(sign if sign.isdigit() else " " for sign in format_spec).split():
+            check_width(digits)
+        self._run.spend(1)
+        simple = isinstance(value, (str, int, float)) or value is None
+        text = format(value if simple else to_text(self._run, value), format_spec)
+        self._run.spend_text(len(text))
+        return text
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return to_text(self._run, value) if conversion == "s" else super().convert_field(value, conversion)
+
+
+def format_text(run: Run, text: str, *args: Any, **kwargs: Any) -> str:
+    """`text.format(...)`."""
+    return _Formatter(run).vformat(text, args, kwargs)
+
+
+def _format_map(run: Run, text: str, mapping: Mapping[str, Any]) -> str:
+    return _Formatter(run).vformat(text, (), mapping)
+
+
+def _zfill(run: Run, text: str, width: int) -> str:
+    return text.zfill(padding(run, text, width))
+
+
+# Methods of text whose answer is never larger than the text.
+_SAME_SIZE = (
+    *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal"),
+    *("isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "lower"),
+    *("lstrip", "partition", "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rstrip", "startswith"),
+    *("strip", "swapcase", "title", "upper"),
+)
+_TEXT: dict[str, Callable[..., Any]] = {
+    **{name: _plainly(getattr(str, name)) for name in _SAME_SIZE},
+    "split": _split,
+    "rsplit": _rsplit,
+    "splitlines": split_lines,
+    **{name: _padded(getattr(str, name)) for name in ("center", "ljust", "rjust")},
+    "zfill": _zfill,
+    "expandtabs": _expandtabs,
+    "replace": replace_text,
+    "join": join_texts,
+    "format": format_text,
+    "format_map": _format_map,
+}
+
+
+def _keys(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
+    run.spend(1 + (len(mapping) >> 3))
+    return list(mapping)
+
+
+def _values(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
+    run.spend(1 + (len(mapping) >> 3))
+    return list(mapping.values())
+
+
+def _items(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
+    run.spend(1 + (len(mapping) >> 3))
+    return [run.weigh(pair) for pair in mapping.items()]
+
+
+def _get(run: Run, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
+    return mapping.get(key, default)
+
+
+def _index(run: Run, elements: Sequence[Any], value: Any, *bounds: int) -> int:
+    run.spend_walk(elements)
+    return elements.index(value, *bounds)
+
+
+def _count(run: Run, elements: Sequence[Any], value: Any) -> int:
+    run.spend_walk(elements)
+    return elements.count(value)
+
+
+def _copy(run: Run, value: Any) -> Any:
+    run.spend_items(len(value))
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+_MAPPING: dict[str, Callable[..., Any]] = {
+    "keys": _keys,
+    "values": _values,
+    "items": _items,
+    "get": _get,
+    "copy": _copy,
+}
+_LIST: dict[str, Callable[..., Any]] = {"index": _index, "count": _count, "copy": _copy}
+
+
+def _no_arguments(method: Callable[[Any], Any]) -> Callable[..., Any]:
+    def call(run: Run, value: Any) -> Any:
+        return method(value)
+
+    return call
+
+
+_INT: dict[str, Callable[..., Any]] = {"bit_length": _no_arguments(int.bit_length)}
+_FLOAT: dict[str, Callable[..., Any]] = {"is_integer": _no_arguments(float.is_integer)}
+
+
+def _method_of(obj: Any, name: str) -> Any:
+    if isinstance(obj, str):
+        table = _TEXT
+    elif isinstance(obj, Mapping):
+        table = _MAPPING
+    elif isinstance(obj, (list, tuple, range)):
+        table = _LIST
+    elif isinstance(obj, float):
+        table = _FLOAT
+    elif isinstance(obj, int):
+        table = _INT
+    else:
+        return None
+    function = table.get(name)
+    return None if function is None else _Method(name, function, obj)
+
+
+lookup_module.method_of = _method_of

@@ -1,0 +1,416 @@
+"""Operators with bounds: the same functions serve the closures and Jinja's compiled code.
+
+Python's own operators make a gigabyte out of ten characters (`'a' * 10**9`, `10 ** 10 ** 10`,
+`'%999999999d' % 1`). Here the size of an answer is known before it is made.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, NeedsRun, Run, too_much
+from noetl.core.templates.lookup import NO_ELEMENTS, Missing, Undefined, View, is_reference, kind_of, unwrap
+from noetl.core.templates.views import plain
+from noetl.errors import TemplateError
+
+Binary = Callable[[Run, Any, Any], Any]
+
+
+def to_text(run: Run, value: Any) -> str:
+    """A value inside text, as Jinja writes it: `True`, `None`, `['a']`."""
+    kind = type(value)
+    if kind is str:
+        return value  # type: ignore[no-any-return]
+    if kind is int or kind is bool or kind is float or value is None:
+        return str(value)
+    value = unwrap(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not isinstance(value, (int, float)) and value is not None:
+        value = plain(value, run)
+        run.spend_text(measure(run, value))
+    return str(value)
+
+
+def write(run: Run, value: Any) -> str:
+    """A value as it is written into the result, counted."""
+    text = value if type(value) is str else to_text(run, value)
+    run.operations -= 1
+    run.spend_text(len(text))
+    return text
+
+
+def measure(run: Run, value: Any) -> int:
+    """At least how long plain data is as text, found by walking over it; too long is an error at once."""
+    kind = type(value)
+    if kind is str:
+        return len(value) + 2
+    if kind is not list and kind is not dict:
+        return 4
+    run.spend(1 + (len(value) >> 2))
+    room = run.max_text
+    length = 2 + 2 * len(value)
+    if kind is dict:
+        length += sum(len(key) + 4 for key in value)
+        value = value.values()
+    for element in value:
+        length += measure(run, element) if type(element) in _CONTAINERS or type(element) is str else 1
+        if length > room:
+            run.spend_text(length)
+    return length
+
+
+_CONTAINERS = frozenset([list, dict])
+
+
+# ── arithmetic ──────────────────────────────────────────────────────────────────────────
+
+
+def add(run: Run, left: Any, right: Any) -> Any:
+    """`+`: numbers, texts, lists."""
+    left, right = unwrap(left), unwrap(right)
+    if isinstance(left, str) and isinstance(right, str):
+        run.spend_text(len(left) + len(right))
+    elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple, range)):
+        run.spend_items(len(left) + len(right))
+        return run.weigh([*left, *right])
+    return _calculate("+", operator.add, left, right)
+
+
+def multiply(run: Run, left: Any, right: Any) -> Any:
+    """`*`: numbers; a text or a list times a whole number."""
+    left, right = unwrap(left), unwrap(right)
+    if isinstance(left, int) and isinstance(right, (str, list, tuple)):
+        left, right = right, left
+    if isinstance(right, int):
+        if isinstance(left, str):
+            run.spend_text(len(left) * max(right, 0))
+        elif isinstance(left, (list, tuple)):
+            run.spend_items(len(left) * max(right, 0))
+            return run.weigh(left * right)
+        elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
+            too_much("the product is too large")
+    return _calculate("*", operator.mul, left, right)
+
+
+def power(run: Run, left: Any, right: Any) -> Any:
+    """`**`: numbers."""
+    left, right = unwrap(left), unwrap(right)
+    if isinstance(left, int) and isinstance(right, int) and abs(left) > 1 and left.bit_length() * right > MAX_BITS:
+        too_much("the power is too large")
+    answer = _calculate("**", operator.pow, left, right)
+    if isinstance(answer, complex):
+        raise TemplateError('"**" of a negative number and a fraction is not a number')
+    return answer
+
+
+def modulo(run: Run, left: Any, right: Any) -> Any:
+    """`%`: the rest of a division, or a text with `%s`, `%d` in it."""
+    left = unwrap(left)
+    if isinstance(left, str):
+        return format_percent(run, left, right)
+    return _calculate("%", operator.mod, left, unwrap(right))
+
+
+def subtract(run: Run, left: Any, right: Any) -> Any:
+    """`-`: numbers."""
+    return _calculate("-", operator.sub, unwrap(left), unwrap(right))
+
+
+def divide(run: Run, left: Any, right: Any) -> Any:
+    """`/`: numbers, with a fraction."""
+    return _calculate("/", operator.truediv, unwrap(left), unwrap(right))
+
+
+def floor_divide(run: Run, left: Any, right: Any) -> Any:
+    """`//`: numbers, rounded down."""
+    return _calculate("//", operator.floordiv, unwrap(left), unwrap(right))
+
+
+BINARY: dict[str, Binary] = {
+    "+": add,
+    "-": subtract,
+    "*": multiply,
+    "/": divide,
+    "//": floor_divide,
+    "%": modulo,
+    "**": power,
+}
+
+
+def negate(value: Any) -> Any:
+    """`-x`."""
+    value = unwrap(value)
+    try:
+        return -value
+    except TypeError:
+        raise TemplateError(f'"-" does not work on {kind_of(value)}') from None
+
+
+def positive(value: Any) -> Any:
+    """`+x`."""
+    value = unwrap(value)
+    try:
+        return +value
+    except TypeError:
+        raise TemplateError(f'"+" does not work on {kind_of(value)}') from None
+
+
+def _calculate(sign: str, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    try:
+        answer = function(left, right)
+    except TypeError:
+        raise TemplateError(f'"{sign}" does not work between {kind_of(left)} and {kind_of(right)}') from None
+    except ZeroDivisionError:
+        raise TemplateError(f'"{sign}" divides by zero') from None
+    except OverflowError:
+        raise TemplateError(f'the answer of "{sign}" is too large for a number') from None
+    if type(answer) is float and not isfinite(answer) and isfinite(left) and isfinite(right):
+        raise TemplateError(f'the answer of "{sign}" is too large for a number')
+    return answer
+
+
+def concat(run: Run, parts: Iterable[Any]) -> str:
+    """`~`: everything as text, joined."""
+    texts = [part if type(part) is str else to_text(run, part) for part in parts]
+    run.spend_text(sum(map(len, texts)))
+    return "".join(texts)
+
+
+# ── comparison ──────────────────────────────────────────────────────────────────────────
+
+
+def equal(run: Run | None, left: Any, right: Any) -> bool:
+    """`left == right`."""
+    if type(left) in _WALKED and type(right) in _WALKED:
+        _pay(run, left, right)
+    return bool(left == right)
+
+
+def differ(run: Run | None, left: Any, right: Any) -> bool:
+    """`left != right`."""
+    return not equal(run, left, right)
+
+
+def contains(run: Run | None, item: Any, container: Any) -> bool:
+    """`item in container`."""
+    if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
+        item = unwrap(item)
+    container = unwrap(container)
+    if type(container) in _WALKED and len(container) > _SHORT:
+        _pay(run, container)
+    return has(item, container)
+
+
+def has(item: Any, container: Any) -> bool:
+    """Whether data has an element, a key or a part."""
+    try:
+        return item in container
+    except TypeError:
+        if isinstance(container, str):
+            raise TemplateError(f'"in" a text looks for text, not for {kind_of(item)}') from None
+        if isinstance(container, Mapping):
+            return False
+        raise TemplateError(f'"in" needs a list, a mapping or text on its right, not {kind_of(container)}') from None
+
+
+def misses(run: Run | None, item: Any, container: Any) -> bool:
+    """`item not in container`."""
+    return not contains(run, item, container)
+
+
+def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
+    def compare(run: Run | None, left: Any, right: Any) -> bool:
+        if type(left) in _WALKED and type(right) in _WALKED:
+            _pay(run, left, right)
+        return function(left, right)
+
+    return compare
+
+
+def _pay(run: Run | None, *walked: Any) -> None:
+    """Count a walk over lists and long texts; without a run, say that one is needed."""
+    if run is not None:
+        run.spend_walk(*walked)
+    elif len(walked[0]) > _SHORT:
+        raise NeedsRun
+
+
+_WALKED = frozenset([str, list, tuple, dict])
+_SHORT = 1000
+Compare = Callable[["Run | None", Any, Any], bool]
+
+COMPARE: dict[str, Compare] = {
+    "eq": equal,
+    "ne": differ,
+    "lt": _ordered(operator.lt),
+    "lteq": _ordered(operator.le),
+    "gt": _ordered(operator.gt),
+    "gteq": _ordered(operator.ge),
+    "in": contains,
+    "notin": misses,
+}
+
+
+def compare_all(run: Run | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
+    """`a < b <= c`: every neighbouring pair."""
+    answer = True
+    for name, other in rest:
+        answer = COMPARE[name](run, value, other)
+        if not answer:
+            break
+        value = other
+    return answer
+
+
+def literal(run: Run, made: Any) -> Any:
+    """A list or mapping that a template writes out; an undefined in it is a use of it."""
+    for element in made.values() if isinstance(made, dict) else made:
+        if type(element) is Undefined:
+            element.fail()
+    return run.weigh(made)
+
+
+def key_of(value: Any) -> Any:
+    """A key of a mapping that a template writes."""
+    if isinstance(value, (View, Undefined)):
+        value = unwrap(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise TemplateError(f"{kind_of(value)} cannot be a key of a mapping") from None
+    return value
+
+
+# ── slices and loops ────────────────────────────────────────────────────────────────────
+
+
+def slice_of(run: Run, value: Any, start: Any, stop: Any, step: Any) -> Any:
+    """`value[start:stop:step]`."""
+    if isinstance(value, Undefined):
+        return value
+    value = unwrap(value)
+    bounds = slice(unwrap(start), unwrap(stop), unwrap(step))
+    if not isinstance(value, (str, list, tuple, range)):
+        raise TemplateError(f"only lists and text can be sliced, not {kind_of(value)}")
+    try:
+        part = value[bounds]
+    except (TypeError, ValueError):
+        raise TemplateError("a slice needs whole numbers, and a step that is not zero") from None
+    if isinstance(part, str):
+        run.spend_text(len(part))
+        return part
+    return part if isinstance(part, range) else run.weigh(part)
+
+
+def each(run: Run, value: Any, text: int = 0) -> Iterator[Any]:
+    """The elements of what a `for` goes over, each turn counted with the text it writes."""
+    value = unwrap(value)
+    if type(value) is dict and "locator" in value and is_reference(value):
+        raise TemplateError(NO_ELEMENTS)
+    try:
+        elements = iter(value)
+    except TypeError:
+        raise TemplateError(f"a for loop needs a list or a mapping, not {kind_of(value)}") from None
+    return _counted(run, elements, text)
+
+
+def _counted(run: Run, elements: Iterator[Any], text: int) -> Iterator[Any]:
+    for element in elements:
+        run.spend(2)
+        if text:
+            run.spend_text(text)
+        yield element
+
+
+# ── %-formatting and str.format ─────────────────────────────────────────────────────────
+
+_CONVERSION = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?[hlL]?(.)", re.DOTALL)
+
+
+def format_percent(run: Run, template: str, values: Any) -> str:
+    """`template % values`, its widths bounded."""
+    if isinstance(values, tuple):
+        values = tuple(_formattable(run, value) for value in values)
+    elif isinstance(values, Mapping):
+        values = {key: _formattable(run, value) for key, value in values.items()}
+    else:
+        values = _formattable(run, values)
+    room = len(template)
+    for width, precision, kind in _CONVERSION.findall(template):
+        if "*" in (width, precision):
+            raise TemplateError('"*" as a width is not supported in a format')
+        room += check_width(width) + check_width(precision)
+        room += 0 if kind == "%" else _longest(values)
+    run.spend_text(room)
+    try:
+        return str(template % values)
+    except (TypeError, ValueError, KeyError, OverflowError) as problem:
+        raise TemplateError(f"the format does not fit its values: {problem}") from None
+
+
+def _formattable(run: Run, value: Any) -> Any:
+    """A value that a format may write by itself: text and numbers; others as text."""
+    value = unwrap(value)
+    return value if isinstance(value, (str, int, float)) or value is None else to_text(run, value)
+
+
+def check_width(width: str) -> int:
+    """A width or precision that a format asks for, as a number."""
+    if not width:
+        return 0
+    if len(width) > 9 or int(width) > MAX_WIDTH:
+        too_much(f"a format asks for a width of {width[:20]} (at most {MAX_WIDTH:,})")
+    return int(width)
+
+
+def _longest(values: Any) -> int:
+    """An upper bound for one value inside a format."""
+    if isinstance(values, Mapping):
+        parts: Iterable[Any] = values.values()
+    else:
+        parts = values if isinstance(values, tuple) else (values,)
+    return max((len(part) if isinstance(part, str) else 2000 for part in parts), default=0)
+
+
+# ── words for Python's own complaints ───────────────────────────────────────────────────
+
+_BETWEEN = r"'([^']+)' not supported between instances of '([^']+)' and '([^']+)'"
+_UNHASHABLE = r"unhashable type: '([^']+)'"
+_PYTHON_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true/false",
+    "NoneType": "none",
+    "dict": "a mapping",
+    "list": "a list",
+    "tuple": "a list",
+    "range": "a range",
+    "Undefined": "what is not defined",
+    "Missing": "what has no value",
+}
+_KIND_WORDS = "|".join(_PYTHON_KINDS)
+_TYPE_NAME = rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
+
+
+def explain(problem: Exception) -> str:
+    """A Python exception in the author's words."""
+    text = str(problem)
+    between = re.search(_BETWEEN, text)
+    if between:
+        sign, left, right = between.groups()
+        return f'"{sign}" does not work between {_PYTHON_KINDS.get(left, left)} and {_PYTHON_KINDS.get(right, right)}'
+    unhashable = re.search(_UNHASHABLE, text)
+    if unhashable:
+        return f"{_PYTHON_KINDS.get(unhashable[1], unhashable[1])} cannot be a key of a mapping"
+    if isinstance(problem, RecursionError):
+        return "the template is nested too deeply"
+    if isinstance(problem, MemoryError):
+        return "the template needs too much memory"
+    told = re.sub(_TYPE_NAME, lambda found: _PYTHON_KINDS[found[1] or found[2] or found[3]], text)
+    return told or type(problem).__name__

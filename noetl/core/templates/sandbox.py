@@ -1,0 +1,391 @@
+"""Jinja's environment with our rules: item-first lookup, our filters and tests, every bound counted.
+
+It parses all templates, and it evaluates those that have statements (`{% for %}`, `{% set %}`);
+plain expressions go through `closures`, which shares the operations used here.
+
+Positions. Jinja's parser keeps line numbers only. Here every token carries the offset at which it
+stands in the source as its "line number", so each node, and each syntax error, knows its column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from jinja2 import nodes, pass_context
+from jinja2.exceptions import TemplateSyntaxError
+from jinja2.lexer import Token, TokenStream
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Cycler, Joiner, Namespace, missing
+from jinja2.visitor import NodeTransformer, NodeVisitor
+
+from noetl.core.templates import operators as operations
+from noetl.core.templates.budget import MAX_NESTING, MAX_NODES, MAX_TEMPLATE, MAX_TOKENS, Run, too_much
+from noetl.core.templates.filters import FILTERS, apply
+from noetl.core.templates.functions import FUNCTIONS, Function, invoke
+from noetl.core.templates.lookup import Undefined, lookup
+from noetl.core.templates.predicates import TESTS, check
+from noetl.errors import TemplateError
+
+_RUNTIME_CALLABLES = (LoopContext, Macro, Joiner)
+_RUNTIME_CLASSES = (Namespace, Cycler, Joiner)
+_FORBIDDEN: dict[type[nodes.Node], str] = {
+    nodes.Include: "include",
+    nodes.Import: "import",
+    nodes.FromImport: "import",
+    nodes.Extends: "extends",
+    nodes.Block: "block",
+    nodes.EvalContextModifier: "autoescape",
+}
+
+
+class SyntaxProblem(TemplateError):
+    """A template that cannot be read; line and column count from 1 inside its text."""
+
+    def __init__(self, message: str, text: str, line: int, column: int) -> None:
+        super().__init__(f"{message} (line {line}, column {column} of the template)", text=text)
+        self.plain_message = message
+        self.line = line
+        self.column = column
+
+
+class RunContext(Context):
+    """Jinja's context over any mapping of names; it carries the run that counts."""
+
+    run: Run
+    names: Mapping[str, Any]
+
+    def resolve_or_missing(self, key: str) -> Any:
+        """A name: set by the template, given to it, or a function of the language."""
+        if key in self.vars:
+            return self.vars[key]
+        return name_of(self.names, key, self.parent)
+
+
+def name_of(names: Mapping[str, Any], key: str, functions: Mapping[str, Any]) -> Any:
+    """What a bare name means; an Undefined when it means nothing."""
+    try:
+        return names[key]
+    except KeyError:
+        found = functions.get(key, missing)
+        return undefined_name(names, key) if found is missing else found
+
+
+def undefined_name(names: Mapping[str, Any], key: str) -> Undefined:
+    """The error in waiting for a name that nothing defines."""
+    if key == "env":
+        return Undefined(
+            '"env" is not defined here: the process environment is not readable from templates; '
+            "declare a keychain entry of `kind: env` and read `keychain.<name>`",
+            name=key,
+        )
+    return Undefined(name=key, path=key, container=names)
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The bounded environment; one for the whole process, it has no state of an evaluation."""
+
+    context_class = RunContext
+    intercepted_binops = frozenset(operations.BINARY)
+    intercepted_unops = frozenset("+-")
+
+    def __init__(self) -> None:
+        super().__init__(
+            undefined=Undefined,
+            keep_trailing_newline=True,
+            autoescape=False,
+            optimized=False,
+            finalize=_finalize,
+            cache_size=0,
+        )
+        self.filters = {name: _jinja_filter(name) for name in FILTERS} | _INTERNAL
+        self.tests = {name: _jinja_test(name) for name in TESTS}
+        self.globals = {name: function for name, (function, _) in FUNCTIONS.items()} | {
+            "namespace": Namespace,
+            "cycler": Cycler,
+            "joiner": Joiner,
+        }
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """`obj[argument]`."""
+        return lookup(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`: the same as an item."""
+        return lookup(obj, attribute)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """An operator, bounded."""
+        run: Run = context.run  # type: ignore[attr-defined]
+        run.operations -= 1
+        if run.operations < 0:
+            run.spend(0)
+        return operations.BINARY[operator](run, left, right)
+
+    def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
+        """A sign."""
+        return operations.negate(arg) if operator == "-" else operations.positive(arg)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call a function of ours, or one of Jinja's own helpers; nothing else can be called."""
+        run: Run = __context.run  # type: ignore[attr-defined]
+        if isinstance(__obj, Function):
+            kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
+            kwargs.pop("_block_vars", None)
+            return invoke(run, __obj, args, kwargs)
+        run.spend(5)
+        if isinstance(__obj, LoopContext):
+            return __context.call(__obj, operations.each(run, *args))
+        if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):
+            return __context.call(__obj, *args, **kwargs)
+        return invoke(run, __obj, args, kwargs)
+
+    def _tokenize(
+        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        """The token stream, each token with its offset in place of its line."""
+        return TokenStream(_with_offsets(self, source), name, filename)
+
+
+def _is_runtime_method(obj: Any) -> bool:
+    """`loop.cycle(...)`, `loop.changed(...)`, a cycler's `next()`: lookup lets no other method through."""
+    return isinstance(getattr(obj, "__self__", None), (LoopContext, Cycler))
+
+
+def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
+    raw = environment.lexer.tokeniter(source, None)
+
+    def placed() -> Iterator[tuple[int, str, str]]:
+        at = 0
+        for number, (_, token, value) in enumerate(raw):
+            if number > MAX_TOKENS:
+                too_much(f"it has more than {MAX_TOKENS:,} words and signs")
+            found = source.find(value, at)
+            if found >= 0:
+                at = found
+            yield at + 1, token, value
+            at += len(value) if found >= 0 else 0
+
+    return environment.lexer.wrap(placed(), None)
+
+
+@pass_context
+def _finalize(context: Context, value: Any) -> str:
+    return operations.write(context.run, value)  # type: ignore[attr-defined]
+
+
+def _jinja_filter(name: str) -> Any:
+    @pass_context
+    def call(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply(context.run, name, value, args, kwargs)
+
+    return call
+
+
+def _jinja_test(name: str) -> Any:
+    @pass_context
+    def call(context: Any, value: Any, *args: Any, **kwargs: Any) -> bool:
+        return check(context.run, name, value, args, kwargs)
+
+    return call
+
+
+# What the transformer below puts in place of constructs that Jinja compiles without asking us.
+
+
+@pass_context
+def _each(context: Any, value: Any, text: int) -> Any:
+    return operations.each(context.run, value, text)
+
+
+@pass_context
+def _concat(context: Any, *parts: Any) -> str:
+    return operations.concat(context.run, parts)
+
+
+@pass_context
+def _slice_of(context: Any, value: Any, start: Any, stop: Any, step: Any) -> Any:
+    return operations.slice_of(context.run, value, start, stop, step)
+
+
+@pass_context
+def _compare(context: Any, value: Any, *rest: Any) -> bool:
+    return operations.compare_all(context.run, value, list(zip(rest[::2], rest[1::2], strict=True)))
+
+
+@pass_context
+def _made(context: Any, value: Any) -> Any:
+    return operations.literal(context.run, value)
+
+
+_INTERNAL: dict[str, Any] = {
+    "<each>": _each,
+    "<concat>": _concat,
+    "<slice>": _slice_of,
+    "<compare>": _compare,
+    "<made>": _made,
+}
+
+
+def _through(name: str, node: nodes.Node, value: nodes.Expr, args: list[nodes.Expr]) -> nodes.Filter:
+    return nodes.Filter(value, name, args, [], None, None, lineno=node.lineno)
+
+
+class _Bounded(NodeTransformer):
+    """Routes loops, literals, comparisons, `~` and slices through functions that count."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        node.iter = _through("<each>", node, node.iter, [_constant(node, text)])  # type: ignore[arg-type]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        first, *rest = node.nodes
+        return _through("<concat>", node, first, rest)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = [part or _constant(node, None) for part in (node.arg.start, node.arg.stop, node.arg.step)]
+        return _through("<slice>", node, node.node, bounds)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        rest: list[nodes.Expr] = []
+        for operand in node.ops:
+            rest += (_constant(node, operand.op), operand.expr)
+        return _through("<compare>", node, node.expr, rest)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _through("<made>", node, node, [])
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _through("<made>", node, node, [])
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if node.ctx == "store" else _through("<made>", node, node, [])
+
+    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if node.expr2 is None:
+            node.expr2 = _constant(node, "")
+        return node
+
+
+def _constant(node: nodes.Node, value: Any) -> nodes.Const:
+    return nodes.Const(value, lineno=node.lineno)
+
+
+class _Check(NodeVisitor):
+    """Finds what no environment of ours can evaluate, before anything runs."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._seen = 0
+        self._depth = 0
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(node, nodes.Stmt):
+            return self._look(node)
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            too_much(f"its statements are nested more than {MAX_NESTING} levels deep")
+        answer = self._look(node)
+        self._depth -= 1
+        return answer
+
+    def _look(self, node: nodes.Node) -> Any:
+        self._seen += 1
+        if self._seen > MAX_NODES:
+            too_much(f"it has more than {MAX_NODES:,} parts")
+        word = _FORBIDDEN.get(type(node))
+        if word:
+            raise problem_at(self._text, node.lineno, f"{{% {word} %}} is not part of this template language")
+        if isinstance(node, nodes.Filter) and node.name not in FILTERS:
+            self._unknown("filter", node.name, node.lineno, list(FILTERS))
+        if isinstance(node, nodes.Test) and node.name not in TESTS:
+            self._unknown("test", node.name, node.lineno, list(TESTS))
+        return self.generic_visit(node)
+
+    def _unknown(self, what: str, name: str, lineno: int, known: list[str]) -> NoReturn:
+        from difflib import get_close_matches  # for errors only
+
+        close = get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f'; did you mean "{close[0]}"?' if close else ""
+        offset = self._text.find(name, max(lineno - 1, 0))
+        raise problem_at(self._text, offset + 1 if offset >= 0 else lineno, f'there is no {what} "{name}"{hint}')
+
+
+SANDBOX: Sandbox = Sandbox()
+
+_MISSING_END = re.compile(r"unexpected char .* at (\d+)")
+
+
+@lru_cache(maxsize=512)
+def parsed(text: str) -> nodes.Template:
+    """The tree of a template, kept for the next who looks at it; nobody changes it."""
+    return parse(text)
+
+
+def parse(text: str) -> nodes.Template:
+    """The tree of a template, checked; a `SyntaxProblem` or a limit when it cannot be one."""
+    if len(text) > MAX_TEMPLATE:
+        too_much(f"it is {len(text):,} characters long (at most {MAX_TEMPLATE:,})")
+    source = normal(text)
+    try:
+        tree = Parser(SANDBOX, source).parse()
+        _Check(source).visit(tree)
+    except TemplateSyntaxError as problem:
+        raise _syntax_problem(source, problem) from None
+    except RecursionError:
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+    return tree
+
+
+def normal(text: str) -> str:
+    """The text as positions count it: lines end in one newline character."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def bounded(tree: nodes.Template) -> nodes.Template:
+    """The tree with its uncounted constructs routed through ours, for Jinja's compiler."""
+    changed = _Bounded().visit(tree)
+    assert isinstance(changed, nodes.Template)
+    changed.set_environment(SANDBOX)
+    return changed
+
+
+def place(text: str, lineno: int) -> tuple[int, int]:
+    """Line and column, from 1, of a node of that text."""
+    before = text[: max(lineno - 1, 0)]
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def problem_at(text: str, lineno: int, message: str) -> SyntaxProblem:
+    """A syntax problem at a node."""
+    line, column = place(text, lineno)
+    return SyntaxProblem(message, text, line, column)
+
+
+def _syntax_problem(text: str, problem: TemplateSyntaxError) -> SyntaxProblem:
+    message = (problem.message or "it cannot be read").rstrip(".")
+    from_lexer = _MISSING_END.search(message)
+    if from_lexer:
+        message = message[: message.rindex(" at ")]
+        return problem_at(text, int(from_lexer[1]) + 1, _in_words(message))
+    return problem_at(text, problem.lineno, _in_words(message))
+
+
+def _in_words(message: str) -> str:
+    message = message[:1].lower() + message[1:]
+    return f"the template cannot be read: {message}"

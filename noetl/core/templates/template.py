@@ -1,0 +1,327 @@
+"""Templates: compile a value once, evaluate it against names many times.
+
+Any string of a playbook may be a template. One that is exactly one `{{ ... }}` (white space around
+it does not count) yields the value with its type; anything else yields text. Keys of mappings
+are never templates. What comes out is plain JSON data: lists, mappings, text, numbers,
+booleans, none.
+
+Evaluation reads the names it is given and changes nothing; time and chance come from `draws`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+
+from noetl.core.templates.budget import MAX_TEXT, Draws, NeedsRun, Run
+from noetl.core.templates.closures import Builder, Closure, NotSimple, text_of
+from noetl.core.templates.free_names import dotted_names, free_names
+from noetl.core.templates.lookup import Undefined, UndefinedUse, View, lookup
+from noetl.core.templates.operators import explain
+from noetl.core.templates.sandbox import SANDBOX, bounded, parse, parsed
+from noetl.core.templates.views import plain
+from noetl.errors import TemplateError
+
+__all__ = ["Compiled", "Draws", "compile_value", "evaluate", "holds", "is_template"]
+
+_KEEP = "_value_of_the_whole_"
+CACHED_TEMPLATES = 16_384
+
+
+# What an author can bring about; anything else is a mistake of ours and is not dressed up as theirs.
+_AUTHORS_MISTAKES = (
+    TemplateError,
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+
+class Compiled:
+    """A value ready to be evaluated; `static` when no template is in it."""
+
+    __slots__ = ()
+    static: bool = True
+    names: tuple[str, ...] = ()
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        """The value as plain data; `max_text` bounds every text that is made."""
+        raise AssertionError("abstract")
+
+    def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+        """Whether it holds as a guard."""
+        return _holds(self.evaluate(names, draws))
+
+
+class _Static(Compiled):
+    """Data without templates: itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        return self.value
+
+
+class _Text(Compiled):
+    """One template: `_plain` gives its value as plain data, `_raw` as a guard looks at it."""
+
+    __slots__ = ("_names", "_needs_run", "_plain", "_raw", "text")
+    static = False
+
+    def __init__(self, text: str, raw: Closure, plain: Closure, *, needs_run: bool) -> None:
+        self.text = text
+        self._raw = raw
+        self._plain = plain
+        self._needs_run = needs_run
+        self._names: tuple[str, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The dotted names it reads."""
+        if self._names is None:
+            self._names = dotted_names(self.text)
+        return self._names
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        try:
+            return self._plain(names, Run(draws, max_text) if self._needs_run else None)
+        except NeedsRun:
+            self._needs_run = True
+            return self.evaluate(names, draws, max_text=max_text)
+        except _AUTHORS_MISTAKES as problem:
+            raise self._in_words(problem, names) from None
+
+    def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+        try:
+            value = self._raw(names, Run(draws) if self._needs_run else None)
+            if value is True or value is False:
+                return value
+            return _holds(value.value() if isinstance(value, View) else value)
+        except NeedsRun:
+            self._needs_run = True
+            return self.holds(names, draws)
+        except _AUTHORS_MISTAKES as problem:
+            raise self._in_words(problem, names) from None
+
+    def _in_words(self, problem: Exception, names: Mapping[str, Any]) -> Exception:
+        """The problem as a TemplateError that knows its template."""
+        if isinstance(problem, UndefinedUse) and problem.undefined.path is None:
+            path = _path_of(problem.undefined, self.text, names)
+            if path is not None:
+                problem = problem.named(path)
+        if isinstance(problem, TemplateError):
+            problem.text = problem.text or self.text
+            return problem
+        if isinstance(problem, (RecursionError, MemoryError)):
+            return TemplateError(explain(problem), text=self.text, kind="limit")
+        shown = " ".join(self.text.split())
+        shown = shown if len(shown) <= 120 else shown[:117] + "..."
+        return TemplateError(f"{explain(problem)}, in {shown}", text=self.text)
+
+
+def _path_of(undefined: Undefined, text: str, names: Mapping[str, Any]) -> str | None:
+    """The dotted name under which a template reads what is undefined (Jinja's code knows the last part only)."""
+    for use in free_names(text):
+        value: Any = names.get(use.path[0])
+        for depth, key in enumerate(use.path[1:], start=2):
+            if isinstance(value, Undefined):
+                break
+            if value is undefined.container and key == str(undefined.key):
+                return ".".join(use.path[:depth])
+            value = lookup(value, int(key) if key.isdigit() and not isinstance(value, Mapping) else key)
+    return None
+
+
+class _List(Compiled):
+    """A list with templates in it."""
+
+    __slots__ = ("_items", "names")
+    static = False
+
+    def __init__(self, items: list[Compiled]) -> None:
+        self._items = items
+        self.names = _joined(items)
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        made = []
+        for index, item in enumerate(self._items):
+            try:
+                made.append(item.evaluate(names, draws, max_text=max_text))
+            except TemplateError as problem:
+                problem.path = f"{index}/{problem.path}" if problem.path else str(index)
+                raise
+        return made
+
+
+class _Mapping(Compiled):
+    """A mapping with templates in its values."""
+
+    __slots__ = ("_items", "names")
+    static = False
+
+    def __init__(self, items: dict[str, Compiled]) -> None:
+        self._items = items
+        self.names = _joined(list(items.values()))
+
+    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+        made = {}
+        for key, item in self._items.items():
+            try:
+                made[key] = item.evaluate(names, draws, max_text=max_text)
+            except TemplateError as problem:
+                problem.path = f"{key}/{problem.path}" if problem.path else key
+                raise
+        return made
+
+
+def _joined(items: list[Compiled]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for item in items for name in item.names))
+
+
+# ── compiling ───────────────────────────────────────────────────────────────────────────
+
+
+def is_template(text: str) -> bool:
+    """Whether a string has anything to evaluate; `${#array[@]}` of a shell has not."""
+    if "{" not in text:
+        return False
+    if "{{" in text or "{%" in text:
+        return True
+    start = text.find("{#")
+    return start >= 0 and text.find("#}", start + 2) >= 0
+
+
+def compile_value(value: Any) -> Compiled:
+    """Any value of a playbook, ready to be evaluated; a TemplateError when a template cannot be read."""
+    if isinstance(value, str):
+        return _compile_text(value) if is_template(value) else _Static(value)
+    if isinstance(value, Compiled):
+        return value
+    if isinstance(value, Mapping):
+        fields: dict[str, Compiled] = {}
+        for key, each in value.items():
+            try:
+                fields[key] = compile_value(each)
+            except TemplateError as problem:
+                problem.path = f"{key}/{problem.path}" if problem.path else str(key)
+                raise
+        return _Static(value) if all(each.static for each in fields.values()) else _Mapping(fields)
+    if isinstance(value, (list, tuple)):
+        items: list[Compiled] = []
+        for index, each in enumerate(value):
+            try:
+                items.append(compile_value(each))
+            except TemplateError as problem:
+                problem.path = f"{index}/{problem.path}" if problem.path else str(index)
+                raise
+        return _Static(value) if all(item.static for item in items) else _List(items)
+    return _Static(value)
+
+
+@lru_cache(maxsize=CACHED_TEMPLATES)
+def _compile_text(text: str) -> Compiled:
+    tree = parsed(text)
+    whole = whole_expression(tree)
+    builder = Builder()
+    try:
+        if whole is not None:
+            return _Text(text, builder.build(whole), builder.build_plain(whole), needs_run=builder.needs_run)
+        closure = _text_closure(builder, tree)
+    except NotSimple:
+        closure = jinja_closure(text, whole=whole is not None)
+        return _Text(text, closure, lambda names, run: plain(closure(names, run), run), needs_run=True)
+    except RecursionError:
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+    return _Text(text, closure, closure, needs_run=builder.needs_run)
+
+
+def whole_expression(tree: nodes.Template) -> nodes.Expr | None:
+    """The expression of a template that is exactly one `{{ ... }}`, white space around it aside."""
+    if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
+        return None
+    parts = [part for part in tree.body[0].nodes if not isinstance(part, nodes.TemplateData) or not part.data.isspace()]
+    return parts[0] if len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData) else None
+
+
+def _text_closure(builder: Builder, tree: nodes.Template) -> Closure:
+    if not tree.body:
+        return lambda names, run: ""
+    if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
+        raise NotSimple("statements")
+    return text_of(builder, tree.body[0])
+
+
+def jinja_closure(text: str, *, whole: bool) -> Closure:
+    """The closure that runs Jinja's compiled code; the expression of a `whole` template is its value."""
+    tree = parse(text)  # a tree of its own: it is changed below
+    expression = whole_expression(tree) if whole else None
+    if expression is not None:
+        keep = nodes.ExprStmt(lineno=1)
+        keep.node = nodes.Call(nodes.Name(_KEEP, "load", lineno=1), [expression], [], None, None, lineno=1)
+        tree = nodes.Template([keep], lineno=1)
+    try:
+        code = SANDBOX.compile(bounded(tree))
+        template = SANDBOX.template_class.from_code(SANDBOX, code, dict(SANDBOX.globals))
+    except (RecursionError, MemoryError, SyntaxError):  # the last: too many blocks for Python's compiler
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+
+    def render(names: Mapping[str, Any], run: Run) -> Any:
+        context: Any = template.new_context({}, shared=False)
+        context.run = run
+        context.names = names
+        if expression is not None:
+            return _kept(template, context)
+        pieces: list[str] = []
+        length = 0
+        for piece in template.root_render_func(context):
+            pieces.append(piece)
+            length += len(piece)
+            if length > run.max_text:
+                run.spend_text(length)
+        return "".join(pieces)
+
+    return render
+
+
+def _kept(template: Any, context: Any) -> Any:
+    from noetl.core.templates.functions import Function
+
+    held: list[Any] = []
+    context.vars[_KEEP] = Function("value", lambda run, value: held.append(value))
+    for _ in template.root_render_func(context):
+        pass
+    return held[0]
+
+
+# ── evaluating ──────────────────────────────────────────────────────────────────────────
+
+
+def evaluate(value: Any, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+    """Compile and evaluate in one go."""
+    return compile_value(value).evaluate(names, draws)
+
+
+def holds(value: Any, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+    """The guard rule: text does not hold when it is empty or `false` (any case); other values as in Python."""
+    if isinstance(value, str):
+        return compile_value(value).holds(names, draws)
+    if isinstance(value, Compiled):
+        return value.holds(names, draws)
+    return bool(value)
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() not in ("", "false")
+    return bool(value)

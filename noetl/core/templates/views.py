@@ -1,0 +1,475 @@
+"""The objects templates look at: an output, a result by name, a reference, and plain data again.
+
+`output.x` looks at the envelope and then at the payload's keys; `fetch.x` (a result by name)
+looks at the payload's keys and then at the envelope, so `fetch.x` and `fetch.data.x` agree. As a whole
+both are the payload, but for two habits: an http result is `{data, body, status_code, headers, url}`
+and a loop `{results, stats}`.
+
+A payload that was stored by reference is read when a template first needs it, through `resolve`.
+Where nobody can read it (the server), the parts that travelled along (`Outcome.extracts`) are
+there and the rest raises `NeedsPayload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.reference import Reference
+from noetl.core.templates.budget import MAX_DEPTH, Run, too_much
+from noetl.core.templates.lookup import Missing, Undefined, View, lookup, unwrap
+from noetl.errors import TemplateError
+
+__all__ = [
+    "Missing",
+    "NeedsPayload",
+    "OutputView",
+    "PayloadView",
+    "ReferenceView",
+    "ResultView",
+    "Undefined",
+    "View",
+    "extract",
+    "plain",
+    "unwrap",
+]
+
+Resolve = Callable[[Reference], Any]
+
+_ABSENT: Any = object()
+# The extract that holds the names of a stored mapping's own keys.
+KEYS = ""
+_MOST_KEYS = 256
+_WITHOUT_PAYLOAD = frozenset(["status", "ref", "_ref", "meta", "error"])
+_ENVELOPE = ("status", "data", "ref", "error", "meta")
+# What the built-in kinds have beside `data`; reading it on an output of another kind is quiet.
+HELPERS = frozenset(["http", "pg", "py", "sh", "duckdb", "sqlite", "nats", "object", "loop"])
+_HTTP_HABITS = {"status_code": "status", "headers": "headers", "url": "url"}
+
+
+class NeedsPayload(TemplateError):
+    """A template reads a stored payload where it is not at hand; hydrate `reference` and ask again."""
+
+    def __init__(self, reference: Reference) -> None:
+        super().__init__("the template needs a stored payload that is not at hand", kind="ref.unresolved")
+        self.reference = reference
+
+
+class ReferenceView(View):
+    """A locator: its own fields can be read, the payload's cannot."""
+
+    __slots__ = ("_plain",)
+
+    def __init__(self, reference: Reference | Mapping[str, Any]) -> None:
+        held = msgspec.to_builtins(reference) if isinstance(reference, Reference) else dict(reference)
+        self._plain: dict[str, Any] = {"auth_reference": None, **held}
+
+    def field(self, key: Any) -> Any:
+        """A field of the locator; a payload field is an error that names `kind: resolve`."""
+        return lookup(self._plain, key)
+
+    def fields(self) -> list[str]:
+        """The locator's fields."""
+        return list(self._plain)
+
+    def value(self) -> Any:
+        """The reference object as plain data."""
+        return self._plain
+
+
+class PayloadView(View):
+    """A stored payload, or a part of it: extracts first, the payload itself when it must be."""
+
+    __slots__ = ("_at", "_owner")
+
+    def __init__(self, owner: _Envelope, at: tuple[Any, ...] = ()) -> None:
+        self._owner = owner
+        self._at = at
+
+    def field(self, key: Any) -> Any:
+        """An extract, a part that has extracts below it, or a part of the payload."""
+        found = self._owner.extracted((*self._at, key))
+        return lookup(self.value(), key) if found is _ABSENT else found
+
+    def fields(self) -> list[str]:
+        """The payload's keys, when it is a mapping."""
+        value = self.value()
+        return [str(key) for key in value] if isinstance(value, Mapping) else []
+
+    def value(self) -> Any:
+        """The data, hydrated."""
+        value = self._owner.payload()
+        for key in self._at:
+            value = unwrap(lookup(value, key))
+        return value
+
+
+class _DataOf(View):
+    """`fetch.data` where `.data` alone does not say all: the data's own keys, then those beside it.
+
+    A payload may have a `data` key itself, and an http result has `status_code` and friends;
+    `fetch.data.x` and `fetch.x` agree in both cases.
+    """
+
+    __slots__ = ("_beside", "_own")
+
+    def __init__(self, own: Any, beside: Mapping[str, Any]) -> None:
+        self._own = own
+        self._beside = beside
+
+    def field(self, key: Any) -> Any:
+        """A field of the data; else one beside it."""
+        found = lookup(self._own, key)
+        if isinstance(found, Undefined) and isinstance(key, str) and key in self._beside:
+            return self._beside[key]
+        return found
+
+    def fields(self) -> list[str]:
+        """Keys of both."""
+        own = [str(key) for key in self._own] if isinstance(self._own, Mapping) else []
+        return own + [key for key in self._beside if key not in own]
+
+    def value(self) -> Any:
+        """The data."""
+        return self._own
+
+
+class _Envelope(View):
+    """What OutputView and ResultView share: the outcome, and how its payload is had."""
+
+    __slots__ = ("_hydrated", "name", "outcome", "resolve", "results")
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        *,
+        name: str = "output",
+        results: Mapping[str, Any] | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self.outcome = outcome
+        self.name = name
+        self.results = results
+        self.resolve = resolve
+        self._hydrated: Any = _ABSENT
+
+    # ── the payload ─────────────────────────────────────────────────────────────────────
+
+    def stored(self) -> bool:
+        """Whether the payload is elsewhere and nobody has read it yet."""
+        return self.outcome.ref is not None and self.outcome.data is None and self._hydrated is _ABSENT
+
+    def payload(self) -> Any:
+        """The payload as data; hydrated once."""
+        outcome = self.outcome
+        if outcome.ref is None or outcome.data is not None:
+            return outcome.data
+        if self._hydrated is _ABSENT:
+            if self.resolve is None:
+                raise NeedsPayload(outcome.ref)
+            self._hydrated = self.resolve(outcome.ref)
+        return self._hydrated
+
+    def extracted(self, at: tuple[Any, ...]) -> Any:
+        """What travelled along of that part of the payload, or `_ABSENT`."""
+        extracts = self.outcome.extracts
+        if not extracts or not self.stored():
+            return _ABSENT
+        path = ".".join(str(key) for key in at)
+        for dotted in (path, f"data.{path}"):
+            if dotted in extracts:
+                return extracts[dotted]
+        if self.resolve is not None:
+            return _ABSENT
+        below = (path + ".", f"data.{path}.")
+        return PayloadView(self, at) if any(key.startswith(below) for key in extracts) else _ABSENT
+
+    def data(self) -> Any:
+        """`output.data`: the payload, lazily when it is stored."""
+        outcome = self.outcome
+        if outcome.ref is None or outcome.data is not None:
+            return outcome.data
+        return PayloadView(self) if self._hydrated is _ABSENT else self._hydrated
+
+    def payload_field(self, key: Any) -> Any:
+        """A key of the payload, or `_ABSENT`."""
+        if self.stored():
+            found = self.extracted((key,))
+            if found is not _ABSENT:
+                return found
+            keys = self.outcome.extracts.get(KEYS)
+            if keys is not None and key not in keys:
+                return _ABSENT
+        payload = self.payload()
+        if isinstance(payload, Mapping):
+            return payload.get(key, _ABSENT)
+        if isinstance(payload, (list, tuple, str)) and isinstance(key, int):
+            return lookup(payload, key)
+        return _ABSENT
+
+    # ── the envelope ────────────────────────────────────────────────────────────────────
+
+    def envelope_field(self, key: Any) -> Any:
+        """A field of the envelope or of its habits, or `_ABSENT`."""
+        outcome = self.outcome
+        if key == "status":
+            return outcome.status
+        if key == "data":
+            return self.data()
+        if key in outcome.helpers:
+            return outcome.helpers[key]
+        if key == "error":
+            return self._error()
+        if key == "meta":
+            return outcome.meta
+        if key == "ref" or key == "_ref":
+            return None if outcome.ref is None else ReferenceView(outcome.ref)
+        if key == "results" and self.results is not None:
+            return _Results(self.results, self.resolve)
+        return self._habit(key)
+
+    def _error(self) -> Any:
+        if self.outcome.error is None:
+            return Missing(f"{self.name}.error", "there was no error")
+        return error_fields(self.outcome.error)
+
+    def _habit(self, key: Any) -> Any:
+        """What playbooks read under other names: `.body`, `.status_code`, `.results`, `.stats`, `.context`."""
+        helpers = self.outcome.helpers
+        if "http" in helpers:
+            if key == "body":
+                return self.data()
+            if key in _HTTP_HABITS:
+                return helpers["http"].get(_HTTP_HABITS[key])
+        if "loop" in helpers:
+            if key == "results":
+                return self.data()
+            if key == "stats":
+                return helpers["loop"]
+        return self.data() if key == "context" else _ABSENT
+
+    def fields(self) -> list[str]:
+        """Envelope and payload keys, for error messages."""
+        names = [*_ENVELOPE, *self.outcome.helpers]
+        payload = None if self.stored() else self.payload()
+        if isinstance(payload, Mapping):
+            names += [str(key) for key in payload if key not in names]
+        return names
+
+    def absent(self, key: Any) -> Any:
+        """What a field is that neither envelope nor payload has: a method of the payload, or nothing."""
+        payload = None if self.stored() else self.payload()
+        if isinstance(payload, (Mapping, list, str)) and isinstance(key, str):
+            found = lookup(payload, key)
+            if not isinstance(found, Undefined):
+                return found
+        return Undefined(name=key, path=f"{self.name}.{key}", container=self)
+
+    def http_fields(self) -> dict[str, Any]:
+        """What an http result as a whole has beside its body."""
+        http = self.outcome.helpers["http"]
+        return {name: http.get(field) for name, field in _HTTP_HABITS.items()}
+
+    def value(self) -> Any:
+        """The result as playbooks pass it on as a whole."""
+        helpers = self.outcome.helpers
+        if "http" in helpers:
+            body = self.payload()
+            return {"data": body, "body": body, **self.http_fields()}
+        if "loop" in helpers:
+            return {"results": self.payload(), "stats": helpers["loop"]}
+        return self.payload()
+
+
+class OutputView(_Envelope):
+    """`output`: the envelope first, then the payload's keys."""
+
+    __slots__ = ()
+
+    def field(self, key: Any) -> Any:
+        """`output.key`."""
+        found = self.envelope_field(key)
+        if found is not _ABSENT:
+            return found
+        if key == "result":
+            return ResultView(self.outcome, name=f"{self.name}.result", results=self.results, resolve=self._resolver())
+        found = self.payload_field(key)
+        if found is not _ABSENT:
+            return found
+        found = self.absent(key)
+        if key in HELPERS and isinstance(found, Undefined):
+            # A rule that several tasks share may ask for what only some of them have.
+            return Missing(f"{self.name}.{key}", f"the output of this kind has no {key}")
+        return found
+
+    def _resolver(self) -> Resolve | None:
+        """Let a derived view share what this one has hydrated."""
+        return None if self.resolve is None else lambda reference: self.payload()
+
+
+class ResultView(_Envelope):
+    """A finished step or task read by its name: the payload's own keys first, then the envelope."""
+
+    __slots__ = ()
+
+    def field(self, key: Any) -> Any:
+        """`fetch.key`."""
+        if key in _WITHOUT_PAYLOAD and self.stored() and KEYS not in self.outcome.extracts:
+            # The envelope answers without fetching a payload only to see whether it has such a key.
+            return self.envelope_field(key)
+        found = self._own(key)
+        if found is _ABSENT:
+            found = self.envelope_field(key)
+        return self.absent(key) if found is _ABSENT else found
+
+    def _own(self, key: Any) -> Any:
+        if key != "data":
+            return self.payload_field(key)
+        lazily = self.resolve is None or (bool(self.outcome.extracts) and "http" not in self.outcome.helpers)
+        return self.data() if self.stored() and lazily else self._data()
+
+    def _data(self) -> Any:
+        payload = self.payload()
+        beside: dict[str, Any] = self.http_fields() if "http" in self.outcome.helpers else {}
+        if isinstance(payload, Mapping) and "data" in payload:
+            return _DataOf(payload["data"], {**beside, **payload})
+        return _DataOf(payload, beside) if beside else payload
+
+
+class _Results(View):
+    """`.results.<task>` of a composite step."""
+
+    __slots__ = ("_resolve", "_results")
+
+    def __init__(self, results: Mapping[str, Any], resolve: Resolve | None) -> None:
+        self._results = results
+        self._resolve = resolve
+
+    def field(self, key: Any) -> Any:
+        """One task's result by its name."""
+        found = self._results.get(key, _ABSENT)
+        if isinstance(found, Outcome):
+            return ResultView(found, name=f"results.{key}", resolve=self._resolve)
+        return lookup(self._results, key) if found is _ABSENT else found
+
+    def fields(self) -> list[str]:
+        """Names of the tasks."""
+        return list(self._results)
+
+    def value(self) -> Any:
+        """All results as a whole."""
+        return {name: plain(self.field(name)) for name in self._results}
+
+
+def error_fields(error: ErrorInfo) -> dict[str, Any]:
+    """`output.error` as templates see it."""
+    return {"kind": error.kind, "message": error.message, "retryable": error.retryable, "details": error.details}
+
+
+def extract(outcome: Outcome, paths: Iterable[str]) -> dict[str, Any]:
+    """The parts of a payload that `Step.exports` names, as `Outcome.extracts` keeps them beside a `ref`.
+
+    A path is below the output (`data.count`, or `count` for short). What the payload does not have is
+    left out, and so is what `output.data.x` and `step.data.x` would read differently. The names of the
+    payload's own keys go along under `KEYS`, so that a reader knows what is not there.
+    """
+    payload = outcome.data
+    found: dict[str, Any] = {}
+    if not isinstance(payload, Mapping):
+        return found
+    if len(payload) <= _MOST_KEYS:
+        found[KEYS] = [str(key) for key in payload]
+    for path in paths:
+        below = path.removeprefix("data.")
+        if below == "data" or (below != path and "data" in payload):
+            continue
+        value = _part(payload, below)
+        if value is not _ABSENT:
+            found[path] = plain(value)
+    return found
+
+
+def _part(value: Any, path: str) -> Any:
+    """What lies at a dotted path of plain data, or `_ABSENT`."""
+    for key in path.split("."):
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif isinstance(value, (list, tuple)) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return _ABSENT
+    return value
+
+
+# ── plain data ──────────────────────────────────────────────────────────────────────────
+
+_SCALARS = frozenset([str, int, float, bool, type(None)])
+
+
+def plain(value: Any, run: Run | None = None, depth: int = 0) -> Any:
+    """Views, tuples, ranges, sets, dates and decimals as JSON data; what JSON cannot hold is an error.
+
+    What a view stands for is plain already and passed on as it is. `run` pays for the walk.
+    """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if depth > MAX_DEPTH:
+        too_much(f"its result is nested more than {MAX_DEPTH} levels deep")
+    if kind is list or kind is tuple or kind is range:
+        if run is not None:
+            run.spend(1 + (len(value) >> 2))
+        return [each if type(each) in _SCALARS else plain(each, run, depth + 1) for each in value]
+    if isinstance(value, View):
+        return value.value()
+    if isinstance(value, Undefined):
+        value.fail()
+    if isinstance(value, Mapping):
+        if run is not None:
+            run.spend(1 + (len(value) >> 2))
+        return {
+            key if type(key) is str else _plain_key(key): each
+            if type(each) in _SCALARS
+            else plain(each, run, depth + 1)
+            for key, each in value.items()
+        }
+    return _plain_other(value, run, depth)
+
+
+def _plain_key(key: Any) -> str:
+    if key is None:
+        return "null"
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return str(plain(key))
+
+
+def _plain_other(value: Any, run: Run | None, depth: int) -> Any:
+    if isinstance(value, str):  # a subclass: Markup
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(each, run, depth + 1) for each in value), key=repr)
+    if isinstance(value, (list, tuple)) or hasattr(value, "__next__") or type(value).__name__.startswith("dict_"):
+        return [plain(each, run, depth + 1) for each in value]
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.to_builtins(value), run, depth + 1)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TemplateError("bytes are not JSON data; encode them, for example with b64encode")
+    raise TemplateError(f"a {type(value).__name__} is not data and cannot be the value of a template")

@@ -1,0 +1,1 @@
+"""Data formats and conversions: rows, Arrow tables, files, payload streams."""

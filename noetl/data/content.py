@@ -1,0 +1,152 @@
+"""Content of files, objects and messages: what a task gives becomes bytes, bytes become what a task gets.
+
+Small content is data; what is too large to hold is streamed, from a file, a stored result or into one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import itertools
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.reference import Reference
+from noetl.core.model.tool import ToolCall
+from noetl.data.formats import TABULAR, format_of
+from noetl.data.table_files import encode_value
+from noetl.data.values import jsonable
+from noetl.errors import PayloadUnavailable
+
+BLOCK = 1 << 20
+INLINE_BYTES = 16 * 1024 * 1024
+_numbers = itertools.count(1)
+
+
+def reference_in(value: Any) -> Reference | None:
+    """The reference in a value (as it is, or an output that has one); None when it is plain data."""
+    if isinstance(value, Reference):
+        return value
+    if isinstance(value, Mapping) and "locator" not in value and isinstance(value.get("ref"), Mapping):
+        value = value["ref"]
+    if not isinstance(value, Mapping) or not {"type", "locator"} <= set(value):
+        return None
+    try:
+        return msgspec.convert(dict(value), Reference)
+    except msgspec.ValidationError as wrong:
+        raise PayloadUnavailable(f"this is not a whole reference: {wrong}") from None
+
+
+async def blocks_of(data: bytes) -> AsyncGenerator[bytes, None]:
+    """Bytes in blocks."""
+    view = memoryview(data)
+    for start in range(0, len(view), BLOCK):
+        yield bytes(view[start : start + BLOCK])
+
+
+async def file_blocks(path: str) -> AsyncGenerator[bytes, None]:
+    """A file in blocks."""
+    file = await asyncio.to_thread(Path(path).open, "rb")
+    with file:
+        while block := await asyncio.to_thread(file.read, BLOCK):
+            yield block
+
+
+def unfinished(path: Path) -> Path:
+    """Where a file is written until it is complete; nobody else writes there, even if they write the same file."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{next(_numbers)}.unfinished")
+
+
+async def save(blocks: AsyncIterator[bytes], path: str) -> int:
+    """Write blocks to a file, which appears when it is complete; how many bytes."""
+    target = Path(path)
+    await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+    aside = unfinished(target)
+    size = 0
+    try:
+        file = await asyncio.to_thread(aside.open, "wb")
+        with file:
+            async for block in blocks:
+                size += await asyncio.to_thread(file.write, block)
+        await asyncio.to_thread(aside.replace, target)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return size
+
+
+async def kept_or_stored(
+    call: ToolCall, blocks: AsyncIterator[bytes], content_type: str, *, inline: int = INLINE_BYTES
+) -> bytes | Reference:
+    """Content in memory if it is small, else in the result store."""
+    held = bytearray()
+    async for block in blocks:
+        held += block
+        if len(held) > inline:
+            break
+    else:
+        return bytes(held)
+
+    async def rest() -> AsyncGenerator[bytes, None]:
+        yield bytes(held)
+        async for block in blocks:
+            yield block
+
+    return await call.host.put_result(rest(), content_type=content_type)
+
+
+def message_bytes(value: Any) -> bytes:
+    """A value as a message: text and bytes as they are, structures as JSON."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    return b"" if value is None else msgspec.json.encode(jsonable(value))
+
+
+def message_value(data: bytes) -> Any:
+    """A message as data: JSON if it is JSON, else text, else base64 of its bytes."""
+    if not data:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        pass
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode()
+
+
+def encoded(data: Any, format: str, key: str) -> bytes:
+    """A value as the bytes of a file or object of this name."""
+    if format == "bytes" and isinstance(data, str):
+        try:
+            return base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError(
+                "format bytes takes base64 text, and this is none; for plain text write format: text"
+            ) from None
+    options = {"delimiter": "\t"} if key.lower().endswith(".tsv") else {}
+    return encode_value(data, format, **options)
+
+
+def check_format(reference: Reference, format: str, key: str) -> None:
+    """ValueError when a stored result would be written under the name of another format."""
+    stored = format_of(content_type=reference.meta.content_type)
+    documents = ("json", *TABULAR)
+    if stored in documents and format in documents and stored != format:
+        way = "kind: transfer writes it as another, or leave `format` and the ending out"
+        raise ValueError(f"the stored result is {stored}, and {key} would be {format}: {way}")
+
+
+def natural_format(data: Any) -> str:
+    """How a value is written where nothing says it."""
+    if isinstance(data, str):
+        return "text"
+    return "bytes" if isinstance(data, bytes | bytearray) else "json"

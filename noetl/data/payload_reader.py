@@ -1,0 +1,446 @@
+"""Take a payload, or just a part of it, whatever its format: without loading the whole.
+
+| format | `select: a.b` | `select: [x, y]` | `limit`, `offset` |
+|---|---|---|---|
+| JSON | the value at that path | these keys of each row | elements of the list |
+| Parquet, Arrow, CSV, JSON lines | `rows`, or one column's values | these columns | rows |
+| text | | | lines |
+| bytes (given as base64 text) | | | bytes |
+
+The rows of JSON are the list that was selected, or the document itself, or what stands under its
+key `rows`. Tables come as `{rows, row_count, columns}`, the same as from the SQL tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from noetl.data import arrow_tables as tables
+from noetl.data import table_files
+from noetl.data.json_stream import JsonStream
+
+WHOLE = 8 * 1024 * 1024  # smaller payloads are simply decoded
+MOST = 64 * 1024 * 1024
+
+
+class TooLarge(ValueError):
+    """What was asked for is more than a task may hold."""
+
+
+class NotThere(LookupError):
+    """The payload has no such part."""
+
+
+class Payload(Protocol):
+    """Bytes somewhere, of a known size, that can be streamed and read in ranges."""
+
+    size: int
+
+    def stream(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+
+    async def read(self, start: int, count: int) -> bytes:
+        """A range of it."""
+
+
+class Part(NamedTuple):
+    """Which part of a payload is wanted."""
+
+    select: str | Sequence[str] | None = None
+    limit: int | None = None
+    offset: int = 0
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys of a dotted path."""
+        return tuple(self.select.split(".")) if isinstance(self.select, str) and self.select else ()
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The columns of a list."""
+        return None if self.select is None or isinstance(self.select, str) else list(self.select)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return not self.select and self.limit is None and not self.offset
+
+    def of(self, items: Sequence[Any]) -> Sequence[Any]:
+        """The wanted stretch of a list."""
+        end = None if self.limit is None else self.offset + self.limit
+        return items[self.offset : end]
+
+
+async def take(
+    payload: Payload, format: str, part: Part, *, most: int = MOST, verify: bool = True, path: str | None = None
+) -> Any:
+    """The wanted part as plain data.
+
+    With `verify`, the payload is read to its end even if the part was complete before, since only
+    then its checksum is known."""
+    if format == "parquet":
+        if verify:
+            await _drain(payload.stream())
+        return await _in_thread(payload, lambda file: _parquet(file, part, most))
+    if format == "arrow":
+        if verify:
+            await _drain(payload.stream())
+        return await _in_thread(payload, lambda file: _arrow(file, part, most))
+    stream = payload.stream()
+    async with aclosing(stream):
+        try:
+            return await _sequential(payload, stream, format, part, most, path)
+        finally:
+            if verify:  # damage explains what could not be read better than what could not be read
+                async for _ in stream:
+                    continue
+
+
+async def _sequential(
+    payload: Payload, stream: AsyncGenerator[bytes, None], format: str, part: Part, most: int, path: str | None
+) -> Any:
+    if format == "json":
+        return await _json(payload, stream, part, most)
+    if format in ("jsonl", "csv"):
+        return await _lines(stream, format, part, most, "\t" if path and path.lower().endswith(".tsv") else ",")
+    if format == "text":
+        return await _text(stream, part, most)
+    return await _bytes(stream, part, most)
+
+
+# ── JSON ────────────────────────────────────────────────────────────────────────────────
+
+
+async def _json(payload: Payload, stream: AsyncGenerator[bytes, None], part: Part, most: int) -> Any:
+    if payload.size <= WHOLE or part.is_all:
+        data = await _all(stream, most)
+        return _cut(msgspec.json.decode(data), part)
+    document = JsonStream(stream)
+    opening = await document.go_to(part.path)
+    if opening is None:
+        raise NotThere(f"the payload has nothing at {part.select!r}")
+    if opening == "{" and (part.columns or part.limit is not None or part.offset):
+        opening = await document.go_to(("rows",))
+        if opening != "[":
+            raise NotThere("`limit`, `offset` and a list of columns need a list: select the path that leads to one")
+    if opening != "[":
+        return _cut(msgspec.json.decode(_bounded(await document.whole(), most)), Part(None, part.limit, part.offset))
+    rows = []
+    size = 0
+    if part.limit != 0:
+        async with aclosing(document.elements(skip=part.offset)) as elements:
+            async for element in elements:
+                size += len(element)
+                _check(size, most)
+                rows.append(_project(msgspec.json.decode(element), part.columns))
+                if part.limit is not None and len(rows) >= part.limit:
+                    break
+    return rows
+
+
+def _cut(value: Any, part: Part) -> Any:
+    """The part of a value that is all here."""
+    for step in part.path:
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            raise NotThere(f"the payload has nothing at {part.select!r} (no {step!r})")
+    if part.columns is None and part.limit is None and not part.offset:
+        return value
+    rows = value["rows"] if isinstance(value, Mapping) and isinstance(value.get("rows"), list) else value
+    if not isinstance(rows, list):
+        raise NotThere("`limit`, `offset` and a list of columns need a list: select the path that leads to one")
+    return [_project(row, part.columns) for row in part.of(rows)]
+
+
+def _project(row: Any, columns: list[str] | None) -> Any:
+    if columns is None:
+        return row
+    if not isinstance(row, Mapping):
+        raise NotThere("a list of columns needs rows that are mappings")
+    return {name: _dotted(row, name) for name in columns}
+
+
+def _dotted(row: Mapping[str, Any], name: str) -> Any:
+    if name in row:
+        return row[name]
+    value: Any = row
+    for step in name.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+# ── rows in lines ───────────────────────────────────────────────────────────────────────
+
+
+async def _lines(stream: AsyncIterator[bytes], format: str, part: Part, most: int, delimiter: str) -> Any:
+    rows: list[Any] = []
+    names: dict[str, None] = {}
+    size = seen = 0
+    wanted = _wanted(part)
+    records = _csv_records(stream, delimiter) if format == "csv" else _json_records(stream)
+    async with aclosing(records):
+        async for record, length in records:
+            names.update(dict.fromkeys(record) if isinstance(record, Mapping) else {})
+            seen += 1
+            if seen <= part.offset:
+                continue
+            if part.limit is not None and len(rows) >= part.limit:
+                break
+            size += length
+            _check(size, most)
+            rows.append(_project(record, wanted))
+    if format == "csv" and rows:
+        _known(wanted, list(names))
+    return _shaped(rows, wanted or list(names), part)
+
+
+async def _json_records(stream: AsyncIterator[bytes]) -> AsyncGenerator[tuple[Any, int], None]:
+    async for line in lines_of(stream):
+        if line.strip():
+            yield msgspec.json.decode(line), len(line)
+
+
+async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGenerator[tuple[Any, int], None]:
+    """Records of CSV; a quoted field may hold line breaks, so lines are joined until the quotes match."""
+    import csv
+
+    names: list[str] | None = None
+    pending = ""
+    first = True
+    async for line in lines_of(stream, keep=True):
+        text = line.decode("utf-8-sig" if first else "utf-8")
+        first = False
+        pending += text
+        if pending.count('"') % 2:
+            continue
+        if pending.strip("\r\n"):
+            cells = next(csv.reader(io.StringIO(pending, newline=""), delimiter=delimiter))
+            if names is None:
+                names = table_files.csv_names(cells)
+            else:
+                yield table_files.csv_row(names, cells), len(pending)
+        pending = ""
+    if pending:
+        raise msgspec.DecodeError("CSV is malformed: a quoted field does not end")
+
+
+async def lines_of(stream: AsyncIterator[bytes], *, keep: bool = False) -> AsyncGenerator[bytes, None]:
+    """The lines of a byte stream, with their ends if asked."""
+    pending = b""
+    async for chunk in stream:
+        pending += chunk
+        lines = pending.split(b"\n")
+        pending = lines.pop()
+        for line in lines:
+            yield line + b"\n" if keep else line
+    if pending:
+        yield pending
+
+
+def _wanted(part: Part) -> list[str] | None:
+    """The columns to read: those listed, or the one that a path names."""
+    if part.columns is not None:
+        return part.columns
+    return [str(part.select)] if part.path and part.select != "rows" else None
+
+
+def _shaped(rows: list[Any], columns: Sequence[str], part: Part) -> Any:
+    """Rows as the caller asked: a table, its rows, or the values of one column."""
+    if part.select == "rows":
+        return rows
+    if part.path:
+        name = str(part.select)
+        return [row[name] for row in rows]
+    return table_files.as_table(rows, columns)
+
+
+# ── Parquet and Arrow ───────────────────────────────────────────────────────────────────
+
+
+def _parquet(file: Any, part: Part, most: int) -> Any:
+    import pyarrow.parquet as pq
+
+    source = pq.ParquetFile(file)
+    names = source.schema_arrow.names
+    wanted = _known(_wanted(part), names)
+    first, skipped = 0, 0
+    groups = source.metadata.num_row_groups
+    while first < groups and skipped + source.metadata.row_group(first).num_rows <= part.offset:
+        skipped += source.metadata.row_group(first).num_rows
+        first += 1
+    batches = source.iter_batches(batch_size=16_384, row_groups=list(range(first, groups)), columns=wanted)
+    rows = _batched_rows(batches if first < groups else [], part.offset - skipped, part.limit, most)
+    return _shaped([_project(row, wanted) for row in rows], wanted or names, part)
+
+
+def _arrow(file: Any, part: Part, most: int) -> Any:
+    reader = table_files.arrow_reader(file)
+    names = reader.schema.names
+    wanted = _known(_wanted(part), names)
+    batches = (batch.select(wanted) if wanted else batch for batch in reader)
+    return _shaped(_batched_rows(batches, part.offset, part.limit, most), wanted or names, part)
+
+
+def _batched_rows(batches: Any, skip: int, limit: int | None, most: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    if limit == 0:
+        return rows
+    for batch in batches:
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        left = None if limit is None else limit - len(rows)
+        batch = batch.slice(skip, left) if left is not None else batch.slice(skip)
+        skip = 0
+        size += batch.nbytes
+        _check(size, most)
+        rows += tables.rows_of(batch)
+        if limit is not None and len(rows) >= limit:
+            break
+    return rows
+
+
+def _known(wanted: list[str] | None, names: Sequence[str]) -> list[str] | None:
+    missing = [name for name in wanted or () if name not in names]
+    if missing:
+        raise NotThere(f"the table has no column {', '.join(missing)}; it has {', '.join(names)}")
+    return wanted
+
+
+async def _in_thread(payload: Payload, deed: Any) -> Any:
+    """Let a library that reads files read the payload, in a thread of its own."""
+    file = RangedFile(payload, asyncio.get_running_loop())
+    try:
+        return await asyncio.to_thread(deed, file)
+    finally:
+        file.close()
+
+
+class RangedFile(io.RawIOBase):
+    """A payload as a file for libraries that seek; every read is a range of the payload.
+
+    Reads are rounded up and the last one is kept, since libraries read a footer in small steps."""
+
+    AHEAD = 1 << 20
+
+    def __init__(self, payload: Payload, loop: asyncio.AbstractEventLoop) -> None:
+        self._payload = payload
+        self._loop = loop
+        self._position = 0
+        self._kept = (0, b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._payload.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def size(self) -> int:
+        """Of the whole."""
+        return self._payload.size
+
+    def read(self, count: int = -1) -> bytes:
+        """Up to `count` bytes."""
+        left = self._payload.size - self._position
+        count = left if count is None or count < 0 else min(count, left)
+        if count <= 0:
+            return b""
+        start, data = self._kept
+        if not (start <= self._position and self._position + count <= start + len(data)):
+            ahead = min(max(count, self.AHEAD), left)
+            start = self._position
+            data = asyncio.run_coroutine_threadsafe(self._payload.read(start, ahead), self._loop).result()
+            self._kept = (start, data)
+        piece = data[self._position - start : self._position - start + count]
+        self._position += len(piece)
+        return piece
+
+    def readinto(self, target: Any) -> int:
+        """Fill a buffer."""
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+
+# ── text and bytes ──────────────────────────────────────────────────────────────────────
+
+
+async def _text(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
+    if part.select:
+        raise NotThere("`select` needs a structure: this payload is text")
+    if part.is_all:
+        return (await _all(stream, most)).decode()
+    lines: list[bytes] = []
+    seen = size = 0
+    async for line in lines_of(stream, keep=True):
+        seen += 1
+        if seen <= part.offset:
+            continue
+        if part.limit is not None and len(lines) >= part.limit:
+            break
+        size += len(line)
+        _check(size, most)
+        lines.append(line)
+    return b"".join(lines).decode()
+
+
+async def _bytes(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
+    if part.select:
+        raise NotThere("`select` needs a structure: this payload is bytes; say its `format`")
+    taken = bytearray()
+    position = 0
+    end = None if part.limit is None else part.offset + part.limit
+    async for chunk in stream:
+        taken += chunk[max(part.offset - position, 0) : None if end is None else max(end - position, 0)]
+        _check(len(taken), most)
+        position += len(chunk)
+        if end is not None and position >= end:
+            break
+    return base64.b64encode(taken).decode()
+
+
+async def _all(stream: AsyncIterator[bytes], most: int) -> bytes:
+    data = bytearray()
+    async for chunk in stream:
+        data += chunk
+        _check(len(data), most)
+    return bytes(data)
+
+
+async def _drain(stream: AsyncGenerator[bytes, None]) -> None:
+    async with aclosing(stream):
+        async for _ in stream:
+            continue
+
+
+def _bounded(data: bytes, most: int) -> bytes:
+    _check(len(data), most)
+    return data
+
+
+def _check(size: int, most: int) -> None:
+    if size > most:
+        raise TooLarge(f"the part that was asked for is larger than {most} bytes: use `select`, `limit` and `offset`")

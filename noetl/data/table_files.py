@@ -1,0 +1,295 @@
+"""Tables in files: batches and rows to the bytes of a format as they come, and whole contents back to rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, rows_of
+from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
+from noetl.data.values import jsonable
+
+_encode = msgspec.json.Encoder().encode
+
+# ── batches to bytes ────────────────────────────────────────────────────────────────────
+
+
+class Encoder(Protocol):
+    """Turns batches into the bytes of a file, as they come."""
+
+    content_type: str
+
+    def write(self, batch: Any) -> bytes:
+        """The bytes that can be written now (may be none)."""
+
+    def close(self) -> bytes:
+        """The rest."""
+
+
+def encoder(format: str, schema: Any, **options: Any) -> Encoder:
+    """An encoder for `parquet`, `arrow`, `jsonl`, `json` or `csv`."""
+    if format in ("parquet", "arrow"):
+        return _ArrowEncoder(format, schema, **options)
+    if format in ("json", "jsonl"):
+        return _JsonEncoder(lines=format == "jsonl")
+    if format == "csv":
+        return _CsvEncoder(schema.names, **options)
+    raise ValueError(f"format {format!r} is no table's: use parquet, arrow, jsonl, json or csv")
+
+
+def row_encoder(format: str, names: Sequence[str], **options: Any) -> Any:
+    """An encoder for `jsonl`, `json` or `csv` that is given rows of plain data by `write_rows`."""
+    if format == "csv":
+        return _CsvEncoder(names, **options)
+    return _JsonEncoder(lines=format == "jsonl")
+
+
+class _Sink(io.RawIOBase):
+    """A file that only remembers what was written since it was last asked."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Remember."""
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self._position += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        """How much was written in all."""
+        return self._position
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        taken = b"".join(self._pieces)
+        self._pieces = []
+        return taken
+
+
+GROUP_BYTES = 16 << 20  # of a row group before it is packed
+
+
+class _ArrowEncoder:
+    def __init__(self, format: str, schema: Any, *, compression: str | None = "zstd", group: int = 100_000) -> None:
+        import pyarrow as pa
+
+        self.content_type = CONTENT_TYPES[format]
+        self._sink = _Sink()
+        self._group = group
+        self._pending: list[Any] = []
+        self._rows = self._bytes = 0
+        self._parquet = format == "parquet"
+        if self._parquet:
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(self._sink, schema, compression=compression or "none")
+        else:
+            self._writer = pa.ipc.new_stream(self._sink, schema)
+
+    def write(self, batch: Any) -> bytes:
+        if self._parquet:  # row groups worth the name, however small the batches are
+            if batch.num_rows:
+                self._pending.append(batch)
+                self._rows += batch.num_rows
+                self._bytes += batch.nbytes
+            if self._rows >= self._group or self._bytes >= GROUP_BYTES:
+                self._flush()
+        else:
+            self._writer.write_batch(batch)
+        return self._sink.take()
+
+    def close(self) -> bytes:
+        if self._pending:
+            self._flush()
+        self._writer.close()
+        return self._sink.take()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._rows)
+        self._pending, self._rows, self._bytes = [], 0, 0
+
+
+class _JsonEncoder:
+    def __init__(self, *, lines: bool) -> None:
+        self.content_type = JSONL if lines else JSON
+        self._lines = lines
+        self._encode = msgspec.json.Encoder().encode
+        self._begun = False
+
+    def write(self, batch: Any) -> bytes:
+        return self.write_rows(rows_of(batch))
+
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
+        pieces = [self._encode(row) for row in rows]
+        if self._lines:
+            return b"\n".join(pieces) + b"\n" if pieces else b""
+        if not pieces:
+            return b""
+        head = b",\n" if self._begun else b"["
+        self._begun = True
+        return head + b",\n".join(pieces)
+
+    def close(self) -> bytes:
+        if self._lines:
+            return b""
+        return b"]\n" if self._begun else b"[]\n"
+
+
+class _CsvEncoder:
+    def __init__(self, names: Sequence[str], *, header: bool = True, delimiter: str = ",") -> None:
+        self.content_type = CSV
+        self._names = list(names)
+        self._header = header
+        self._delimiter = delimiter
+
+    def write(self, batch: Any) -> bytes:
+        return self.write_rows(rows_of(batch))
+
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter=self._delimiter, lineterminator="\n")
+        if self._header:
+            writer.writerow(self._names)
+            self._header = False
+        for row in rows:
+            writer.writerow([_cell(row.get(name)) for name in self._names])
+        return text.getvalue().encode()
+
+    def close(self) -> bytes:
+        if not self._header:
+            return b""
+        text = io.StringIO()
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(self._names)
+        self._header = False
+        return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | dict):
+        return msgspec.json.encode(value).decode()
+    return value
+
+
+def encode_rows(rows: Iterable[Mapping[str, Any]], format: str, **options: Any) -> bytes:
+    """Rows of plain data as the bytes of a file."""
+    rows = list(rows)
+    schema = inferred_schema(rows)
+    writer = encoder(format, schema, **options)
+    return writer.write(batch_of_mappings(rows, schema)) + writer.close()
+
+
+def encode_value(value: Any, format: str, **options: Any) -> bytes:
+    """Any value as the bytes of a file; tables are lists of mappings, or `{rows: [...]}`."""
+    if format in ("parquet", "arrow", "jsonl", "csv"):
+        rows = value.get("rows") if isinstance(value, Mapping) and isinstance(value.get("rows"), list) else value
+        if isinstance(rows, Mapping):
+            rows = [rows]
+        if isinstance(rows, str | bytes) and format in ("csv", "jsonl"):
+            return rows.encode() if isinstance(rows, str) else rows
+        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+            raise ValueError(f"format {format} needs a list of mappings (or a mapping with `rows`)")
+        return encode_rows(rows, format, **options)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if format == "json":
+        return msgspec.json.encode(jsonable(value))
+    if isinstance(value, str):
+        return value.encode()
+    return msgspec.json.encode(jsonable(value))
+
+
+# ── bytes to rows ───────────────────────────────────────────────────────────────────────
+
+
+def csv_names(cells: Sequence[str]) -> list[str]:
+    """The names in the first line of CSV; one that comes twice gets a number."""
+    seen: dict[str, int] = {}
+    names = []
+    for name in cells:
+        count = seen[name] = seen.get(name, 0) + 1
+        names.append(f"{name}_{count}" if count > 1 else name)
+    return names
+
+
+def csv_row(names: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
+    """A row of CSV: every value is text; what is missing is null, what is too much is `_rest`."""
+    row: dict[str, Any] = dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=False))
+    if len(cells) > len(names):
+        row["_rest"] = list(cells[len(names) :])
+    return row
+
+
+def decode(data: bytes, format: str, *, path: str | None = None) -> Any:
+    """The value of a whole payload: JSON as it is, a table as `{rows, row_count, columns}`, else text or bytes."""
+    if format == "json":
+        return msgspec.json.decode(data)
+    if format == "text":
+        return data.decode()
+    if format in TABULAR:
+        return as_table(*_decode_rows(data, format, path))
+    return data
+
+
+def as_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
+    """What a table looks like to a playbook, whichever tool it came from."""
+    return {"rows": rows, "row_count": len(rows), "columns": list(columns)}
+
+
+def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[str, Any]], Sequence[str]]:
+    if format == "jsonl":
+        rows = [msgspec.json.decode(line) for line in data.splitlines() if line.strip()]
+        return rows, list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
+    if format == "csv":
+        delimiter = "\t" if path and path.lower().endswith(".tsv") else ","
+        lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter)
+        names = csv_names(next(lines, []))
+        return [csv_row(names, cells) for cells in lines if cells], names
+    import pyarrow as pa
+
+    if format == "parquet":
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(pa.BufferReader(data))
+    else:
+        table = arrow_reader(pa.BufferReader(data)).read_all()
+    return rows_of(table), table.schema.names
+
+
+def arrow_reader(file: Any) -> Any:
+    """A reader of an Arrow stream, or of an Arrow file (which begins with its magic)."""
+    import pyarrow as pa
+
+    head = file.read(6)
+    file.seek(0)
+    if bytes(head) == b"ARROW1":
+        return _FileBatches(pa.ipc.open_file(file))
+    return pa.ipc.open_stream(file)
+
+
+class _FileBatches:
+    """An Arrow file read as the stream it contains."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.schema = file.schema
+
+    def __iter__(self) -> Any:
+        return (self._file.get_batch(number) for number in range(self._file.num_record_batches))
+
+    def read_all(self) -> Any:
+        return self._file.read_all()

@@ -1,1 +1,0 @@
-"""Connections to the outside that several tools and back ends share."""

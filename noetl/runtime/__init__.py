@@ -1,0 +1,1 @@
+"""Process facilities: clock, event loop, threads, shared resources, network policy."""

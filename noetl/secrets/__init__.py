@@ -1,0 +1,1 @@
+"""The keychain: where secret values come from and how they are stored."""

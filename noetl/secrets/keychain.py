@@ -1,0 +1,341 @@
+"""Where secrets come from: one file per keychain kind, and the keychain that asks them.
+
+A kind is a module with `async def resolve(asked) -> text or mapping`. Entries may name each other, in
+fields that say so and in templates (`{{ keychain.other }}`); a circle is an error that shows it. Values
+live in memory only; what a secret manager said is kept for a minute, so that a loop of a thousand tasks
+does not ask it a thousand times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from noetl.core.model.playbook import KeychainEntry
+from noetl.core.templates.template import compile_value
+from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
+from noetl.secrets.source import Asked, one_or_all
+from noetl.storage.factory import POSTGRES, open_stores
+from noetl.storage.ports.secrets import CredentialStore
+
+if TYPE_CHECKING:
+    from noetl.secrets.master_key import KeyRing
+    from noetl.storage.postgres.database import PostgresDatabase
+
+KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bearer")
+ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
+CREDENTIALS_FILE = "credentials.db"
+KEPT_S = 60.0
+
+
+def kind_of(written: str) -> str | None:
+    """The kind that a word means; typed credentials (`postgres_credential`) are credentials."""
+    if written.endswith("_credential"):
+        return "credential"
+    written = ALIASES.get(written, written)
+    return written if written in KINDS else None
+
+
+def own_variables_are_private(name: str) -> bool:
+    """The default policy for `env` entries: everything but this installation's own settings."""
+    return not name.upper().startswith("NOETL_")
+
+
+class InstallationKeychain:
+    """`ports.Keychain`: declared entries by their kinds, other names as stored credentials."""
+
+    def __init__(
+        self,
+        credentials: CredentialStore | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        allows_address: Callable[[str], bool] | None = None,
+        allows_variable: Callable[[str], bool] = own_variables_are_private,
+        allows_file: Callable[[str], bool] = lambda path: True,
+    ) -> None:
+        self.credentials = credentials
+        self._environment = os.environ if environment is None else environment
+        self._allows_address = allows_address
+        self._allows_variable = allows_variable
+        self._allows_file = allows_file
+        self._kept: dict[bytes, tuple[float, Any]] = {}
+
+    async def resolve(
+        self,
+        entries: Sequence[KeychainEntry],
+        names: Sequence[str],
+        *,
+        workload: Mapping[str, Any] | None = None,
+        file: str = "",
+    ) -> dict[str, Any]:
+        """The values of these names; SecretUnavailable names every one that cannot be had."""
+        asking = _Asking(self, {entry.name: entry for entry in entries}, workload or {}, file)
+        values: dict[str, Any] = {}
+        reasons: dict[str, str] = {}
+        kind = "auth"
+        for name in dict.fromkeys(names):
+            try:
+                values[name] = await asking.value(name)
+            except SecretUnavailable as missing:
+                reasons |= missing.reasons
+                kind = missing.kind
+        if reasons:
+            raise SecretUnavailable(reasons, kind=kind if len(reasons) == 1 else "auth")
+        return values
+
+    async def close(self) -> None:
+        """Forget what is kept, and let go of the store."""
+        self._kept.clear()
+        close = getattr(self.credentials, "close", None)
+        if close is not None:
+            await close()
+
+
+class InstalledCredentials:
+    """The encrypted store of this installation: in its Postgres database, where it has one, and else in a file of its
+    home that is opened when it is first needed and made when it is first written."""
+
+    def __init__(
+        self, home: Path, environment: Mapping[str, str] | None = None, database: PostgresDatabase | None = None
+    ) -> None:
+        self.home = home
+        self.path = home / CREDENTIALS_FILE
+        self._environment = os.environ if environment is None else environment
+        self._store: Any = None
+        self._shared: Any = None
+        if database is not None:
+            from noetl.secrets.credentials.postgres import PostgresCredentialStore
+
+            self._shared = PostgresCredentialStore(database, self._ring)
+        self._moving = asyncio.Lock()
+
+    async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
+        """Keep (encrypted)."""
+        await (await self._opened()).set(name, type, data)
+
+    async def get(self, name: str) -> Mapping[str, Any] | None:
+        """Fields of a credential, decrypted."""
+        if not self._is_there():
+            return None
+        found: Mapping[str, Any] | None = await (await self._opened()).get(name)
+        return found
+
+    async def list(self) -> list[tuple[str, str]]:
+        """Names and types."""
+        return list(await (await self._opened()).list()) if self._is_there() else []
+
+    async def delete(self, name: str) -> bool:
+        """Forget it; False when there was none."""
+        return bool(await (await self._opened()).delete(name)) if self._is_there() else False
+
+    async def rotate(self) -> int:
+        """Replace the master key; how many credentials are under the new one now."""
+        from noetl.secrets.master_key import FILE, VARIABLE, add_key, keep_only_current
+
+        store = await self._opened()
+        if self._environment.get(VARIABLE, "").strip():
+            ring = self._ring()  # new,old: the author of the variable put it in front
+        else:
+            if self._shared is not None and await self._shared.servers() > 1:
+                raise RequestRefused(
+                    f"several servers share these credentials, and the master key is in {self.home / FILE}, which only "
+                    f"this machine has. Give every server {VARIABLE}=new,old, start them again, rotate, then take the "
+                    "old key out"
+                )
+            ring = add_key(self.home, self._environment)
+        changed = int(await store.rewrap(ring))
+        keep_only_current(self.home, self._environment)
+        return changed
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        if self._store is not None:
+            await self._store.close()
+
+    def _is_there(self) -> bool:
+        return self._shared is not None or self._store is not None or self.path.exists()
+
+    def _ring(self) -> KeyRing:
+        from noetl.secrets.master_key import open_ring
+
+        return open_ring(self.home, self._environment)
+
+    async def _opened(self) -> Any:
+        if self._shared is not None:
+            if self.path.exists():
+                await self._move()
+            return self._shared
+        if self._store is None:
+            self._store = self._file_store()
+        return self._store
+
+    def _file_store(self) -> Any:
+        from noetl.secrets.kinds.credential import SqliteCredentialStore
+        from noetl.storage.sqlite.database_file import SqliteFile
+
+        return SqliteCredentialStore(SqliteFile(str(self.path), readers=1), self._ring)
+
+    async def _move(self) -> None:
+        """Credentials from before the installation had a database go there, once, as they are."""
+        async with self._moving:
+            if self.path.exists():
+                file = self._file_store()
+                try:
+                    await self._shared.take_over(await file.rows())
+                finally:
+                    await file.close()
+                self.path.rename(self.path.with_name(f"{CREDENTIALS_FILE}.moved"))
+
+
+def open_keychain(
+    home: str | os.PathLike[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    credentials: CredentialStore | None = None,
+    allows_address: Callable[[str], bool] | None = None,
+    allows_variable: Callable[[str], bool] = own_variables_are_private,
+    allows_file: Callable[[str], bool] = lambda path: True,
+) -> InstallationKeychain:
+    """The keychain of the installation in this folder (`NOETL_HOME`), over the given credentials or its own."""
+    return InstallationKeychain(
+        credentials or InstalledCredentials(Path(home), environment),
+        environment=environment,
+        allows_address=allows_address,
+        allows_variable=allows_variable,
+        allows_file=allows_file,
+    )
+
+
+def outside_of(home: Path) -> Callable[[str], bool]:
+    """The policy of a shared server for `file` entries: everything it can read but its own tokens and keys."""
+    own = os.path.realpath(home)
+
+    def allows(path: str) -> bool:
+        return os.path.commonpath([own, os.path.realpath(path)]) != own
+
+    return allows
+
+
+class _Asking:
+    """One request for values: what was found already, and what is being looked for."""
+
+    def __init__(
+        self, keychain: InstallationKeychain, entries: dict[str, KeychainEntry], workload: Mapping[str, Any], file: str
+    ) -> None:
+        self.keychain = keychain
+        self.entries = entries
+        self.workload = workload
+        self.folder = str(Path(file).parent) if file else "."
+        self.found: dict[str, Any] = {}
+        self.path: list[str] = []
+
+    async def value(self, name: str) -> Any:
+        if name in self.found:
+            return self.found[name]
+        if name in self.path:
+            circle = " -> ".join([*self.path[self.path.index(name) :], name])
+            raise SecretUnavailable({name: f"it needs itself: {circle}"}, kind="schema")
+        self.path.append(name)
+        try:
+            entry = self.entries.get(name)
+            value = await (self.stored(name) if entry is None else self.declared(entry))
+        except SecretUnavailable as missing:
+            if name in missing.reasons:
+                raise
+            # It failed because of another one: say so under both names.
+            because = "; ".join(f'"{other}": {reason}' for other, reason in missing.reasons.items())
+            raise SecretUnavailable({name: f"it needs {because}"}, kind=missing.kind) from missing
+        finally:
+            self.path.pop()
+        self.found[name] = value
+        return value
+
+    async def stored(self, name: str) -> Any:
+        store = self.keychain.credentials
+        found = await store.get(name) if store is not None else None
+        if found is None:
+            raise SecretUnavailable(
+                {name: f"there is no such keychain entry, and no stored credential (noetl credential set {name} ...)"}
+            )
+        return one_or_all(found)
+
+    async def declared(self, entry: KeychainEntry) -> Any:
+        kind = kind_of(entry.kind)
+        if kind is None:
+            known = ", ".join(KINDS)
+            raise SecretUnavailable(
+                {entry.name: f'there is no keychain kind "{entry.kind}"; there are {known}'}, kind="schema"
+            )
+        fields = {name: await self.rendered(entry, name, value) for name, value in entry.fields.items()}
+        keychain = self.keychain
+        asked = Asked(
+            name=entry.name,
+            fields=fields,
+            environment=keychain._environment,
+            folder=self.folder,
+            other=self.value,
+            is_other=lambda text: text in self.entries and text != entry.name,
+            stored=self.stored,
+            allows_address=keychain._allows_address,
+            allows_variable=keychain._allows_variable,
+            allows_file=keychain._allows_file,
+        )
+        if kind != "secret_manager":
+            return await self.ask(kind, asked)
+        key = msgspec.msgpack.encode((entry.name, fields, self.folder))
+        clock = asyncio.get_running_loop().time
+        until, value = keychain._kept.get(key, (0.0, None))
+        if clock() >= until:
+            value = await self.ask(kind, asked)
+            keychain._kept[key] = (clock() + KEPT_S, value)
+        return value
+
+    async def ask(self, kind: str, asked: Asked) -> Any:
+        try:
+            return await import_module(f"noetl.secrets.kinds.{kind}").resolve(asked)
+        except SecretUnavailable:
+            raise
+        except NoetlError as failure:
+            raise asked.missing(str(failure), getattr(failure, "kind", "auth")) from failure
+
+    async def rendered(self, entry: KeychainEntry, field: str, value: Any) -> Any:
+        """A field with its templates evaluated over the workload and other entries."""
+        compiled = compile_value(value)
+        if compiled.static:
+            return value
+        wanted = {
+            parts[1]
+            for parts in (name.split(".") for name in compiled.names)
+            if parts[0] == "keychain" and len(parts) > 1
+        }
+        values = {name: await self.value(name) for name in sorted(wanted)}
+        try:
+            return compiled.evaluate({"workload": self.workload, "keychain": values})
+        except TemplateError as problem:
+            raise SecretUnavailable(
+                {entry.name: f"its `{field}` cannot be rendered: {problem.message}"}, kind="template"
+            ) from problem
+
+
+@asynccontextmanager
+async def open_credentials(home: Path, url: str) -> AsyncIterator[InstalledCredentials]:
+    """The credentials of an installation, for as long as the block lasts."""
+    if url.partition(":")[0] not in POSTGRES:
+        credentials = InstalledCredentials(home)
+        try:
+            yield credentials
+        finally:
+            await credentials.close()
+        return
+    events, _ = open_stores(url)
+    try:
+        yield InstalledCredentials(home, database=getattr(events, "database", None))
+    finally:
+        await events.close()

@@ -1,0 +1,1 @@
+"""Keychain kinds, one module each."""

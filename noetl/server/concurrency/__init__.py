@@ -1,0 +1,1 @@
+"""Concurrency limits and the limiter that enforces them."""

@@ -1,0 +1,1 @@
+"""Dispatch of runs to workers: long polls, leases, queueing."""

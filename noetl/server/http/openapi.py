@@ -1,0 +1,135 @@
+"""What the API says about itself: `/openapi.json`, and `/docs` for people, without any script.
+
+FastAPI knows paths, parameters and bodies. Added here is what holds for all of them: errors are problem documents,
+and a token with the role of the route is needed.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from noetl.server.http.access import Caller
+from noetl.server.http.dependencies import needs
+from noetl.server.http.problems import MEDIA_TYPE, flat_routes
+from noetl.server.http.response_models import answer
+
+router = APIRouter(include_in_schema=False)
+
+OPEN = frozenset({"/healthz", "/readyz"})
+_METHODS = ("get", "put", "post", "delete", "patch")
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string"},
+    },
+}
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "code{font-size:14px}section{border-top:1px solid #8884;padding:.6rem 0}h2{font-size:1rem;margin:0}"
+    "td,th{text-align:left;padding:0 1rem 0 0;vertical-align:top}p{margin:.2rem 0}small{opacity:.7}"
+)
+
+
+@router.get("/openapi.json")
+async def document(request: Request, _: Caller = needs("viewer")) -> Response:
+    """The OpenAPI document of this server."""
+    return answer(described(request.app))
+
+
+@router.get("/docs")
+async def docs(request: Request, _: Caller = needs("viewer")) -> Response:
+    """The same, to be read."""
+    headers = {
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }
+    return Response(_page(described(request.app)), media_type="text/html", headers=headers)
+
+
+def role_of(route: APIRoute) -> str | None:
+    """The role that a route needs; None: anybody may ask."""
+    for dependency in route.dependant.dependencies:
+        role = getattr(dependency.call, "role", None)
+        if role is not None:
+            return str(role)
+    return None
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """The document, made once."""
+    if app.openapi_schema is None:
+        found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        schemas = found.setdefault("components", {}).setdefault("schemas", {})
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        schemas["Problem"] = _PROBLEM
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        roles = {
+            (route.path_format, method): role_of(route) for route in api_routes(app) for method in route.methods or ()
+        }
+        for path, operations in found["paths"].items():
+            for method, operation in operations.items():
+                _complete(operation, roles.get((path, method.upper())))
+        app.openapi_schema = found
+    return app.openapi_schema
+
+
+def api_routes(app: FastAPI) -> list[APIRoute]:
+    """Every route of the documented API, also of routers that were included."""
+    return [route for route in flat_routes(app.routes) if isinstance(route, APIRoute)]
+
+
+def _complete(operation: dict[str, Any], role: str | None) -> None:
+    responses = operation.setdefault("responses", {})
+    responses.pop("422", None)
+    schema = {"$ref": "#/components/schemas/Problem"}
+    responses["default"] = {"description": "a problem document", "content": {MEDIA_TYPE: {"schema": schema}}}
+    if role is not None:
+        operation["security"] = [{"token": []}]
+        operation["x-role"] = role
+
+
+def _page(described: dict[str, Any]) -> str:
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><title>NoETL API</title>",
+        f"<style>{_STYLE}</style><h1>NoETL {escape(described['info']['version'])}: HTTP API</h1>",
+        "<p>Errors are problem documents (RFC 9457). Lists are paged: <code>next</code> of a page goes into the "
+        "parameter that names it. The document behind this page: <code>/openapi.json</code>.</p>",
+    ]
+    parts += [
+        _section(path, method, operations[method])
+        for path, operations in described["paths"].items()
+        for method in _METHODS
+        if method in operations
+    ]
+    return "".join(parts)
+
+
+def _section(path: str, method: str, operation: dict[str, Any]) -> str:
+    role = operation.get("x-role")
+    rows = "".join(
+        f"<tr><td><code>{escape(each['name'])}</code><td>{escape(each['in'])}"
+        f"<td>{escape(each.get('description', ''))}{' <b>required</b>' if each.get('required') else ''}"
+        for each in operation.get("parameters", ())
+    )
+    body = operation.get("requestBody", {}).get("content", {})
+    kinds = ", ".join(escape(kind) for kind in body)
+    return (
+        f"<section><h2><code>{method.upper()} {escape(path)}</code></h2>"
+        f"<p>{escape(operation.get('summary', ''))}. {escape(operation.get('description', ''))} "
+        f"<small>{escape(f'role {role}' if role else 'no token needed')}</small></p>"
+        + (f"<table>{rows}</table>" if rows else "")
+        + (f"<p><small>body: {kinds}</small></p>" if kinds else "")
+        + "</section>"
+    )

@@ -1,0 +1,65 @@
+"""Credentials of this installation: written, listed by name, forgotten; never read back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from noetl.errors import NotFound, RequestRefused
+from noetl.server.http.access import Caller
+from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.response_models import answer, page
+from noetl.server.http.routes.executions import Body
+from noetl.storage.ports.secrets import CredentialStore
+
+router = APIRouter(tags=["credentials"])
+
+Name = Annotated[str, Path(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}$")]
+
+
+class CredentialBody(Body):
+    """The fields of a credential."""
+
+    type: str = Field("generic", max_length=100)
+    data: dict[str, Any] = Field(min_length=1)
+
+
+@router.get("/api/credentials", summary="Names and types")
+async def credentials(request: Request, _: Caller = needs("admin")) -> Response:
+    """Values are never shown."""
+    found = await _store(request).list()
+    return answer(page([{"name": name, "type": kind} for name, kind in found], None))
+
+
+@router.get("/api/credentials/{name}", summary="One name and type")
+async def credential(request: Request, name: Name, _: Caller = needs("admin")) -> Response:
+    """Values are never shown."""
+    for known, kind in await _store(request).list():
+        if known == name:
+            return answer({"name": name, "type": kind})
+    raise NotFound(f"there is no credential {name!r}")
+
+
+@router.put("/api/credentials/{name}", summary="Keep a credential, encrypted")
+async def put(request: Request, name: Name, body: CredentialBody, _: Caller = needs("admin")) -> Response:
+    """Replaces one of the same name."""
+    await _store(request).set(name, body.type, body.data)
+    return answer({"name": name, "type": body.type})
+
+
+@router.delete("/api/credentials/{name}", status_code=204, summary="Forget a credential")
+async def delete(request: Request, name: Name, _: Caller = needs("admin")) -> Response:
+    """Running executions keep what they were given."""
+    if not await _store(request).delete(name):
+        raise NotFound(f"there is no credential {name!r}")
+    return Response(status_code=204)
+
+
+def _store(request: Request) -> CredentialStore:
+    store = parts_of(request).credentials
+    if store is None:
+        raise RequestRefused("this server keeps no credentials")
+    return store

@@ -1,0 +1,135 @@
+"""The result browser: stored payloads, ranged, as attachments."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from noetl.core.model.reference import Reference
+from noetl.data.formats import format_of
+from noetl.data.payload_reader import NotThere, Part, TooLarge, take
+from noetl.errors import NotFound, RequestRefused
+from noetl.server.http.access import Caller
+from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.problems import problem
+from noetl.server.http.response_models import answer
+from noetl.storage.ports.results import ResultStore
+
+router = APIRouter(tags=["results"])
+
+MOST_OF_A_PART = 8 * 2**20  # bytes of one part; who wants more takes the payload itself
+
+
+@router.get(
+    "/api/results/{ref}",
+    summary="A stored payload",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "a part of it"}},
+)
+async def result(
+    request: Request,
+    ref: str,
+    part: Annotated[str | None, Header(alias="Range")] = None,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """`ref` is the reference object as JSON in URL-safe base64; `Range: bytes=a-b` takes a part."""
+    reference = decode(ref)
+    total = reference.meta.bytes
+    headers = {
+        "Content-Disposition": f'attachment; filename="{reference.meta.sha256[:12]}"',
+        "X-Content-Type-Options": "nosniff",
+        "Accept-Ranges": "bytes",
+        "ETag": f'"{reference.meta.sha256}"',
+    }
+    results = parts_of(request).orchestrator.results
+    span = _span(part, total)
+    if part is not None and span is None:
+        return problem(416, f"the payload has {total} bytes", headers={"Content-Range": f"bytes */{total}"})
+    start, end = span or (0, total - 1)
+    chunks = results.open(reference, offset=start, length=end - start + 1) if span else results.open(reference)
+    first = await anext(chunks, b"")  # what is missing or damaged is said before a status is
+
+    async def body() -> object:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    if span:
+        headers["Content-Range"] = f"bytes {start}-{end}/{total}"
+    return StreamingResponse(
+        body(),  # type: ignore[arg-type]
+        status_code=206 if span else 200,
+        media_type=reference.meta.content_type,
+        headers=headers,
+    )
+
+
+@router.get("/api/results/{ref}/part", summary="A part of a stored payload as JSON, whatever its format")
+async def part(
+    request: Request,
+    ref: str,
+    select: Annotated[str | None, Query(max_length=1000, description="a dotted path")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """Rows of tables, elements of lists, lines of text, without loading the whole. `{format, data}`."""
+    reference = decode(ref)
+    payload = _Stored(parts_of(request).orchestrator.results, reference)
+    try:
+        format = format_of(given=None, content_type=reference.meta.content_type)
+        data = await take(payload, format, Part(select, limit, offset), most=MOST_OF_A_PART, verify=False)
+    except NotThere as missing:
+        raise NotFound(str(missing.args[0])) from None
+    except (TooLarge, ValueError) as wrong:
+        raise RequestRefused(str(wrong)) from None
+    return answer({"format": format, "data": data})
+
+
+class _Stored:
+    """A stored payload as what `drivers.reading` takes parts of."""
+
+    def __init__(self, results: ResultStore, reference: Reference) -> None:
+        self._results = results
+        self._reference = reference
+        self.size = reference.meta.bytes
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        async for chunk in self._results.open(self._reference):
+            yield chunk
+
+    async def read(self, start: int, count: int) -> bytes:
+        return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
+
+
+def encode(reference: Reference) -> str:
+    """A reference as it stands in the URL."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(reference)).decode().rstrip("=")
+
+
+def decode(text: str) -> Reference:
+    """A reference out of the URL."""
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return msgspec.json.decode(data, type=Reference)
+    except (binascii.Error, ValueError, msgspec.DecodeError) as wrong:
+        raise NotFound(f"this is no reference to a stored payload: {wrong}") from None
+
+
+def _span(header: str | None, total: int) -> tuple[int, int] | None:
+    """First and last byte of a single range; None when there is no such range."""
+    unit, _, span = (header or "").partition("=")
+    first, dash, last = span.partition("-")
+    if unit.strip() != "bytes" or not dash or not (first + last).isdecimal() or not total:
+        return None
+    if not first:
+        start, end = max(0, total - int(last)), total - 1
+    else:
+        start, end = int(first), min(int(last), total - 1) if last else total - 1
+    return (start, end) if start <= end < total else None

@@ -1,0 +1,93 @@
+"""Webhooks: kept by an admin; called by anybody who can sign."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from noetl.errors import RequestRefused
+from noetl.server.http.access import Caller
+from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.response_models import answer, page
+from noetl.server.http.routes.executions import Body
+from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, WINDOW, Webhooks, webhook_document
+
+router = APIRouter(tags=["webhooks"])
+
+Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
+
+
+class WebhookBody(Body):
+    """Which playbook signed requests start; without a credential, a secret is made and told once."""
+
+    path: str = Field(min_length=1, max_length=1000)
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")
+    credential: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}$")
+    version: int | None = Field(None, ge=1, le=2**31)
+    payload: dict[str, Any] = {}
+    window: float = Field(WINDOW, gt=0, le=86_400)
+
+
+@router.get("/api/webhooks", summary="All webhooks, by name")
+async def webhooks(
+    request: Request,
+    after: Annotated[str | None, Query(max_length=200, description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    _: Caller = needs("viewer"),
+) -> Response:
+    """One page; secrets are never shown."""
+    found = await _webhooks(request).list(after=after, limit=limit + 1)
+    following = found[limit - 1].name if len(found) > limit else None
+    return answer(page([webhook_document(each) for each in found[:limit]], following))
+
+
+@router.post("/api/webhooks", status_code=201, summary="Let signed requests start a playbook")
+async def add(request: Request, body: WebhookBody, caller: Caller = needs("admin")) -> Response:
+    """`secret` is in the answer when it was made for this webhook, and nowhere else again."""
+    webhook, secret = await _webhooks(request).add(**body.model_dump(), by=caller.name)
+    document = webhook_document(webhook)
+    if secret is not None:
+        document["secret"] = secret
+    return answer(document, 201, {"Location": document["url"]})
+
+
+@router.get("/api/webhooks/{name}", summary="One webhook")
+async def webhook(request: Request, name: Name, _: Caller = needs("viewer")) -> Response:
+    """Its secret is never shown."""
+    return answer(webhook_document(await _webhooks(request).get(name)))
+
+
+@router.delete("/api/webhooks/{name}", status_code=204, summary="Forget a webhook")
+async def remove(request: Request, name: Name, _: Caller = needs("admin")) -> Response:
+    """And the secret that was made for it."""
+    await _webhooks(request).remove(name)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/api/webhooks/{name}",
+    status_code=202,
+    summary="A signed delivery: starts an execution, the same one when it is sent again",
+    responses={401: {"description": "not signed as it should be"}},
+)
+async def deliver(
+    request: Request,
+    name: Name,
+    timestamp: Annotated[str | None, Header(alias=TIMESTAMP, max_length=20)] = None,
+    signature: Annotated[str | None, Header(alias=SIGNATURE, max_length=200)] = None,
+) -> Response:
+    """Needs no token; the signature says that it may. A JSON object becomes the payload, anything else its `body`."""
+    execution_id = await _webhooks(request).deliver(name, timestamp, signature, await request.body())
+    return answer(
+        {"execution_id": execution_id, "status": "running"}, 202, {"Location": f"/api/executions/{execution_id}"}
+    )
+
+
+def _webhooks(request: Request) -> Webhooks:
+    found = parts_of(request).webhooks
+    if found is None:
+        raise RequestRefused("this server keeps no webhooks")
+    return found

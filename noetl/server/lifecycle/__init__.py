@@ -1,0 +1,1 @@
+"""Recovery, membership, retention, timers and background tasks of a server."""

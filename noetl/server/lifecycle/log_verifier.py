@@ -1,0 +1,44 @@
+"""Is every log as it was written, and does the list of executions say what the logs say?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from noetl.errors import CorruptLog
+from noetl.server.read_models.summaries import project
+from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
+
+PAGE = 500
+EVENTS = 5_000
+
+
+async def verify(store: EventStore) -> tuple[int, int, list[str]]:
+    """Read every event of every execution: how many executions and events there are, and what is wrong, in words."""
+    executions = events = 0
+    damaged: list[str] = []
+    before: str | None = None
+    while page := await store.executions(ExecutionFilter(before=before, limit=PAGE)):
+        before = page[-1].execution_id
+        for summary in page:
+            executions += 1
+            try:
+                events += await _verify_one(store, summary)
+            except CorruptLog as problem:
+                damaged.append(str(problem))
+    return executions, events, damaged
+
+
+async def _verify_one(store: EventStore, listed: ExecutionSummary) -> int:
+    execution_id = listed.execution_id
+    summary = await store.summary(execution_id)
+    if summary is None:
+        return 0  # forgotten meanwhile
+    told = ExecutionSummary(execution_id=execution_id, path="", status="pending", started_at=0.0, key=summary.key)
+    seq = 0
+    while seq < summary.seq and (page := await store.read(execution_id, seq, min(EVENTS, summary.seq - seq))):
+        told = project(told, page)
+        seq = page[-1].seq
+    # What it holds follows from the playbook as well, and is written anew with every append.
+    if seq and msgspec.structs.replace(told, seq=seq) != msgspec.structs.replace(summary, seq=seq, held=None):
+        raise CorruptLog(f"execution {execution_id}: its row does not say what its log says; the log is right")
+    return seq

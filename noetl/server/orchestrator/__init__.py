@@ -1,0 +1,1 @@
+"""The orchestrator: accepts requests and drives one actor per active execution."""

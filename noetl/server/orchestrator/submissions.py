@@ -1,0 +1,113 @@
+"""What somebody may ask for, and how a request becomes the first fact of an execution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from noetl.core.engine.commands import RequestMade
+from noetl.core.model.events import ExecutionRequested, Kept, Parent
+from noetl.core.model.merge import deep_merge
+from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.core.model.playbook import Playbook
+from noetl.errors import NotFound, RequestRefused, SecretUnavailable
+from noetl.server.orchestrator.catalog import Catalogue, Source, digest_of
+from noetl.storage.ports.secrets import Keychain
+
+
+class Submission(Struct, frozen=True):
+    """A request to run a playbook: by its text, or by its path in the catalogue (or a file)."""
+
+    path: str | None = None
+    text: str | None = None
+    file: str = ""
+    version: int | str | None = None
+    payload: dict[str, Any] = field(default_factory=dict)
+    key: str | None = None  # idempotency key
+    entry_step: str | None = None
+    return_step: str | None = None
+    requested_by: str | None = None
+    strict: bool = False
+    legacy: bool = False
+    parent: Parent | None = None
+    kept: Kept | None = None
+    caller: str = ""  # file of the playbook that calls this one
+    trace: str | None = None  # W3C traceparent of whoever asks
+
+
+async def source_of(submission: Submission, catalogue: Catalogue) -> Source:
+    """The text a request brings or names."""
+    if submission.text is not None:
+        version = submission.version
+        return Source(submission.text, submission.file, None if version is None else str(version))
+    if submission.path is None:
+        raise RequestRefused("a request names a playbook by `path`, or brings its text as `content`")
+    return await catalogue.find(submission.path, submission.version, submission.caller)
+
+
+async def is_same_request(submission: Submission, request: ExecutionRequested, catalogue: Catalogue) -> bool:
+    """Whether a submission asks for what `request` asked for.
+
+    A path without a version may mean a newer text by now and is the same request still; another path is not, unless
+    both lead to one file.
+    """
+    if (submission.payload, submission.entry_step, submission.return_step) != (
+        request.payload,
+        request.entry_step,
+        request.return_step,
+    ):
+        return False
+    if _begins(submission.kept) != _begins(request.kept):
+        return False
+    if submission.text is None and submission.path == request.path:
+        return submission.version in (None, "", "latest") or str(submission.version) == request.version
+    try:
+        return digest_of(await source_of(submission, catalogue)) == request.playbook
+    except NotFound:
+        return False
+
+
+def _begins(kept: Kept | None) -> tuple[str, str | None] | None:
+    return None if kept is None else (kept.execution_id, kept.from_step)
+
+
+async def first_fact(
+    submission: Submission, source: Source, playbook: Playbook, keychain: Keychain | None
+) -> RequestMade:
+    """The request as the engine takes it, with what is missing of its keychain."""
+    for name in (submission.entry_step, submission.return_step):
+        if name is not None and name not in playbook.steps_by_name:
+            raise NotFound(f"playbook {playbook.path!r} has no step {name!r}")
+    request = ExecutionRequested(
+        playbook=playbook.digest,
+        path=playbook.path,
+        version=source.version or playbook.version,
+        payload=submission.payload,
+        parent=submission.parent,
+        kept=submission.kept,
+        entry_step=submission.entry_step,
+        return_step=submission.return_step,
+        requested_by=submission.requested_by,
+        strict=submission.strict,
+        trace=submission.trace,
+    )
+    names = tuple(entry.name for entry in playbook.keychain)
+    return RequestMade(request, names, await _missing(keychain, playbook, submission.payload, names))
+
+
+async def _missing(
+    keychain: Keychain | None, playbook: Playbook, payload: Mapping[str, Any], names: Sequence[str]
+) -> ErrorInfo | None:
+    """All secrets are had once before the workflow starts: a missing one fails the request, by name."""
+    if not names:
+        return None
+    if keychain is None:
+        return error_info("auth", f"this installation has no keychain, and the playbook asks for {', '.join(names)}")
+    try:
+        workload = deep_merge(playbook.workload, payload)
+        await keychain.resolve(playbook.keychain, names, workload=workload, file=playbook.file)
+    except SecretUnavailable as missing:
+        return error_info(missing.kind, str(missing), details={"missing": sorted(missing.reasons)})
+    return None

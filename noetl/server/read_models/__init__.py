@@ -1,0 +1,1 @@
+"""Read models: views of an execution derived from its event log."""

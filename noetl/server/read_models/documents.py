@@ -1,0 +1,129 @@
+"""Executions as documents: what the API answers, what the command line prints, and how a client reads them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.events import instant, seconds
+from noetl.server.read_models.summaries import Progress, RunResult, StepResult, error_document, output_document
+from noetl.storage.ports.events import ExecutionSummary
+
+
+def when(at: float | None) -> str | None:
+    """An instant for people and scripts."""
+    return instant(at) if at is not None else None
+
+
+class Row(msgspec.Struct, gc=False):
+    """One row of the list of executions. Pages of thousands are made of them, so nothing is rendered before it is
+    encoded."""
+
+    execution_id: str
+    path: str
+    version: str | None
+    status: str
+    started_at: datetime | str
+    ended_at: datetime | str | None
+    duration_ms: float | None
+    error: str | None
+    parent: str | None
+    playbook: str
+    steps_done: int
+    steps_running: int
+    seq: int
+
+
+def row_of(summary: ExecutionSummary) -> Row:
+    """An execution as a row."""
+    began, ended = summary.started_at, summary.ended_at
+    start = datetime.fromtimestamp(began, UTC)
+    end = datetime.fromtimestamp(ended, UTC) if ended is not None else None
+    return Row(
+        summary.execution_id,
+        summary.path,
+        summary.version,
+        summary.status,
+        start if start.microsecond else instant(began),  # encoded, a whole second would lose its zeros
+        end if end is None or end.microsecond else when(ended),
+        int((ended - began) * 1e6 + 0.5) / 1000 if ended is not None else None,
+        summary.error,
+        summary.parent,
+        summary.playbook,
+        summary.steps_done,
+        summary.steps_running,
+        summary.seq,
+    )
+
+
+def summary_document(summary: ExecutionSummary) -> dict[str, Any]:
+    """A row as data."""
+    document: dict[str, Any] = msgspec.to_builtins(row_of(summary))
+    return document
+
+
+def execution_document(summary: ExecutionSummary, progress: Progress, waits_for: Sequence[str] = ()) -> dict[str, Any]:
+    """One execution with its steps and its output, and the limits that hold it back, in words."""
+    failed = progress.status in ("failed", "cancelled")
+    return {
+        **summary_document(summary),
+        "ctx": progress.ctx,
+        "output": output_document(progress.output, progress.error if failed else None)
+        if progress.ended_at is not None
+        else None,
+        "error": error_document(progress.error) if failed else None,
+        "waits_for": list(waits_for),
+        "steps": [
+            {
+                "step": row.step,
+                "status": row.status,
+                "runs": row.runs,
+                "attempts": row.attempts,
+                "tasks": row.tasks,
+                "started_at": when(row.started_at),
+                "ended_at": when(row.ended_at),
+                "iterations": row.iterations,
+                "iterations_done": row.iterations_done,
+                "iterations_failed": row.iterations_failed,
+                "children": row.children,
+                "error": error_document(row.error),
+            }
+            for row in progress.steps.values()
+        ],
+    }
+
+
+def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
+    """The row that a document shows (`summary_document` or `execution_document`)."""
+    ended, error = document["ended_at"], document["error"]
+    return ExecutionSummary(
+        execution_id=document["execution_id"],
+        path=document["path"],
+        status=document["status"],
+        started_at=seconds(document["started_at"]),
+        version=document["version"],
+        playbook=document["playbook"],
+        ended_at=seconds(ended) if ended is not None else None,
+        seq=document["seq"],
+        parent=document["parent"],
+        error=error["message"] if isinstance(error, Mapping) else error,
+        steps_done=document["steps_done"],
+        steps_running=document["steps_running"],
+    )
+
+
+def result_of(document: Mapping[str, Any]) -> RunResult:
+    """The result that an `execution_document` shows, as far as the execution is."""
+    return RunResult(
+        execution_id=document["execution_id"],
+        path=document["path"],
+        status=document["status"],
+        output=document["output"] or output_document(None),
+        ctx=document["ctx"],
+        error=document["error"],
+        duration_ms=document["duration_ms"] or 0.0,
+        steps=tuple(msgspec.convert(row, StepResult) for row in document["steps"]),
+    )

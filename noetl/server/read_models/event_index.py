@@ -1,0 +1,164 @@
+"""The log in outline: every event as one short row in columns, so that a page can hold a whole log.
+
+A page of a hundred thousand full events is fifty megabytes; its outline is three. It has what a drawing of
+the net, a timeline and a list of events need at any moment of the log: when, what, which step, run, iteration
+and task, how it ended and which event caused it. What only some events have (arcs, tokens, counts, errors)
+is in `more`, by seq. Whoever wants an event's whole payload asks for that event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from noetl.core.model.events import (
+    ChildStarted,
+    CtxPatched,
+    Event,
+    ExecutionCancelled,
+    ExecutionPaused,
+    ExecutionRequested,
+    ExecutionResumed,
+    IterationFailed,
+    IterationStarted,
+    LoopDone,
+    LoopStarted,
+    NextEvaluated,
+    PlaybookProcessed,
+    Recorded,
+    RequestEvaluated,
+    SignalReceived,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepSkipped,
+    StepStarted,
+    TaskDone,
+    TaskStarted,
+    TokenParked,
+    WorkerLost,
+    WorkflowFinished,
+    WorkflowSynthesized,
+    status_of,
+)
+from noetl.core.model.outcome import ErrorInfo
+
+STATES = ("in_progress", "success", "error", "skipped")
+_LONGEST = 300  # characters of an error's message; the event has the rest
+
+
+class _Table:
+    """Texts by number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str | None, int] = {None: -1, "": -1}
+
+    def number(self, text: str | None) -> int:
+        found = self._numbers.get(text)
+        if found is None:
+            assert text is not None
+            found = self._numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return found
+
+
+def outline_document(events: Iterable[Recorded]) -> dict[str, Any]:
+    """Columns of these events, in order; numbers in `step`, `run`, `task` and `name` point into the tables."""
+    names, steps, runs, tasks = _Table(), _Table(), _Table(), _Table()
+    columns: dict[str, list[Any]] = {
+        key: [] for key in ("at", "name", "state", "step", "run", "path", "task", "attempt", "cause")
+    }
+    at, name, state, step, run, path, task, attempt, cause = columns.values()
+    more: dict[int, dict[str, Any]] = {}
+    first = 0
+    for recorded in events:
+        body = recorded.body
+        first = first or recorded.seq
+        at.append(round(recorded.at * 1000, 3))
+        name.append(names.number(body.NAME))
+        state.append(STATES.index(status_of(body)))
+        step.append(steps.number(getattr(body, "step", None)))
+        run.append(runs.number(getattr(body, "step_run_id", None)))
+        path.append(_path(getattr(body, "path", ())))
+        task.append(tasks.number(getattr(body, "task", None)))
+        attempt.append(getattr(body, "attempt", 0))
+        cause.append(recorded.parent_seq or 0)
+        tell = _MORE.get(type(body))
+        told = tell(body) if tell is not None else None
+        if told:
+            more[recorded.seq] = told
+    return {
+        "first": first,
+        "count": len(at),
+        "names": names.texts,
+        "steps": steps.texts,
+        "runs": runs.texts,
+        "tasks": tasks.texts,
+        **columns,
+        "more": more,
+    }
+
+
+def _path(path: Any) -> int | str:
+    """An iteration: its index, indexes with dots in nested loops, -1 outside of loops."""
+    if not isinstance(path, tuple) or not path:
+        return -1
+    return path[0] if len(path) == 1 else ".".join(map(str, path))
+
+
+def _error(error: ErrorInfo | None) -> dict[str, Any]:
+    return {"error": [error.kind, error.message[:_LONGEST]]} if error else {}
+
+
+def _task_done(body: TaskDone) -> dict[str, Any]:
+    told: dict[str, Any] = _error(body.outcome.error)
+    if body.do != "continue":
+        told["do"] = body.do
+        if body.to:
+            told["to"] = body.to
+        if body.delay:
+            told["delay"] = body.delay
+    return told
+
+
+def _next_evaluated(body: NextEvaluated) -> dict[str, Any]:
+    arcs = [[arc.index, arc.target, arc.held, arc.token] for arc in body.arcs]
+    return {"boundary": body.boundary, "arcs": arcs, **_error(body.error)}
+
+
+def _loop_done(body: LoopDone) -> dict[str, Any]:
+    return {"total": body.total, "succeeded": body.succeeded, "failed": body.failed, "skipped": body.skipped}
+
+
+def _lease(body: StepStarted | IterationStarted) -> dict[str, Any] | None:
+    return {"worker": body.worker, "epoch": body.epoch} if body.epoch > 1 else None
+
+
+_MORE: dict[type[Event], Callable[[Any], dict[str, Any] | None]] = {
+    ExecutionRequested: lambda body: {"by": body.requested_by, "path": body.path},
+    RequestEvaluated: lambda body: _error(body.error),
+    SignalReceived: lambda body: {"signal": body.name, "keys": list(body.payload)},
+    ExecutionPaused: lambda body: {"reason": body.reason},
+    ExecutionResumed: lambda body: {"reason": body.reason},
+    ExecutionCancelled: lambda body: {"reason": body.reason},
+    CtxPatched: lambda body: {"keys": list(body.patch), "by": body.cause},
+    WorkflowSynthesized: lambda body: {"made": [each.name for each in body.steps], **_error(body.error)},
+    WorkflowFinished: lambda body: {"outcome": body.outcome, **_error(body.error)},
+    PlaybookProcessed: lambda body: {"outcome": body.outcome},
+    TokenParked: lambda body: {"token": body.token, "reason": body.reason, "from": body.origin},
+    StepScheduled: lambda body: {"tokens": body.tokens} if body.tokens else None,
+    StepStarted: _lease,
+    StepDone: lambda body: {"ref": True} if body.output.ref else None,
+    StepFailed: lambda body: _error(body.output.error),
+    StepSkipped: lambda body: {"token": body.token, "reason": body.reason},
+    NextEvaluated: _next_evaluated,
+    LoopStarted: lambda body: {"count": body.count, "in_flight": body.max_in_flight},
+    LoopDone: _loop_done,
+    IterationStarted: _lease,
+    IterationFailed: lambda body: _error(body.output.error),
+    TaskStarted: lambda body: None,
+    TaskDone: _task_done,
+    ChildStarted: lambda body: {"child": body.child},
+    WorkerLost: lambda body: {"worker": body.worker, "returned": body.returned},
+}

@@ -1,0 +1,356 @@
+"""Read models: what people and scripts see of an execution, derived from its log and nothing else.
+
+`project` keeps the row of the list of executions; it is changed in the append's own transaction.
+`Progress` is the step table: fed event by event it is live progress, fed a whole log it is the
+summary of a finished run. `RunResult` is the document that `noetl run --json` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from noetl.core.model.events import (
+    ChildRequested,
+    CtxPatched,
+    Event,
+    ExecutionPaused,
+    ExecutionRequested,
+    ExecutionResumed,
+    IterationDone,
+    IterationFailed,
+    LoopStarted,
+    PlaybookProcessed,
+    Recorded,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepSkipped,
+    StepStarted,
+    TaskDone,
+    WorkflowFinished,
+    WorkflowStarted,
+    WorkflowSynthesized,
+)
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.storage.ports.events import ExecutionSummary
+
+# ── the list of executions ──────────────────────────────────────────────────────────────
+
+
+def project(
+    summary: ExecutionSummary | None, events: Iterable[Recorded], held: dict[str, int] | None = None
+) -> ExecutionSummary:
+    """The row of an execution after these events; what it holds then (`engine.room.held`) is told by its state."""
+    row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
+    for recorded in events:
+        apply = _PROJECTORS.get(type(recorded.body))
+        if apply is not None:
+            apply(row, recorded.body, recorded)
+        row["seq"] = recorded.seq
+    row["held"] = held or None
+    return ExecutionSummary(**row)
+
+
+_EMPTY = msgspec.structs.asdict(ExecutionSummary(execution_id="", path="", status="pending", started_at=0.0))
+Row = dict[str, Any]
+
+
+def _requested(row: Row, body: ExecutionRequested, recorded: Recorded) -> None:
+    row |= {
+        "execution_id": recorded.execution_id,
+        "path": body.path,
+        "version": body.version,
+        "playbook": body.playbook,
+        "started_at": recorded.at,
+        "parent": body.parent.execution_id if body.parent else None,
+    }
+
+
+def _set_status(status: str) -> Callable[[Row, Event, Recorded], None]:
+    def apply(row: Row, _: Event, __: Recorded) -> None:
+        row["status"] = status
+
+    return apply
+
+
+def _step_scheduled(row: Row, _: Event, __: Recorded) -> None:
+    row["steps_running"] += 1
+
+
+def _step_ended(row: Row, _: Event, __: Recorded) -> None:
+    row["steps_running"] -= 1
+    row["steps_done"] += 1
+
+
+def _synthesized(row: Row, body: WorkflowSynthesized, _: Recorded) -> None:
+    if body.error is not None:  # what the step made was refused: it is not done after all, step.failed follows
+        row["steps_running"] += 1
+        row["steps_done"] -= 1
+
+
+def _finished(row: Row, body: WorkflowFinished, recorded: Recorded) -> None:
+    row |= {"error": body.error.message if body.error else None, "steps_running": 0, "ended_at": recorded.at}
+
+
+def _processed(row: Row, body: PlaybookProcessed, recorded: Recorded) -> None:
+    row |= {"status": body.outcome, "ended_at": recorded.at}
+
+
+_PROJECTORS: dict[type[Event], Callable[[Row, Any, Recorded], None]] = {
+    ExecutionRequested: _requested,
+    WorkflowStarted: _set_status("running"),
+    ExecutionPaused: _set_status("paused"),
+    ExecutionResumed: _set_status("running"),
+    StepScheduled: _step_scheduled,
+    StepDone: _step_ended,
+    StepFailed: _step_ended,
+    WorkflowSynthesized: _synthesized,
+    WorkflowFinished: _finished,
+    PlaybookProcessed: _processed,
+}
+
+
+# ── the step table ──────────────────────────────────────────────────────────────────────
+
+
+class StepRow(Struct, omit_defaults=True):
+    """One step over all its runs. `attempts` is the most that one task of it needed."""
+
+    step: str
+    status: str = "pending"  # pending | running | success | failed | skipped
+    runs: int = 0
+    attempts: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    tasks: int = 0  # task executions so far
+    iterations: int = 0  # of its loops, in all
+    iterations_done: int = 0
+    iterations_failed: int = 0
+    children: int = 0
+    error: ErrorInfo | None = None
+
+
+class Progress:
+    """The step table, live: `apply` every event once, in order."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, StepRow] = {}
+        self.status = "pending"
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.ctx: dict[str, Any] = {}
+        self.output: Outcome | None = None
+        self.error: ErrorInfo | None = None
+        self.path = ""
+        self.seq = 0
+
+    def apply(self, recorded: Recorded) -> None:
+        """Take one event in."""
+        apply = _APPLIERS.get(type(recorded.body))
+        if apply is not None:
+            apply(self, recorded.body, recorded.at)
+        self.seq = recorded.seq
+
+    def row(self, step: str) -> StepRow:
+        """The row of a step."""
+        found = self.steps.get(step)
+        if found is None:
+            found = self.steps[step] = StepRow(step=step)
+        return found
+
+
+def _progress_requested(view: Progress, body: ExecutionRequested, at: float) -> None:
+    view.path = body.path
+    view.started_at = at
+    if body.kept:
+        view.ctx = dict(body.kept.ctx)
+
+
+def _progress_started(view: Progress, _: WorkflowStarted, __: float) -> None:
+    view.status = "running"
+
+
+def _progress_patched(view: Progress, body: CtxPatched, _: float) -> None:
+    view.ctx.update(body.patch)
+
+
+def _progress_scheduled(view: Progress, body: StepScheduled, at: float) -> None:
+    row = view.row(body.step)
+    row.runs += 1
+    row.status = "running"
+    row.attempts = max(row.attempts, 1)
+    row.started_at = row.started_at or at
+
+
+def _progress_step_started(view: Progress, body: StepStarted, _: float) -> None:
+    view.row(body.step).status = "running"
+
+
+def _progress_ended(status: str) -> Callable[[Progress, StepDone | StepFailed, float], None]:
+    def apply(view: Progress, body: StepDone | StepFailed, at: float) -> None:
+        row = view.row(body.step)
+        row.status = status
+        row.ended_at = at
+        row.error = body.output.error
+
+    return apply
+
+
+def _progress_skipped(view: Progress, body: StepSkipped, at: float) -> None:
+    row = view.row(body.step)
+    if not row.runs:
+        row.status = "skipped"
+        row.ended_at = at
+
+
+def _progress_loop(view: Progress, body: LoopStarted, _: float) -> None:
+    view.row(body.step).iterations += body.count
+
+
+def _progress_iteration_done(view: Progress, body: IterationDone, _: float) -> None:
+    view.row(body.step).iterations_done += 1
+
+
+def _progress_iteration_failed(view: Progress, body: IterationFailed, _: float) -> None:
+    row = view.row(body.step)
+    row.iterations_done += 1
+    row.iterations_failed += 1
+
+
+def _progress_task(view: Progress, body: TaskDone, _: float) -> None:
+    if not body.skipped:
+        row = view.row(body.step)
+        row.tasks += 1
+        row.attempts = max(row.attempts, body.attempt)
+
+
+def _progress_child(view: Progress, body: ChildRequested, _: float) -> None:
+    view.row(body.step).children += 1
+
+
+def _progress_finished(view: Progress, body: WorkflowFinished, at: float) -> None:
+    view.output = body.output
+    view.error = body.error
+    view.ended_at = at
+
+
+def _progress_processed(view: Progress, body: PlaybookProcessed, at: float) -> None:
+    view.status = body.outcome
+    view.ended_at = at
+
+
+_APPLIERS: dict[type[Event], Callable[[Progress, Any, float], None]] = {
+    ExecutionRequested: _progress_requested,
+    WorkflowStarted: _progress_started,
+    CtxPatched: _progress_patched,
+    StepScheduled: _progress_scheduled,
+    StepStarted: _progress_step_started,
+    StepDone: _progress_ended("success"),
+    StepFailed: _progress_ended("failed"),
+    StepSkipped: _progress_skipped,
+    LoopStarted: _progress_loop,
+    IterationDone: _progress_iteration_done,
+    IterationFailed: _progress_iteration_failed,
+    TaskDone: _progress_task,
+    ChildRequested: _progress_child,
+    WorkflowFinished: _progress_finished,
+    PlaybookProcessed: _progress_processed,
+}
+
+
+# ── the result of a run ─────────────────────────────────────────────────────────────────
+
+
+class StepResult(Struct, frozen=True):
+    """One line of the summary."""
+
+    step: str
+    status: str
+    runs: int
+    attempts: int
+
+
+class RunResult(Struct, frozen=True):
+    """The document of `noetl run --json`."""
+
+    execution_id: str
+    path: str
+    status: str
+    output: dict[str, Any]
+    ctx: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    duration_ms: float = 0.0
+    steps: tuple[StepResult, ...] = ()
+    timed_out: bool = False  # it was cancelled because it took too long
+
+    def document(self) -> dict[str, Any]:
+        """The fields scripts hold on to."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        del document["timed_out"]
+        return document
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with success."""
+        return self.status == "success"
+
+    @property
+    def data(self) -> Any:
+        """The payload of its output."""
+        return self.output.get("data")
+
+
+def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False) -> RunResult:
+    """The document, from a step table that has seen the whole log."""
+    error = progress.error or (progress.output.error if progress.output else None)
+    ended = progress.ended_at or progress.started_at or 0.0
+    return RunResult(
+        execution_id=execution_id,
+        path=progress.path,
+        status=progress.status,
+        output=output_document(progress.output, error if progress.status != "success" else None),
+        ctx=dict(progress.ctx),
+        error=error_document(error) if progress.status != "success" else None,
+        duration_ms=round(1000 * (ended - (progress.started_at or ended)), 3),
+        steps=tuple(
+            StepResult(step=row.step, status=row.status, runs=row.runs, attempts=row.attempts)
+            for row in progress.steps.values()
+        ),
+        timed_out=timed_out,
+    )
+
+
+def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> dict[str, Any]:
+    """The output envelope `{status, data, ref, error}`, with the kind's helpers beside them."""
+    if output is None:
+        return {
+            "status": "error" if error else "ok",
+            "data": None,
+            "ref": None,
+            "error": error_document(error),
+        }
+    document: dict[str, Any] = {
+        "status": output.status,
+        "data": output.data,
+        "ref": msgspec.to_builtins(output.ref) if output.ref else None,
+        "error": error_document(output.error),
+    }
+    for name, helper in output.helpers.items():
+        document.setdefault(name, helper)
+    return document
+
+
+def error_document(error: ErrorInfo | None) -> dict[str, Any] | None:
+    """An error with all its fields."""
+    if error is None:
+        return None
+    return {
+        "kind": error.kind,
+        "message": error.message,
+        "retryable": error.retryable,
+        "details": error.details,
+    }

@@ -1,0 +1,1 @@
+"""Schedules and webhooks: what starts executions without a request from a user."""

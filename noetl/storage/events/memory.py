@@ -1,0 +1,180 @@
+"""The event log in memory: for tests, simulation and `noetl run --store memory:`; gone with the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from noetl.core.model.events import PlaybookProcessed, Recorded
+from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
+from noetl.storage.events.slot_counts import check
+from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
+
+FINAL = frozenset({"success", "failed", "cancelled"})
+
+
+class MemoryEventStore:
+    """`ports.EventStore` in this process's memory."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, list[Recorded]] = {}
+        self._summaries: dict[str, ExecutionSummary] = {}
+        self._keys: dict[str, str] = {}
+        self._snapshots: dict[str, tuple[int, bytes]] = {}
+        self._bells: dict[str, dict[asyncio.Event, None]] = {}
+        self._closed = False
+
+    async def append(self, append: Append) -> None:
+        """Add events at the expected seq."""
+        self._check_open()
+        execution_id, summary = append.execution_id, append.summary
+        if append.takes:
+            check(append, await self.held([take.key for take in append.takes]))
+        log = self._logs.get(execution_id)
+        found = len(log) if log is not None else None
+        if append.expected_seq == 0:
+            if found is not None:
+                raise VersionConflict(execution_id, 0, found)
+            if summary.key is not None and summary.key in self._keys:
+                raise Conflict(f"an execution was already started under the key {summary.key!r}")
+            log = self._logs[execution_id] = []
+            if summary.key is not None:
+                self._keys[summary.key] = execution_id
+        elif log is None or found != append.expected_seq:
+            raise VersionConflict(execution_id, append.expected_seq, found)
+        log.extend(append.events)
+        self._summaries[execution_id] = msgspec.structs.replace(summary, seq=len(log))
+        for bell in self._bells.get(execution_id, ()):
+            bell.set()
+
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """Events with seq > after, in order."""
+        self._check_open()
+        log = self._logs.get(execution_id, [])
+        return log[after : None if limit is None else after + limit]
+
+    async def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        if execution_id not in self._logs:
+            raise NotFound(f"there is no execution {execution_id}")
+        seen = min(after, len(self._logs[execution_id]))
+        if seen and isinstance(self._logs[execution_id][seen - 1].body, PlaybookProcessed):
+            return  # who has seen the last event waits for nothing
+        bell = asyncio.Event()
+        self._bells.setdefault(execution_id, {})[bell] = None
+        try:
+            while True:
+                for recorded in await self.read(execution_id, seen):
+                    if recorded.seq > after:
+                        yield recorded
+                    seen = recorded.seq
+                    if isinstance(recorded.body, PlaybookProcessed):
+                        return
+                await bell.wait()
+                bell.clear()
+        finally:
+            self._bells[execution_id].pop(bell, None)
+
+    async def summary(self, execution_id: str) -> ExecutionSummary | None:
+        """The projection of one execution."""
+        return self._summaries.get(execution_id)
+
+    async def by_key(self, key: str) -> ExecutionSummary | None:
+        """The execution that was started under this idempotency key."""
+        return self._summaries.get(self._keys.get(key, ""))
+
+    async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
+        """Newest first, one page."""
+        newest = sorted(self._summaries.values(), key=lambda s: (len(s.execution_id), s.execution_id), reverse=True)
+        return [summary for summary in newest if _matches(summary, where)][: where.limit]
+
+    async def unfinished(self) -> list[str]:
+        """Ids of executions that have not reached playbook.processed, oldest first."""
+        return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
+
+    async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
+        """The rows and whole logs of several executions at once."""
+        self._check_open()
+        return {
+            each: (self._summaries[each], list(self._logs[each]))
+            for each in executions
+            if each in self._logs and len(self._logs[each]) <= most
+        }
+
+    async def counts(self) -> dict[str, int]:
+        """How many executions there are, by status."""
+        return dict(Counter(summary.status for summary in self._summaries.values()))
+
+    async def holders(self, key: str) -> list[ExecutionSummary]:
+        """The unfinished executions that hold slots of a key, oldest first."""
+        return [each for each in self._summaries.values() if each.status not in FINAL and key in (each.held or ())]
+
+    async def held(self, keys: Sequence[str]) -> dict[str, int]:
+        """How many slots of each key are held now."""
+        rows = [each.held for each in self._summaries.values() if each.held and each.status not in FINAL]
+        return {key: sum(held.get(key, 0) for held in rows) for key in keys}
+
+    async def expired(self, before: float, most: int = 1000) -> list[str]:
+        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        return [
+            summary.execution_id
+            for summary in self._summaries.values()
+            if summary.status in FINAL
+            and summary.ended_at is not None
+            and summary.ended_at < before
+            and summary.parent not in self._summaries
+        ][:most]
+
+    async def drop(self, executions: Sequence[str]) -> None:
+        """Forget these executions."""
+        for execution_id in executions:
+            summary = self._summaries.pop(execution_id, None)
+            if summary is not None and summary.key is not None:
+                self._keys.pop(summary.key, None)
+            self._logs.pop(execution_id, None)
+            self._snapshots.pop(execution_id, None)
+
+    async def tidy(self, now: float) -> int:
+        """Memory is given back at once."""
+        return 0
+
+    async def check(self) -> None:
+        """Memory can be written as long as the store is open."""
+        self._check_open()
+
+    async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
+        """Keep a folded state; an older one never replaces a newer one."""
+        known = self._snapshots.get(execution_id)
+        if known is None or known[0] < seq:
+            self._snapshots[execution_id] = (seq, data)
+
+    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
+        """The newest folded state, if any."""
+        return self._snapshots.get(execution_id)
+
+    async def close(self) -> None:
+        """Wake who still follows a log."""
+        self._closed = True
+        for bells in self._bells.values():
+            for bell in bells:
+                bell.set()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store has been closed")
+
+
+def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
+    return (
+        (not where.status or summary.status in where.status)
+        and (where.path is None or summary.path == where.path)
+        and (where.parent is None or summary.parent == where.parent)
+        and (not where.search or where.search.lower() in summary.path.lower() or where.search in summary.execution_id)
+        and (
+            where.before is None
+            or (len(summary.execution_id), summary.execution_id) < (len(where.before), where.before)
+        )
+    )

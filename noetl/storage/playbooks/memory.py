@@ -1,0 +1,54 @@
+"""The catalogue in memory: for tests, simulation and `--store memory:`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from noetl.storage.ports.playbooks import StoredPlaybook
+
+
+class MemoryPlaybookStore:
+    """`ports.PlaybookStore` in this process's memory."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[str, str]] = {}
+        self._versions: dict[str, list[StoredPlaybook]] = {}
+
+    async def keep(self, digest: str, text: str, file: str) -> None:
+        """Remember the text an execution runs; the same digest is kept once."""
+        self._texts.setdefault(digest, (text, file))
+
+    async def text(self, digest: str) -> tuple[str, str] | None:
+        """Text and file of a digest."""
+        return self._texts.get(digest)
+
+    async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
+        """A new version of a path (the same text again is the same version)."""
+        self._texts.setdefault(digest, (text, ""))
+        versions = self._versions.setdefault(path, [])
+        if not versions or versions[-1].digest != digest:
+            versions.append(
+                StoredPlaybook(path=path, version=len(versions) + 1, digest=digest, text=text, registered_at=at)
+            )
+        return versions[-1]
+
+    async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
+        """A version, or the newest."""
+        versions = self._versions.get(path, [])
+        if version is None:
+            return versions[-1] if versions else None
+        return versions[version - 1] if 0 < version <= len(versions) else None
+
+    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
+        """The versions of a path, newest first; those older than `before`."""
+        known = self._versions.get(path, [])
+        return known[: None if before is None else before - 1][::-1][:limit]
+
+    async def list(
+        self, *, search: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[StoredPlaybook]:
+        """The newest version of each path, by path."""
+        paths = sorted(
+            path for path in self._versions if path > (after or "") and (not search or search.lower() in path.lower())
+        )
+        return [self._versions[path][-1] for path in paths[:limit]]

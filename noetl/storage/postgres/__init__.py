@@ -1,0 +1,1 @@
+"""The installation's own Postgres database: connections, group commit, partitions."""

@@ -1,0 +1,142 @@
+"""Results in a bucket of a NATS object store (JetStream).
+
+An object can be read when its metadata is there, which is written last. The name of what has a
+ttl ends with the second it expires in, so collecting needs the names alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from noetl.connections import nats as driver
+from noetl.core.model.reference import Reference, ReferenceType
+from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.storage.results.payload_store import Packing, PayloadStore, missing
+
+BUCKET = "noetl-results"
+ABANDONED = 24 * 3600
+
+
+class NatsResults(PayloadStore):
+    """Result store in NATS; the bucket is the URL's path (`nats://host:4222/noetl-results`)."""
+
+    type: ClassVar[ReferenceType] = "nats"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        parts = urlsplit(url)
+        self.bucket = parts.path.strip("/") or BUCKET
+        self._fields = {**(fields or {}), "url": parts._replace(path="").geturl()}
+        self._client: Any = None
+        self._opening = asyncio.Lock()
+
+    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+        nuid = key.rpartition("-")[2]  # chunks without an object can be told by their nuid alone
+        if expires is not None:
+            key += f".{int(expires)}"
+        objects = await self._objects()
+        try:
+            await objects.put(key, packing.blocks(), nuid=nuid, headers={"Content-Type": packing.content_type})
+        except Exception as problem:
+            if packing.failure is not None:  # it was not the server that failed
+                raise packing.failure from problem
+            raise self._unavailable(problem) from problem
+        return {"bucket": self.bucket, "name": key}
+
+    async def _stored(
+        self, key: str, reference: Reference, start: int, count: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        objects = await self._objects()
+        try:
+            info = await objects.find(key)
+            if info is None:
+                raise missing(key, reference)
+            position, end = 0, info.size if count is None else start + count
+            async for chunk in objects.read(info):
+                piece = chunk[max(start - position, 0) : max(end - position, 0)]
+                position += len(chunk)
+                if piece:
+                    yield piece
+                if position >= end:
+                    return
+        except (GeneratorExit, PayloadUnavailable):
+            raise
+        except Exception as problem:
+            raise self._unavailable(problem) from problem
+
+    async def delete(self, reference: Reference) -> None:
+        """Forget it; one that is gone already is no error."""
+        name = self._key(reference)
+        objects = await self._objects()
+        await self._guarded(objects.delete(name))
+
+    async def collect(self, now: float) -> int:
+        """Delete what has outlived its ttl; how many."""
+        objects = await self._objects()
+        names: list[str] = await self._guarded(objects.names())
+        expired = [name for name in names if (last := name.rpartition(".")[2]).isdigit() and int(last) <= now]
+        for name in expired:
+            await self._guarded(objects.delete(name))
+        kept = {name.rpartition("-")[2].partition(".")[0] for name in names}
+        await self._guarded(objects.drop_abandoned(kept, now - ABANDONED))
+        return len(expired)
+
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Delete what these executions stored without a ttl; how many."""
+        objects = await self._objects()
+        names: list[str] = await self._guarded(objects.names())
+        theirs = set(executions)
+        forgotten = [
+            name for name in names if name.partition("/")[0] in theirs and not name.rpartition(".")[2].isdigit()
+        ]
+        for name in forgotten:
+            await self._guarded(objects.delete(name))
+        return len(forgotten)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _objects(self) -> driver.Objects:
+        async with self._opening:
+            try:
+                if self._client is None or self._client.is_closed:
+                    self._client = await driver.connect(self._fields)
+                    await driver.Objects(self._client, self.bucket).ensure()
+            except Exception as problem:
+                raise self._unavailable(problem) from problem
+            return driver.Objects(self._client, self.bucket)
+
+    async def _guarded(self, deed: Any) -> Any:
+        try:
+            return await deed
+        except Exception as problem:
+            raise self._unavailable(problem) from problem
+
+    def _key(self, reference: Reference) -> str:
+        name, bucket = reference.locator.get("name"), reference.locator.get("bucket")
+        if reference.type != "nats" or not isinstance(name, str):
+            raise PayloadUnavailable(f"this is not a reference to a NATS object: {reference.type} {reference.locator}")
+        if bucket != self.bucket:
+            raise PayloadUnavailable(f"bucket {bucket!r} is not this installation's result store ({self.bucket!r})")
+        return name
+
+    def _unavailable(self, problem: Exception) -> Exception:
+        from nats.errors import Error
+
+        if not isinstance(problem, Error | OSError):
+            return problem  # not a failure of the server's
+        info = driver.explain(problem, f"the result store in NATS (bucket {self.bucket})")
+        known = info.kind in ("auth", "storage.quota")
+        return StoreUnavailable(info.message, kind=info.kind if known else "connection")

@@ -1,0 +1,1 @@
+"""A local cluster for development and tests: Postgres, NATS, servers and workers."""

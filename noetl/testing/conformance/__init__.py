@@ -1,0 +1,1 @@
+"""Conformance suites for implementations of the storage and transport ports."""

@@ -1,0 +1,223 @@
+"""The contract of `ports.RunQueue`, as tests: a back end subclasses the suite and inherits them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from noetl.core.model.work import Claim
+from noetl.storage.ports.queue import QueuedRun, RunQueue
+
+
+def runs(execution: str, count: int, pool: str = "default") -> list[QueuedRun]:
+    """Runs of one execution."""
+    return [QueuedRun(execution, f"{execution}:s:1/{n}", pool) for n in range(count)]
+
+
+def in_line(runs: list[QueuedRun], limit: str) -> list[QueuedRun]:
+    """The same runs, held by a limit."""
+    return [msgspec.structs.replace(run, limit=limit) for run in runs]
+
+
+async def taken_within(queue: RunQueue, claim: Claim, seconds: float = 5.0) -> list[QueuedRun]:
+    """The first runs that can be taken; none when it takes longer."""
+    bell = asyncio.Event()
+    unwatch = queue.watch(claim.pool, bell.set)
+    try:
+        async with asyncio.timeout(seconds):
+            while not (taken := await queue.take(claim)):
+                await bell.wait()
+                bell.clear()
+            return taken
+    except TimeoutError:
+        return []
+    finally:
+        unwatch()
+
+
+class RunQueueSuite:
+    """Runs wait for workers: once each, fair between executions, woken without delay."""
+
+    async def open_queue(self) -> RunQueue:
+        """An empty queue (of several in one test: the same runs behind each)."""
+        raise LookupError("the suite's subclass says how to open its queue")
+
+    async def closing(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        """Run a test's scenario; override to close what `open_queue` opened."""
+        await scenario()
+
+    def test_a_small_execution_is_not_kept_waiting_by_a_large_one(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(runs("1", 1000))
+            await queue.put(runs("2", 1))
+            taken = await queue.take(Claim("w", 10))
+            assert len(taken) == 10
+            assert [run.run_id for run in taken if run.execution_id == "2"] == ["2:s:1/0"]
+            assert [run.run_id for run in taken if run.execution_id == "1"] == [f"1:s:1/{n}" for n in range(9)]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_a_run_that_is_put_twice_waits_once(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(runs("1", 2))
+            await queue.put(runs("1", 2))
+            assert len(await queue.take(Claim("w", 10))) == 2
+            assert await queue.take(Claim("w", 10)) == []
+
+        asyncio.run(self.closing(scenario))
+
+    def test_depths_say_how_much_waits_in_which_pool_and_since_when(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            assert await queue.depths() == []
+            began = time.time()
+            waiting = [msgspec.structs.replace(run, since=time.time()) for run in runs("1", 3)]
+            await queue.put([*waiting, QueuedRun("2", "2:s:1/0", "gpu", since=time.time())])
+            await queue.take(Claim("w", 1))
+            depths = {each.pool: each for each in await queue.depths()}
+            assert {pool: each.runs for pool, each in depths.items()} == {"default": 2, "gpu": 1}
+            assert all(each.since and began - 60 < each.since < began + 60 for each in depths.values())
+
+        asyncio.run(self.closing(scenario))
+
+    def test_who_watches_is_woken_by_a_run_of_the_pool(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            waiting = asyncio.create_task(taken_within(queue, Claim("w", 1, pool="gpu")))
+            await asyncio.sleep(0)
+            await queue.put(runs("1", 1))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await queue.put(runs("2", 1, pool="gpu"))
+            assert [run.pool for run in await waiting] == ["gpu"]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_who_watches_no_more_is_not_woken(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            heard: list[str] = []
+            unwatch = queue.watch("default", lambda: heard.append("first"))
+            queue.watch("default", lambda: heard.append("second"))
+            unwatch()
+            await queue.put(runs("1", 1))
+            assert set(heard) == {"second"}
+
+        asyncio.run(self.closing(scenario))
+
+    def test_who_watches_is_told_of_the_end(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            bell = asyncio.Event()
+            queue.watch("default", bell.set)
+            assert await queue.take(Claim("w", 1)) == []
+            await queue.close()
+            await asyncio.wait_for(bell.wait(), 5)
+            assert await queue.take(Claim("w", 1)) == []
+
+        asyncio.run(self.closing(scenario))
+
+    def test_removed_runs_are_gone(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(runs("1", 3) + runs("2", 2))
+            await queue.remove("1", ["1:s:1/1"])
+            await queue.remove("2")
+            assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["1:s:1/0", "1:s:1/2"]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_a_claim_that_is_cancelled_takes_nothing_with_it(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            waiting = asyncio.create_task(taken_within(queue, Claim("w", 1)))
+            await asyncio.sleep(0)
+            putting = asyncio.create_task(queue.put(runs("1", 1)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            (taken,) = await asyncio.gather(waiting, return_exceptions=True)
+            await putting
+            if isinstance(taken, BaseException):
+                assert len(await taken_within(queue, Claim("w", 5))) == 1
+            else:
+                assert len(taken) == 1
+
+        asyncio.run(self.closing(scenario))
+
+    def test_runs_that_a_limit_holds_stand_out_of_the_way_until_they_are_let_out(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line(runs("1", 3), "credential pg") + runs("2", 1))
+            assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["2:s:1/0"]
+            assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 3)]
+            assert await queue.depths() == []
+            await queue.put(runs("1", 3))  # they wait already
+            assert await queue.let_out("credential pg", 2) == 2
+            assert await queue.let_out("credential other", 2) == 0
+            taken = await queue.take(Claim("w", 10))
+            assert [(run.run_id, run.limit) for run in taken] == [(f"1:s:1/{n}", "credential pg") for n in range(2)]
+            assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 1)]
+            await queue.remove("1")
+            assert await queue.lines() == []
+            assert await queue.let_out("credential pg", 2) == 0
+
+        asyncio.run(self.closing(scenario))
+
+    def test_a_line_is_fair_between_executions_and_who_was_first_is_first_again(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line(runs("1", 100), "pool default"))
+            await queue.put(in_line(runs("2", 1), "pool default"))
+            await queue.put(in_line(runs("3", 1), "pool default"))
+            assert await queue.let_out("pool default", 1) == 1
+            (first,) = await queue.take(Claim("w", 10))
+            assert first.execution_id == "1"
+            await queue.put([first])  # somebody else took the slot
+            order = []
+            for _ in range(4):
+                await queue.let_out("pool default", 1)
+                order += await queue.take(Claim("w", 10))
+            assert order[0].run_id == first.run_id
+            assert {run.execution_id for run in order} == {"1", "2", "3"}
+
+        asyncio.run(self.closing(scenario))
+
+    def test_whole_executions_are_let_out_in_the_order_they_began(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            for execution in ("1", "2", "3", "4"):
+                await queue.put(in_line(runs(execution, 2), "playbook etl"))
+            assert await queue.let_out("playbook etl", 1, whole=True, also=["3"]) == 4
+            assert {run.execution_id for run in await queue.take(Claim("w", 10))} == {"1", "3"}
+            assert await queue.let_out("playbook etl", 0, whole=True) == 0
+            assert await queue.let_out("playbook etl", 5, whole=True) == 4
+
+        asyncio.run(self.closing(scenario))
+
+    def test_who_watches_is_woken_by_a_run_that_is_let_out(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line(runs("1", 1, pool="gpu"), "pool gpu"))
+            waiting = asyncio.create_task(taken_within(queue, Claim("w", 1, pool="gpu")))
+            await asyncio.sleep(0)
+            await queue.let_out("pool gpu", 1)
+            assert [run.run_id for run in await waiting] == ["1:s:1/0"]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_an_execution_gets_as_many_turns_as_it_weighs_and_all_of_them_when_it_is_alone(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([msgspec.structs.replace(run, weight=3) for run in runs("1", 40)] + runs("2", 40))
+            first = [run for _ in range(20) for run in await queue.take(Claim("w", 1))]
+            assert [run.execution_id for run in first].count("1") in (14, 15, 16)
+            await queue.remove("1")
+            alone = [run for _ in range(10) for run in await queue.take(Claim("w", 1))]
+            assert [run.execution_id for run in alone] == ["2"] * 10
+
+        asyncio.run(self.closing(scenario))

@@ -1,0 +1,152 @@
+"""Stand-ins for tools and secrets.
+
+A task is answered by what was recorded of that very run, else by the first mock that names it: `step.task`, `task`,
+`step`, `kind:KIND`. What nobody answers for runs if its kind stays inside (python, noop, ...) or the test says that it
+is real; anything else would touch the world, and fails with words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.outcome import ERROR_KINDS, Outcome, error, ok
+from noetl.core.model.playbook import KeychainEntry
+from noetl.core.model.tool import Run, ToolCall
+from noetl.core.templates.template import compile_value
+from noetl.errors import SecretUnavailable, TemplateError
+from noetl.runtime.clock import RealClock
+from noetl.testing.playbook_tests.cases import BadTestFile, Case
+
+INSIDE = frozenset({"noop", "python", "workbook", "playbook", "duckdb", "sqlite", "resolve"})
+ENVELOPE = frozenset({"data", "error", "meta"})
+SEQUENCE = "sequence"
+
+
+class Called(msgspec.Struct, frozen=True):
+    """One call of a tool."""
+
+    step: str
+    task: str
+    kind: str
+    input: dict[str, Any]
+    attempt: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a mock, or an expectation, may call it by."""
+        return (f"{self.step}.{self.task}", self.task, self.step, f"kind:{self.kind}")
+
+
+class Stage:
+    """The tools of one test."""
+
+    def __init__(self, case: Case, kinds: Mapping[str, Any]) -> None:
+        self._mocks = case.mocks
+        self._recorded = case.recorded
+        self._inside = INSIDE | set(case.real)
+        self._helpers = {helper for spec in kinds.values() for helper in spec.helpers}
+        self._used: Counter[str] = Counter()
+        self.calls: list[Called] = []
+
+    def load(self, kind: str) -> Run:
+        """The function that stands in for a kind."""
+
+        async def run(call: ToolCall) -> Outcome:
+            called = Called(call.step, call.task, kind, dict(call.input), call.attempt)
+            self.calls.append(called)
+            recorded = self._recorded.get(call.task_run_id.partition(":")[2])
+            if recorded is not None:
+                return msgspec.convert(recorded, Outcome)
+            name = next((name for name in called.names if name in self._mocks), None)
+            if name is not None:
+                return self._answer(name, call)
+            if kind in self._inside or "all" in self._inside:
+                from noetl.tools.registry import load
+
+                return await load(kind)(call)
+            return error(
+                "unknown",
+                f"the test has no mock for {call.step}.{call.task}, and kind: {kind} would touch the world; mock it "
+                f"under mocks: {call.step}, or let it run with real: [{kind}]",
+            )
+
+        return run
+
+    def unused(self) -> list[str]:
+        """Mocks that nobody asked for: a name that is spelled wrongly, most often."""
+        return [name for name in self._mocks if not any(name in called.names for called in self.calls)]
+
+    def _answer(self, name: str, call: ToolCall) -> Outcome:
+        mock = self._mocks[name]
+        if isinstance(mock, Mapping) and set(mock) == {SEQUENCE}:
+            several = mock[SEQUENCE]
+            if not isinstance(several, list) or not several:
+                raise BadTestFile(f"mocks.{name}.{SEQUENCE} must be a list with an answer for each call")
+            mock = several[min(self._used[name], len(several) - 1)]
+            self._used[name] += 1
+        names = {**call.scopes, "input": call.input, "attempt": call.attempt}
+        try:
+            rendered = compile_value(mock).evaluate(names)
+        except TemplateError as problem:
+            raise BadTestFile(f"mocks.{name}: {problem.message}") from None
+        return self._outcome(name, rendered)
+
+    def _outcome(self, name: str, mock: Any) -> Outcome:
+        """`{data}` or `{error}` with the kind's helpers beside it; anything else is the data itself."""
+        known = ENVELOPE | self._helpers
+        if not isinstance(mock, Mapping) or not ({"data", "error"} & set(mock)) or not set(mock) <= known:
+            return ok(mock)
+        helpers = {key: dict(value) for key, value in mock.items() if key in self._helpers}
+        problem = mock.get("error")
+        if problem is None:
+            return ok(mock.get("data"), meta=dict(mock.get("meta") or {}), **helpers)
+        if isinstance(problem, str):
+            problem = {"kind": "unknown", "message": problem}
+        kind = str(problem.get("kind", "unknown"))
+        if kind not in ERROR_KINDS:
+            raise BadTestFile(f"mocks.{name}: there is no error kind {kind!r}; they are {', '.join(ERROR_KINDS)}")
+        return error(
+            kind,
+            str(problem.get("message", "mocked")),
+            data=mock.get("data"),
+            retryable=problem.get("retryable"),
+            details=problem.get("details"),
+            **helpers,
+        )
+
+
+class GivenSecrets:
+    """`ports.Keychain` that knows what the test gives, and nothing else."""
+
+    def __init__(self, secrets: Mapping[str, Any]) -> None:
+        self._secrets = secrets
+
+    async def resolve(
+        self,
+        entries: Sequence[KeychainEntry],
+        names: Sequence[str],
+        *,
+        workload: Mapping[str, Any] | None = None,
+        file: str = "",
+    ) -> dict[str, Any]:
+        """The given values; those not given are named."""
+        missing = {name: "the test gives no value under secrets:" for name in names if name not in self._secrets}
+        if missing:
+            raise SecretUnavailable(missing)
+        return {name: self._secrets[name] for name in names}
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class HurriedClock(RealClock):
+    """Nobody waits for long: delays of retries take a moment."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait a moment."""
+        await asyncio.sleep(min(seconds, 0.01))

@@ -1,0 +1,168 @@
+"""`auth:` of an http task: an entry's name or a mapping, turned into headers and query parameters.
+
+    auth: github                        a keychain entry or stored credential
+    auth: {credential: github}          the same
+    auth: {type: bearer, token: ...}    also basic, api_key, oauth2, headers
+
+A credential without a `type` is read by its fields: a user and password are basic, a token (or a
+one-value entry) is bearer, an api key is a header.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from noetl.connections.http.client import Allows, HttpFailure
+from noetl.connections.oauth2 import ClientCredentials, tokens
+from noetl.errors import SecretUnavailable
+
+Lookup = Callable[[str], Awaitable[Mapping[str, Any]]]
+
+_NAME = re.compile(r"^[A-Za-z_][\w./ -]{0,63}$")
+_KINDS = {
+    "basic": "basic", "http_basic": "basic", "basic_auth": "basic", "userpass": "basic",
+    "bearer": "bearer", "token": "bearer", "bearer_token": "bearer", "jwt": "bearer",
+    "api_key": "api_key", "apikey": "api_key", "api-key": "api_key", "header": "api_key",
+    "oauth2": "oauth2", "oauth": "oauth2", "oauth2_client_credentials": "oauth2", "client_credentials": "oauth2",
+    "headers": "headers",
+}  # fmt: skip
+# Words that somebody writes for ways to sign in which this tool does not know: guessing would send the wrong thing.
+_UNKNOWN = frozenset({"digest", "ntlm", "kerberos", "negotiate", "spnego", "hawk", "oauth1", "aws", "aws4", "sigv4"})
+_POINTERS = ("credential", "name", "entry", "key")
+
+
+class Auth(Struct, frozen=True):
+    """What authentication adds to a request."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    params: tuple[tuple[str, str], ...] = ()
+    grant: ClientCredentials | None = None  # whose token it is: a refused one is fetched anew next time
+
+
+async def authenticate(given: Any, lookup: Lookup, allows: Allows | None = None) -> Auth:
+    """Headers and parameters for `auth:`; HttpFailure of kind `auth` when it cannot be understood."""
+    if given is None or given == "":
+        return Auth()
+    if isinstance(given, str):
+        return await _named(given, lookup, allows)
+    if not isinstance(given, Mapping):
+        raise HttpFailure("auth", "`auth` is the name of a keychain entry, or a mapping")
+    fields = dict(given)
+    if len(fields) == 1:
+        [(word, value)] = fields.items()
+        if word in _KINDS and word not in ("token", "header"):  # {basic: {username, password}}, {bearer: token}
+            fields = {"type": word, **value} if isinstance(value, Mapping) else {"type": word, "value": value}
+    named = next((fields[word] for word in _POINTERS if _points(fields, word)), None)
+    if named is not None:
+        stored = await _looked_up(str(named), lookup)
+        fields = {**stored, **{word: value for word, value in fields.items() if fields.get(word) != named}}
+    return await _by_fields(fields, allows)
+
+
+def _points(fields: Mapping[str, Any], word: str) -> bool:
+    """Whether this word names an entry: `key` does so only where there is no key to be sent."""
+    if not isinstance(fields.get(word), str):
+        return False
+    if word == "key":
+        return set(fields) <= {"key", "type"} and _KINDS.get(str(fields.get("type", "")).lower()) != "api_key"
+    return word == "credential" or set(fields) <= {word, "type", "header", "in"}
+
+
+async def _named(text: str, lookup: Lookup, allows: Allows | None) -> Auth:
+    scheme, _, rest = text.partition(" ")
+    if rest and scheme.lower() in ("bearer", "basic", "token"):
+        return Auth({"Authorization": text})
+    if not _NAME.match(text):
+        return Auth({"Authorization": f"Bearer {text}"})  # not a name: the token itself
+    return await _by_fields(await _looked_up(text, lookup), allows)
+
+
+async def _looked_up(name: str, lookup: Lookup) -> Mapping[str, Any]:
+    try:
+        return await lookup(name)
+    except SecretUnavailable as missing:
+        raise HttpFailure("auth", str(missing)) from missing
+
+
+async def _by_fields(fields: Mapping[str, Any], allows: Allows | None) -> Auth:
+    declared = str(fields.get("type") or fields.get("auth_type") or fields.get("scheme") or "").lower()
+    if declared in _UNKNOWN:
+        known = "basic, bearer, api_key, oauth2, headers"
+        raise HttpFailure("auth", f"`auth` of type {declared} is not known here: it is one of {known}")
+    kind = _KINDS.get(declared) or _guessed(fields)
+    if kind == "basic":
+        user = _first(fields, "username", "user", "login", "client_id") or ""
+        password = _first(fields, "password", "secret", "value") or ""
+        pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+        return Auth({"Authorization": f"Basic {pair}"})
+    if kind == "bearer":
+        token = _first(fields, "token", "access_token", "bearer", "value", "key")
+        if not token:
+            raise HttpFailure("auth", "`auth` of type bearer has no `token`")
+        prefix = str(fields.get("prefix") or "Bearer").strip()
+        return Auth({"Authorization": f"{prefix} {token}"})
+    if kind == "api_key":
+        return _api_key(fields)
+    if kind == "oauth2":
+        missing = [name for name in ("token_url", "client_id", "client_secret") if not fields.get(name)]
+        if missing:
+            raise HttpFailure("auth", f"`auth` of type oauth2 has no {', '.join(f'`{name}`' for name in missing)}")
+        scope = fields.get("scope") or fields.get("scopes")
+        grant = ClientCredentials(
+            token_url=str(fields["token_url"]),
+            client_id=str(fields["client_id"]),
+            client_secret=str(fields["client_secret"]),
+            scope=" ".join(map(str, scope)) if isinstance(scope, list) else scope,
+            audience=fields.get("audience"),
+            basic=str(fields.get("client_auth", "")).lower() == "basic",
+        )
+        return Auth({"Authorization": f"Bearer {await tokens().get(grant, allows=allows)}"}, grant=grant)
+    if kind == "headers":
+        headers = fields.get("headers")
+        if not isinstance(headers, Mapping):
+            raise HttpFailure("auth", "`auth` of type headers has no `headers` mapping")
+        return Auth({str(name): str(value) for name, value in headers.items()})
+    there = ", ".join(sorted(map(str, fields))) or "nothing"
+    raise HttpFailure(
+        "auth",
+        f"`auth` cannot be understood: it has {there}. Give `type: basic|bearer|api_key|oauth2|headers`, "
+        "or a credential with username and password, a token, or an api_key",
+    )
+
+
+def _guessed(fields: Mapping[str, Any]) -> str | None:
+    if fields.get("token_url"):
+        return "oauth2"
+    if fields.get("username") or fields.get("user") or fields.get("login"):
+        return "basic"
+    if fields.get("token") or fields.get("access_token") or fields.get("bearer"):
+        return "bearer"
+    if fields.get("api_key") or fields.get("apikey"):
+        return "api_key"
+    if fields.get("value"):
+        return "api_key" if fields.get("header") or fields.get("in") else "bearer"
+    return "headers" if isinstance(fields.get("headers"), Mapping) else None
+
+
+def _api_key(fields: Mapping[str, Any]) -> Auth:
+    key = _first(fields, "api_key", "apikey", "value", "key", "token")
+    if not key:
+        raise HttpFailure("auth", "`auth` of type api_key has no `api_key`")
+    if str(fields.get("in") or fields.get("location") or "header").lower() == "query":
+        name = _first(fields, "param", "query_param", "name") or "api_key"
+        return Auth(params=((name, key),))
+    name = _first(fields, "header", "header_name", "name") or "X-API-Key"
+    prefix = fields.get("prefix")
+    return Auth({name: f"{str(prefix).strip()} {key}" if prefix else key})
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> str | None:
+    for name in names:
+        if fields.get(name) not in (None, ""):
+            return str(fields[name])
+    return None

@@ -1,0 +1,201 @@
+"""Where rows come from: every kind of source as a stream of Arrow batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from noetl.connections import duckdb, postgres, sqlite
+from noetl.connections.auth import fields_of
+from noetl.core.model.tool import ToolCall
+from noetl.data.content import reference_in
+from noetl.data.sql import bind, quote_name, split
+from noetl.runtime.threads import in_thread
+from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.sources import postgres_source as pg_source
+from noetl.tools.transfer.sources.arrow_rows import RowsSource, Shaper, rows_at
+from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, writable
+from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
+
+ROWS = 10_000  # of a batch, where the source lets us choose
+
+
+class Source(Protocol):
+    """Rows, once, from front to back."""
+
+    def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows as Arrow batches; one empty batch when there are columns and no rows."""
+
+    async def count(self) -> int | None:
+        """How many rows there will be, if that can be known."""
+
+    async def close(self) -> None:
+        """Let go."""
+
+
+async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
+    """The source of a transfer, ready to be read."""
+    kind, fields = source.kind, source.fields
+    if kind == "postgres":
+        return await PostgresSource.open(call, fields)
+    if kind == "duckdb":
+        return DuckdbSource(call, fields)
+    if kind == "sqlite":
+        return SqliteSource(call, fields)
+    if kind == "http":
+        from noetl.tools.transfer.sources.http_source import HttpSource
+
+        return HttpSource(call, fields, plan)
+    if kind == "object":
+        return ObjectSource(call, fields, plan.path)
+    return await data_source(call, fields, plan.path)
+
+
+class PostgresSource:
+    """A query or table of Postgres."""
+
+    def __init__(self, info: str, connection: Any, query: pg_source.Query) -> None:
+        self.info = info
+        self.query = query
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, call: ToolCall, fields: dict[str, Any]) -> PostgresSource:
+        """Connect and look at the query."""
+        info = await postgres_info(call, fields)
+        connection = await postgres.open_connection(info, timeout=call.timeout.connect)
+        try:
+            return cls(info, connection, await pg_source.query_of(connection, fields))
+        except BaseException:
+            await connection.close()
+            raise
+
+    def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows."""
+        return pg_source.batches(self.info, self.query)
+
+    async def count(self) -> int | None:
+        """By counting."""
+        return await pg_source.count(self._connection, self.query)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._connection.close()
+
+
+async def postgres_info(call: ToolCall, fields: Mapping[str, Any]) -> str:
+    """The connection string of a source or target in Postgres."""
+    known = await fields_of(fields.get("auth"), call.host, prefixes=postgres.PREFIXES)
+    own = {
+        name: fields[name]
+        for name in ("dsn", "host", "port", "user", "password", "database", "sslmode")
+        if fields.get(name)
+    }
+    return postgres.conninfo({**known, **own})
+
+
+async def file_of(call: ToolCall, fields: Mapping[str, Any], what: str) -> str:
+    """The file of a source or target in an embedded database."""
+    path, auth = fields.get("file"), fields.get("auth")
+    if (
+        not path
+        and isinstance(auth, str)
+        and "://" not in auth
+        and auth.endswith((".duckdb", ".db", ".ddb", ".sqlite"))
+    ):
+        path = auth  # the file itself, where others have a credential
+    if not path and auth:
+        known = await fields_of(auth, call.host, prefixes=("db_", "duckdb_", "sqlite_"))
+        path = known.get("file") or known.get("database") or known.get("path") or known.get("dsn")
+    if not path or path == ":memory:":
+        raise BadInput(f"{what} needs the `file` of the database")
+    return call.host.resolve_path(str(path).removeprefix("duckdb://").removeprefix("sqlite://"))
+
+
+def _statement(fields: Mapping[str, Any], dialect: Any) -> Any:
+    if fields.get("table") and not fields.get("query"):
+        return bind(f"SELECT * FROM {quote_name(str(fields['table']))}", None, dialect)
+    statements = split(str(fields.get("query") or ""), dialect)
+    if len(statements) != 1:
+        raise BadInput("the source needs `query` with one statement, or `table`")
+    return bind(statements[0], fields.get("params"), dialect)
+
+
+class DuckdbSource:
+    """A query or table of DuckDB, or a query over files."""
+
+    def __init__(self, call: ToolCall, fields: dict[str, Any]) -> None:
+        self._call = call
+        self._fields = fields
+        self._bound = _statement(fields, "duckdb")
+
+    async def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows."""
+        wants_file = bool(self._fields.get("file") or self._fields.get("auth"))
+        path = await file_of(self._call, self._fields, "the source") if wants_file else duckdb.MEMORY
+        database = duckdb.database(path)
+        async with database.cursor(writes=False, wait=self._call.timeout.connect or duckdb.WAIT_FOR_FILE) as cursor:
+            folder = self._call.host.resolve_path(".").replace("'", "''")
+            await in_thread(lambda: cursor.execute(f"SET file_search_path = '{folder}'"))
+            columns, parts, _ = await in_thread(
+                lambda: duckdb.run_statement(cursor, self._bound), interrupt=cursor.interrupt
+            )
+            if not columns:
+                raise BadInput("the source's statement gives no rows")
+            stream = duckdb.batches(cursor, parts)
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield writable(batch)
+
+    async def count(self) -> int | None:
+        """Not known before."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class SqliteSource:
+    """A query or table of SQLite."""
+
+    def __init__(self, call: ToolCall, fields: dict[str, Any]) -> None:
+        self._call = call
+        self._fields = fields
+        self._bound = _statement(fields, "sqlite")
+
+    async def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows."""
+        path = await file_of(self._call, self._fields, "the source")
+        connection = await asyncio.to_thread(sqlite.connect, path)
+        try:
+            values = [sqlite.adapted(value) for value in self._bound.values]
+            cursor = await in_thread(
+                lambda: connection.execute(self._bound.text, values), interrupt=connection.interrupt
+            )
+            names = sqlite.columns_of(cursor)
+            shaper = Shaper(self._fields.get("types"), "the source", names)
+            while rows := await in_thread(lambda: cursor.fetchmany(ROWS), interrupt=connection.interrupt):
+                yield shaper.batch([dict(zip(names, row, strict=True)) for row in rows])
+            if shaper.schema is None:
+                yield shaper.batch([])
+        finally:
+            await asyncio.to_thread(connection.close)
+
+    async def count(self) -> int | None:
+        """Not known before."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def data_source(call: ToolCall, fields: Mapping[str, Any], path: str | None) -> Source:
+    """Rows that the task itself was given, or a stored result."""
+    data = fields.get("data") if fields.get("data") is not None else fields.get("ref")
+    reference = reference_in(data)
+    if reference is not None:
+        return ReferenceSource(call, reference, path)
+    rows = rows_at(data, path, "`data`")
+    return RowsSource(rows, fields.get("types"))

@@ -1,0 +1,272 @@
+"""Rows of Postgres as Arrow batches: through ADBC where the driver and the types allow, else row by row.
+
+Types that Arrow has no word for are cast by the database itself: decimals with a precision come as
+decimals, those without as double precision, JSON as text that remembers what it is, all others as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from noetl.connections import postgres
+from noetl.connections.postgres import Column
+from noetl.data import arrow_tables as tables
+from noetl.data import extended_dates as far_dates
+from noetl.data.sql import Bound, bind, first_word, quote_column, quote_name, split, tokens
+from noetl.runtime.threads import in_thread
+from noetl.tools._common.sql_task import BadInput
+
+BATCH_BYTES = 4 << 20
+# bool, bytea, int8, int2, int4, text, json, float4, float8, bpchar, varchar, date, time, timestamp(tz), jsonb,
+# and arrays of the plain ones: the driver gives these as they are.
+_NATIVE = frozenset({16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1082, 1083, 1114, 1184, 3802})
+_NATIVE_ARRAYS = {
+    1000: "bool", 1005: "int2", 1007: "int4", 1016: "int8",
+    1009: "text", 1015: "varchar", 1021: "float4", 1022: "float8",
+}  # fmt: skip
+_DECIMAL = 1700
+# What other types are called, so that a table that is made for them elsewhere in Postgres has them again.
+_NAMES = {
+    1700: "numeric", 2950: "uuid", 1186: "interval", 869: "inet", 650: "cidr", 829: "macaddr", 142: "xml", 26: "bigint",
+    1266: "timetz", 3904: "int4range", 3926: "int8range", 3906: "numrange", 3908: "tsrange", 3910: "tstzrange",
+    3912: "daterange", 3614: "tsvector", 2951: "uuid[]", 1231: "numeric[]", 1182: "date[]", 1185: "timestamptz[]",
+    1115: "timestamp[]", 3807: "jsonb[]",
+}  # fmt: skip
+_JSON = frozenset({114, 3802})
+
+
+class Query(NamedTuple):
+    """A query without parameters, and what its columns are (None: it cannot be asked as a subquery)."""
+
+    text: str
+    columns: tuple[Column, ...] | None
+
+
+async def query_of(connection: Any, fields: dict[str, Any]) -> Query:
+    """The query of a source: `query` with its `params`, or all of `table`."""
+    if fields.get("table") and not fields.get("query"):
+        text = f"SELECT * FROM {quote_name(str(fields['table']))}"
+    else:
+        text = _with_literals(str(fields.get("query") or ""), fields.get("params"))
+    if first_word(text) not in ("select", "with", "values", "table"):
+        return Query(text, None)
+    try:
+        cursor = await connection.execute(f"SELECT * FROM ({text}\n) AS noetl_source LIMIT 0")
+    except _syntax_errors():
+        return Query(text, None)  # it says itself what is wrong with it, or changes data as well
+    return Query(
+        text,
+        tuple(
+            Column(one.name, one.type_code, _modifier(cursor, number)) for number, one in enumerate(cursor.description)
+        ),
+    )
+
+
+def _modifier(cursor: Any, number: int) -> int:
+    modifier: int = cursor.pgresult.fmod(number)
+    return modifier
+
+
+def _syntax_errors() -> Any:
+    from psycopg import errors
+
+    return (errors.SyntaxError, errors.FeatureNotSupported)
+
+
+def _with_literals(text: str, params: Any) -> str:
+    """One statement with its parameters written as literals, quoted by the driver: COPY takes no parameters."""
+    from psycopg import sql
+
+    statements = split(text)
+    if len(statements) != 1:
+        raise BadInput("the source needs `query` with one statement, or `table`")
+    bound = bind(statements[0], params)
+    if not bound.values:
+        return bound.text
+    literals = [
+        sql.Literal(postgres.adapted(value, json=number in bound.json)).as_string(None)
+        for number, value in enumerate(bound.values)
+    ]
+    pieces = [
+        literals[int(token.text[1:]) - 1] if token.kind == "numbered" else token.text for token in tokens(bound.text)
+    ]
+    return "".join(pieces)
+
+
+def projected(query: Query) -> str:
+    """The query with the casts that its types need."""
+    assert query.columns is not None
+    names = postgres.names(query.columns)
+    casts = [_cast(column, f"c{number}", names[number]) for number, column in enumerate(query.columns)]
+    if not any(casts) and names == [column.name for column in query.columns]:
+        return query.text
+    inner = [f"c{number}" for number in range(len(names))]
+    chosen = ", ".join(
+        f"{cast or column} AS {quote_column(name)}" for column, cast, name in zip(inner, casts, names, strict=True)
+    )
+    return f"SELECT {chosen} FROM ({query.text}\n) AS noetl_source({', '.join(inner)})"
+
+
+def _cast(column: Column, inner: str, name: str) -> str:
+    if column.oid in _NATIVE:
+        return ""
+    if column.oid in _NATIVE_ARRAYS:
+        # The driver would give all elements in one row; a cast of this sentence is the server's way to say it.
+        why = f"the column {name} has arrays of several dimensions; select to_jsonb(...) of it ("
+        text = "'" + why.replace("'", "''") + f"' || array_dims({inner}) || ')'"
+        return f"CASE WHEN array_ndims({inner}) > 1 THEN ({text})::{_NATIVE_ARRAYS[column.oid]}[] ELSE {inner} END"
+    if column.oid == _DECIMAL:
+        return f"{inner}::text" if _precision(column) else f"{inner}::double precision"
+    return f"{inner}::bigint" if column.oid == 26 else f"{inner}::text"
+
+
+def _precision(column: Column) -> tuple[int, int] | None:
+    precision, scale = (column.modifier - 4) >> 16 & 0xFFFF, (column.modifier - 4) & 0x7FF
+    return (precision, scale) if column.modifier >= 4 and 0 < precision <= 38 and scale <= precision else None
+
+
+async def batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
+    """The rows, in batches of a few megabytes."""
+    if query.columns is not None and _has_adbc():
+        stream = _through_adbc(info, query)
+    else:
+        stream = _row_by_row(info, query)
+    async with aclosing(stream):
+        async for batch in stream:
+            yield batch
+
+
+def _has_adbc() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("adbc_driver_postgresql") is not None
+
+
+async def _through_adbc(info: str, query: Query) -> AsyncGenerator[Any, None]:
+    import pyarrow as pa
+    from adbc_driver_postgresql import dbapi
+
+    assert query.columns is not None
+    columns, text = query.columns, projected(query)
+    opened: list[Any] = []
+    try:
+        await in_thread(lambda: opened.append(dbapi.connect(info, autocommit=True)))
+    except asyncio.CancelledError:
+        for connection in opened:  # it came up after nobody wanted it any more
+            connection.close()
+        raise
+    (connection,) = opened
+    try:
+        cursor = connection.cursor()
+        try:
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
+
+            def begin() -> Any:
+                cursor.execute(text)
+                # The public reader says only that something failed; the one inside knows the server's own code.
+                return getattr(getattr(cursor, "_results", None), "reader", None) or cursor.fetch_record_batch()
+
+            def following() -> Any:
+                try:
+                    return _as(reader.read_next_batch(), schema)
+                except StopIteration:
+                    return None
+
+            reader = await in_thread(begin, interrupt=cursor.adbc_cancel)
+            schema = _schema(reader.schema, columns)
+            empty = True
+            while (batch := await in_thread(following, interrupt=cursor.adbc_cancel)) is not None:
+                empty = False
+                yield batch
+            if empty:
+                yield pa.RecordBatch.from_pylist([], schema=schema)
+        finally:
+            await in_thread(cursor.close)
+    finally:
+        await in_thread(connection.close)
+
+
+def _schema(given: Any, columns: Sequence[Column]) -> Any:
+    """What the driver gives, in plain types: structures are text that remembers what it means."""
+    import pyarrow as pa
+
+    fields = []
+    for field, column in zip(given, columns, strict=True):
+        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        precision = _precision(column) if column.oid == _DECIMAL else None
+        if precision:
+            kind = pa.decimal128(*precision)
+        metadata = {"noetl": "json"} if column.oid in _JSON else {}
+        if column.oid in _NAMES and not precision:
+            metadata["postgres"] = _NAMES[column.oid]
+        fields.append(pa.field(field.name, kind, metadata=metadata or None))
+    return pa.schema(fields)
+
+
+def _as(batch: Any, schema: Any) -> Any:
+    import pyarrow as pa
+
+    arrays = []
+    for array, field in zip(batch.columns, schema, strict=True):
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        if not array.type.equals(field.type):
+            try:
+                array = array.cast(field.type)
+            except pa.ArrowInvalid as wrong:
+                raise BadInput(f"the column {field.name!r} is {field.type}, and a value is not: {wrong}") from None
+        arrays.append(far_dates.mended(array))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+async def _row_by_row(info: str, query: Query) -> AsyncGenerator[Any, None]:
+    import pyarrow as pa
+
+    connection = await postgres.open_connection(info)
+    try:
+        parts = postgres.run_statement(connection, Bound(query.text, [], frozenset()), chunk=5000)
+        seen = False
+        async with aclosing(parts):
+            async for part in parts:
+                if not part.columns:
+                    continue
+                schema = _plain_schema(part.columns)
+                if part.rows or not seen:
+                    rows = [_floats(row, part.columns) for row in part.rows]
+                    yield tables.batch_of_rows(rows, schema) if rows else pa.RecordBatch.from_pylist([], schema=schema)
+                seen = True
+        if not seen:
+            raise BadInput("the source's statement gives no rows")
+    finally:
+        await connection.close()
+
+
+def _plain_schema(columns: Sequence[Column]) -> Any:
+    import pyarrow as pa
+
+    types = [
+        tables.ColumnType(pa.float64())
+        if column.oid == _DECIMAL and not _precision(column)
+        else postgres.arrow_type(column)
+        for column in columns
+    ]
+    return tables.schema_of(postgres.names(columns), types)
+
+
+def _floats(row: tuple[Any, ...], columns: Sequence[Column]) -> list[Any]:
+    return [
+        float(value) if value is not None and column.oid == _DECIMAL and not _precision(column) else value
+        for value, column in zip(row, columns, strict=True)
+    ]
+
+
+async def count(connection: Any, query: Query) -> int | None:
+    """How many rows the query gives."""
+    if query.columns is None:
+        return None
+    cursor = await connection.execute(f"SELECT count(*) FROM ({query.text}\n) AS noetl_source")
+    row = await cursor.fetchone()
+    return int(row[0])

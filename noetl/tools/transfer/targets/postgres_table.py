@@ -1,0 +1,146 @@
+"""A table of Postgres as a target: made if it is not there, emptied, merged into by key.
+
+Statements only; whoever has a connection runs them. A missing table is made with the source's columns; with
+mode upsert the key is its primary key. Upserting goes through a temporary table, of which the last row of
+each key counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from noetl.data.arrow_tables import meaning_of
+from noetl.data.sql import quote_column, quote_name, split_name
+from noetl.tools.transfer.targets.merge_statements import merge_by_hand
+
+LOOK = """
+SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ORDER BY a.attnum
+"""
+UNIQUE = """
+SELECT array_agg(a.attname::text ORDER BY a.attname)
+FROM pg_index i JOIN pg_attribute a
+  ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = to_regclass({name}) AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
+"""
+INCOMING = "noetl_incoming"
+ORDER = "noetl_order"
+TRIES = 5  # to make a table that others make at the same time
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait for ever
+# Emptying a table at once needs it for oneself; where others read it (the transfer's own source), rows are deleted.
+EMPTY_AT_ONCE = "SET LOCAL lock_timeout = '500ms'"
+
+
+class PgColumn(NamedTuple):
+    """A column of an existing table."""
+
+    name: str
+    type: str
+    category: str  # A: array
+    oid: int = 0
+
+
+def literal(text: str) -> str:
+    """Text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def look(table: str) -> str:
+    """The columns of a table; none when it does not exist."""
+    return LOOK.format(name=literal(quote_name(table)))
+
+
+def unique(table: str) -> str:
+    """The sets of columns that are unique in a table."""
+    return UNIQUE.format(name=literal(quote_name(table)))
+
+
+def create(table: str, types: Mapping[str, str], key: Sequence[str]) -> list[str]:
+    """Make the table (and its schema)."""
+    columns = [f"{quote_column(name)} {type}" for name, type in types.items()]
+    if key:
+        columns.append(f"PRIMARY KEY ({_names(key)})")
+    statements = [f"CREATE TABLE IF NOT EXISTS {quote_name(table)} ({', '.join(columns)})"]
+    parts = split_name(table)
+    if len(parts) > 1:
+        statements.insert(0, f"CREATE SCHEMA IF NOT EXISTS {quote_column(parts[-2])}")
+    return statements
+
+
+def incoming(table: str, columns: Sequence[str]) -> list[str]:
+    """A temporary table for rows that are to be merged."""
+    return [
+        f"CREATE TEMP TABLE {INCOMING} ON COMMIT DROP AS SELECT {_names(columns)} FROM {quote_name(table)} LIMIT 0",
+        f"ALTER TABLE {INCOMING} ADD COLUMN {ORDER} bigserial",
+    ]
+
+
+def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique: bool) -> list[str]:
+    """Merge the incoming rows into the table, and forget them."""
+    keys, chosen = _names(key), _names(columns)
+    latest = f"SELECT DISTINCT ON ({keys}) {chosen} FROM {INCOMING} ORDER BY {keys}, {ORDER} DESC"
+    if has_unique:
+        others = [name for name in columns if name not in key]
+        update = ", ".join(f"{quote_column(name)} = EXCLUDED.{quote_column(name)}" for name in others)
+        action = f"UPDATE SET {update}" if update else "NOTHING"
+        merging = [f"INSERT INTO {quote_name(table)} ({chosen}) {latest} ON CONFLICT ({keys}) DO {action}"]
+    else:
+        merging = merge_by_hand(quote_name(table), columns, key, f"({latest})")
+    return [*merging, f"TRUNCATE {INCOMING}"]
+
+
+def without_key(key: Sequence[str]) -> str:
+    """Whether a row came without a value for its key."""
+    return f"SELECT 1 FROM {INCOMING} WHERE {' OR '.join(f'{quote_column(name)} IS NULL' for name in key)} LIMIT 1"
+
+
+def copy_in(table: str, columns: Sequence[str], format: str) -> str:
+    """COPY into a table (already quoted)."""
+    return f"COPY {table} ({_names(columns)}) FROM STDIN (FORMAT {format})"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(quote_column(name) for name in names)
+
+
+def type_of(field: Any) -> str:
+    """The type a column has in a table that is made for it."""
+    import pyarrow as pa
+
+    meaning = meaning_of(field)
+    named = (field.metadata or {}).get(b"postgres")
+    if named:
+        name: str = named.decode()
+        return name
+    if meaning == "json":
+        return "jsonb"
+    if meaning == "number":
+        return "numeric"
+    kind = field.type
+    simple = {
+        pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",
+        pa.int64(): "bigint", pa.uint8(): "smallint", pa.uint16(): "integer", pa.uint32(): "bigint",
+        pa.uint64(): "numeric(20)", pa.float16(): "real", pa.float32(): "real", pa.float64(): "double precision",
+        pa.date32(): "date", pa.date64(): "date", pa.string(): "text", pa.large_string(): "text", pa.binary(): "bytea",
+        pa.large_binary(): "bytea",
+    }  # fmt: skip
+    if kind in simple:
+        return simple[kind]
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision}, {kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamptz" if kind.tz else "timestamp"
+    if pa.types.is_time(kind):
+        return "time"
+    if pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        return "interval"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = type_of(kind.value_field)
+        return "jsonb" if inner in ("jsonb", "interval", "bytea") or inner.endswith("[]") else f"{inner}[]"
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return "jsonb"
+    return "text"

@@ -1,0 +1,69 @@
+"""What kind `transfer` does: rows from one place to others, in chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from noetl.connections import duckdb as duck
+from noetl.connections import objects
+from noetl.connections import sqlite as lite
+from noetl.connections.auth import BadAuth
+from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info, ok
+from noetl.core.model.tool import ToolCall
+from noetl.data.sql import ParameterError
+from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
+from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.engine import Transfer, TransferFailed
+from noetl.tools.transfer.failures import HttpError
+from noetl.tools.transfer.transfer_plan import plan_of
+
+
+async def perform(call: ToolCall) -> Outcome:
+    """Move the rows."""
+    transfer: Transfer | None = None
+    try:
+        async with asyncio.timeout(call.timeout.total):
+            transfer = Transfer(call, plan_of(call), explain)
+            return ok(await transfer.run())
+    except TransferFailed as failure:
+        info = failure.info
+        said = info.message if info.message.startswith(failure.where) else f"{failure.where}: {info.message}"
+        info = msgspec.structs.replace(info, message=said)
+        return Outcome(status="error", data=failure.summary, error=info)
+    except BadInput as wrong:
+        return error("schema", str(wrong))
+    except TimeoutError:
+        done = transfer.summary(done=False) if transfer else None
+        return error("timeout", f"the transfer was stopped after {call.timeout.total:g} s (spec.timeout)", data=done)
+
+
+def explain(failure: Exception) -> ErrorInfo | None:
+    """What a source or target met in the world as an error of the closed list; None for mistakes of our own."""
+    if isinstance(failure, BadInput | BadAuth | ParameterError):
+        return error_info("schema", str(failure))
+    if isinstance(failure, HttpError):
+        return failure.info
+    if isinstance(failure, PayloadUnavailable | StoreUnavailable | SecretUnavailable):
+        return error_info(failure.kind, str(failure))
+    if isinstance(failure, TemplateError):
+        return error_info("template", failure.message)
+    if isinstance(failure, duckdb.Error):
+        return duck.explain(failure)
+    if isinstance(failure, sqlite3.Error):
+        return lite.explain(failure)
+    if type(failure).__module__.partition(".")[0] in ("psycopg", "asyncpg", "adbc_driver_manager"):
+        from noetl.connections.postgres import explain as explain_postgres
+
+        return explain_postgres(failure)[0]
+    if type(failure).__name__ == "BadAddress":
+        return error_info("schema", str(failure))
+    if isinstance(failure, msgspec.DecodeError | UnicodeDecodeError | pa.ArrowInvalid):
+        return error_info("parse", f"the rows are not what they are said to be: {failure}")
+    if isinstance(failure, objects.errors()):
+        return objects.explain(failure, getattr(failure, "filename", None) or "the store")
+    return None

@@ -1,0 +1,33 @@
+"""Call a block of the playbook's `workbook`; the pipeline carries it out as a nested frame."""
+
+from __future__ import annotations
+
+from noetl.core.model.outcome import Outcome
+from noetl.core.model.tool import Field, ToolCall, ToolSpec
+from noetl.errors import NoetlError
+
+SPEC = ToolSpec(
+    kind="workbook",
+    doc="Calls a block of the playbook's `workbook`: its own `input`, `output`, task names and `step` scope, "
+    "`ctx` shared. A call, not a macro.",
+    fields={
+        "block": Field("string", "Name of the workbook block.", required=True, aliases=("name",)),
+        "payload": Field(
+            "mapping",
+            "The block's `input`. What stands under `input:` and is no parameter of this kind joins it.",
+            aliases=("args",),
+            default={},
+        ),
+    },
+    open_fields=True,
+    pure=True,
+    example="workbook:\n  clean_row:\n    tool:\n      kind: python\n      input:\n"
+    '        row: "{{ input.row }}"\n      code: |\n        result = {key: text.strip() for key, text in row.items()}\n'
+    "workflow:\n  - step: clean\n    tool:\n      kind: workbook\n      block: clean_row\n      input:\n"
+    "        row: {name: ' Ada '}\n",
+)
+
+
+async def run(call: ToolCall) -> Outcome:
+    """Never called: the pipeline enters the block itself."""
+    raise NoetlError(f"kind workbook is carried out by the pipeline, yet task {call.task_run_id} reached a tool")

@@ -1,0 +1,123 @@
+"""What a worker keeps between runs: compiled playbooks by digest, and what runs of one step share.
+
+All of it can be had again, so all of it is bounded: the least recently used goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.playbook import Playbook
+from noetl.core.model.tool import ToolSpec
+from noetl.core.model.work import RunContext
+from noetl.core.pipeline.program import Programs
+from noetl.core.pipeline.scopes import Shared
+from noetl.errors import SecretUnavailable
+from noetl.runtime.clock import Clock
+from noetl.runtime.masking import Masker
+from noetl.storage.ports.work_link import WorkLink
+
+MAX_PLAYBOOKS = 128
+MAX_CONTEXTS = 256
+MAX_EXECUTIONS = 1024
+MAX_HYDRATED = 256 << 20
+SECRETS_KEPT = 20.0  # seconds; the keychain renews tokens, so a value is asked for again soon
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Playbook]:
+    """Made when the first playbook comes: to look into the whole model takes a while."""
+    return msgspec.json.Decoder(Playbook)
+
+
+class Secrets:
+    """One execution's keychain values on this worker: fetched on demand, in memory only, all masked."""
+
+    def __init__(self, link: WorkLink, execution_id: str, clock: Clock) -> None:
+        self.masker = Masker()
+        self._link = link
+        self._execution_id = execution_id
+        self._clock = clock
+        self._values: dict[str, tuple[float, Any]] = {}
+
+    async def get(self, names: Sequence[str]) -> dict[str, Any]:
+        """The values of these names; SecretUnavailable names those that cannot be had."""
+        now = self._clock.monotonic()
+        missing = [name for name in names if name not in self._values or self._values[name][0] < now]
+        if missing:
+            fetched = await self._link.secrets(self._execution_id, missing)
+            absent = [name for name in missing if name not in fetched]
+            if absent:
+                raise SecretUnavailable(dict.fromkeys(absent, "the server did not hand it over"))
+            self.masker.add(*fetched.values())
+            for name, value in fetched.items():
+                self._values[name] = (now + SECRETS_KEPT, value)
+        return {name: self._values[name][1] for name in names}
+
+
+class Library:
+    """Playbooks, shared scopes and secrets of the runs this worker works on."""
+
+    def __init__(self, link: WorkLink, specs: Mapping[str, ToolSpec], clock: Clock) -> None:
+        self._link = link
+        self._specs = specs
+        self._clock = clock
+        self._programs: OrderedDict[str, Programs] = OrderedDict()
+        self._fetching: dict[str, asyncio.Task[Programs]] = {}
+        self._shared: OrderedDict[str, Shared] = OrderedDict()
+        self._secrets: OrderedDict[str, Secrets] = OrderedDict()
+
+    def known_programs(self, digest: str) -> Programs | None:
+        """The programs of a playbook that is here already."""
+        return self._programs.get(digest)
+
+    async def programs(self, digest: str) -> Programs:
+        """The programs of a playbook; fetched once however many runs ask."""
+        known = self._programs.get(digest)
+        if known is not None:
+            self._programs.move_to_end(digest)
+            return known
+        fetching = self._fetching.get(digest)
+        if fetching is None:
+            fetching = self._fetching[digest] = asyncio.get_running_loop().create_task(self._fetch(digest))
+            fetching.add_done_callback(lambda _: self._fetching.pop(digest, None))
+        return await asyncio.shield(fetching)
+
+    async def _fetch(self, digest: str) -> Programs:
+        playbook = _decoder().decode(await self._link.playbook(digest))
+        programs = self._programs[digest] = Programs(playbook, self._specs)
+        while len(self._programs) > MAX_PLAYBOOKS:
+            self._programs.popitem(last=False)
+        return programs
+
+    def shared(self, context: RunContext, programs: Programs) -> Shared:
+        """What all runs of one step run share; built when its first run comes."""
+        known = self._shared.get(context.id)
+        if known is None:
+            known = self._shared[context.id] = Shared(context, programs.playbook)
+            while len(self._shared) > MAX_CONTEXTS:
+                self._shared.popitem(last=False)
+        return known
+
+    def secrets(self, execution_id: str) -> Secrets:
+        """One execution's secrets on this worker."""
+        known = self._secrets.get(execution_id)
+        if known is None:
+            known = self._secrets[execution_id] = Secrets(self._link, execution_id, self._clock)
+            while len(self._secrets) > MAX_EXECUTIONS:
+                self._secrets.popitem(last=False)
+        return known
+
+    def note_hydrated(self, added: int) -> None:
+        """A payload was read into memory: let go of older ones when there are too many."""
+        total = added
+        for shared in reversed(self._shared.values()):
+            total += shared.hydrated_bytes
+            if total > MAX_HYDRATED:
+                shared.forget()

@@ -1,0 +1,76 @@
+"""Secrets out of events: the last gate before anything leaves the worker.
+
+Only what holds data of the world is looked at (outcomes, patches, positions, payloads); ids, labels
+and numbers of an event are the engine's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from noetl.core.model.events import Event
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.position import CallFrame, LoopFrame, Position
+from noetl.runtime.masking import Masker
+
+_DATA_FIELDS = ("outcome", "output", "patch", "step_patch", "draws", "position", "results", "payload")
+
+
+def mask_event(masker: Masker, event: Event) -> Event:
+    """The event without secrets; the same object when there is none in it."""
+    whole: object = masker.mask_data(event)
+    if whole is event:
+        return event
+    changes = {name: _masked(masker, getattr(event, name)) for name in _DATA_FIELDS if name in event.__struct_fields__}
+    masked: Event = replace(event, **changes)
+    return masked
+
+
+def mask_outcome(masker: Masker, outcome: Outcome) -> Outcome:
+    """The outcome without secrets."""
+    masked: Outcome = _masked(masker, outcome)
+    return masked
+
+
+def _masked(masker: Masker, value: Any) -> Any:
+    if isinstance(value, Outcome):
+        return replace(
+            value,
+            data=masker.mask_data(value.data),
+            error=_masked(masker, value.error),
+            meta=masker.mask_data(value.meta),
+            helpers=masker.mask_data(value.helpers),
+            extracts=masker.mask_data(value.extracts),
+        )
+    if isinstance(value, ErrorInfo):
+        return replace(value, message=masker.mask(value.message), details=masker.mask_data(value.details))
+    if isinstance(value, Position):
+        return replace(
+            value,
+            input=masker.mask_data(value.input),
+            iter=masker.mask_data(value.iter),
+            step=masker.mask_data(value.step),
+            ctx=masker.mask_data(value.ctx),
+            results=_masked(masker, value.results),
+            calls=tuple(_masked(masker, call) for call in value.calls),
+        )
+    if isinstance(value, CallFrame):
+        return replace(
+            value,
+            position=_masked(masker, value.position),
+            input=masker.mask_data(value.input),
+            loops=tuple(_masked(masker, loop) for loop in value.loops),
+        )
+    if isinstance(value, LoopFrame):
+        return replace(
+            value,
+            items=tuple(masker.mask_data(list(value.items))),
+            outputs=tuple(_masked(masker, output) for output in value.outputs),
+        )
+    if isinstance(value, dict):
+        if any(isinstance(each, Outcome) for each in value.values()):
+            return {key: _masked(masker, each) for key, each in value.items()}
+        return masker.mask_data(value)
+    return value

@@ -1,0 +1,137 @@
+"""One call of a tool: its limits of time, its own small retries, and whatever comes out of it.
+
+A tool answers with an Outcome; an exception that escapes one is an outcome too. A call that is
+cancelled (its lease is lost, its time is up) is cancelled inside the tool, which stops the
+work itself: a process group is killed, a query cancelled, a socket closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from noetl.core.model.outcome import ERROR_KINDS, Outcome, error
+from noetl.core.model.playbook import Backoff
+from noetl.core.model.tool import Run, Timeout, ToolCall
+from noetl.core.pipeline.backoff import delay_before_next
+from noetl.errors import NoetlError, RequestRefused
+from noetl.runtime.clock import Clock
+
+MOST_RETRIES = 100
+GRACE = 0.1  # seconds that a tool has to answer for its own timeout
+_NEVER_AGAIN = frozenset({"template", "schema", "cancelled", "limit", "ambiguous"})
+_BACKOFFS: dict[str, Backoff] = {"none": "none", "fixed": "none", "linear": "linear", "exponential": "exponential"}
+
+_log = logging.getLogger("noetl.work")
+
+
+class BadSpec(ValueError):
+    """A spec value that the worker itself must understand and cannot."""
+
+
+def timeout_of(spec: Mapping[str, Any]) -> Timeout:
+    """`spec.timeout`: seconds, or `{connect, read, total}`."""
+    value = spec.get("timeout")
+    if value is None:
+        return _NO_TIMEOUT
+    if type(value) is dict or isinstance(value, Mapping):
+        parts = value.get("connect"), value.get("read"), value.get("total")
+        try:
+            return _timeout(*parts)
+        except TypeError:  # a part that cannot even be remembered
+            return _timeout.__wrapped__(*parts)
+    return Timeout(total=_seconds(value, "timeout"))
+
+
+_NO_TIMEOUT = Timeout()
+
+
+@lru_cache(256, typed=True)  # the same few for every call of a task
+def _timeout(connect: Any, read: Any, total: Any) -> Timeout:
+    return Timeout(
+        connect=_seconds(connect, "timeout.connect"),
+        read=_seconds(read, "timeout.read"),
+        total=_seconds(total, "timeout.total"),
+    )
+
+
+def _seconds(value: Any, what: str) -> float | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise BadSpec(f"spec.{what} must be a number of seconds, not {value!r}") from None
+    if not seconds > 0:
+        raise BadSpec(f"spec.{what} must be more than 0 seconds, not {value!r}")
+    return seconds
+
+
+async def call_tool(run: Run, call: ToolCall, clock: Clock) -> Outcome:
+    """Run the tool, with its own retries if its spec has any."""
+    retry = call.spec.get("retry")
+    if retry is None or not isinstance(retry, Mapping):
+        return await _once(run, call)
+    attempts = min(int(_number(retry.get("attempts"), 3, "retry.attempts")), MOST_RETRIES)
+    delay = _number(retry.get("delay"), 0.0, "retry.delay")
+    most = _number(retry.get("max_delay"), 300.0, "retry.max_delay")
+    backoff = _BACKOFFS.get(str(retry.get("backoff", "none")).lower(), "none")
+    number = 1
+    while True:
+        outcome = await _once(run, call)
+        problem = outcome.error
+        if problem is None or problem.kind in _NEVER_AGAIN or number >= attempts:
+            return outcome if number == 1 else replace(outcome, meta={**outcome.meta, "tool_attempts": number})
+        await clock.sleep(delay_before_next(backoff, delay, number, most))
+        number += 1
+
+
+def _number(value: Any, default: float, what: str) -> float:
+    if value is None:
+        return default
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadSpec(f"spec.{what} must be a number, not {value!r}") from None
+    if not number >= 0:
+        raise BadSpec(f"spec.{what} must not be negative, it is {value!r}")
+    return number
+
+
+async def _once(run: Run, call: ToolCall) -> Outcome:
+    total = call.timeout.total
+    try:
+        if total is None:
+            return await run(call)
+        # A tool that knows its limit answers by itself, and better; this is for those that do not.
+        async with asyncio.timeout(total + GRACE) as limit:
+            return await run(call)
+    except TimeoutError as late:
+        if total is not None and limit.expired():
+            return error("timeout", f"the task took longer than {total:g} s (spec.timeout)")
+        return outcome_of(late, call)
+    except Exception as problem:  # noqa: BLE001 - a tool's exception is the task's outcome, whatever it is
+        return outcome_of(problem, call)
+
+
+def outcome_of(problem: BaseException, call: ToolCall) -> Outcome:
+    """An exception that escaped a tool, as the outcome it stands for."""
+    kind = getattr(problem, "kind", None)
+    if isinstance(problem, NoetlError) and kind in ERROR_KINDS:
+        return error(str(kind), str(problem) or type(problem).__name__)
+    if isinstance(problem, RequestRefused):
+        return error("client_error", str(problem))
+    if isinstance(problem, TimeoutError):
+        return error("timeout", str(problem) or "the task ran into a timeout")
+    if isinstance(problem, OSError):
+        refused = isinstance(problem, ConnectionError)
+        return error("connection" if refused else "unknown", str(problem) or type(problem).__name__)
+    _log.error("tool %s raised in task run %s", call.kind, call.task_run_id, exc_info=problem)
+    return error("unknown", f"{type(problem).__name__}: {problem}")

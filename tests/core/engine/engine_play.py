@@ -1,0 +1,359 @@
+"""Plays a whole execution against the engine with a scripted worker, and watches it closely.
+
+After every single event the live state is compared with a state folded from the encoded log, and
+with one restored from a snapshot; every call that decides is checked to leave the state
+untouched. So every test of the engine is a test of replay too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from noetl.core.engine import advance as machine
+from noetl.core.engine.advance import advance, begin, fold, outstanding
+from noetl.core.engine.commands import ClaimMade, Fact, ReportMade, RequestMade
+from noetl.core.engine.decision import Decision
+from noetl.core.engine.effects import (
+    AnswerParent,
+    AwaitChild,
+    CancelChild,
+    CancelRun,
+    Command,
+    EnqueueRun,
+    GoOn,
+    Hydrate,
+    Keep,
+    Need,
+    SetTimer,
+    StartChild,
+)
+from noetl.core.engine.lease_rules import claim_refusal
+from noetl.core.engine.snapshot import decode_state, encode_state
+from noetl.core.language.compile import compile_playbook
+from noetl.core.model.events import (
+    Event,
+    ExecutionRequested,
+    IterationDone,
+    IterationFailed,
+    Recorded,
+    StepDone,
+    StepFailed,
+    TaskDone,
+    decode_body,
+    encode_body,
+)
+from noetl.core.model.outcome import Outcome, error, ok
+from noetl.core.model.playbook import Playbook
+from noetl.core.model.reference import Reference, ReferenceMeta
+from noetl.core.model.tool import ToolSpec
+from noetl.core.model.work import Report, RunOrder, Verdict
+
+SPECS = {
+    kind: ToolSpec(kind=kind, open_fields=True, pure=kind == "noop", suspends=kind == "playbook")
+    for kind in ("noop", "http", "python", "shell", "postgres", "playbook", "workbook")
+}
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test, path: tests/test}\n"
+
+
+def playbook(text: str, *, legacy: bool = False) -> Playbook:
+    """Compile the author's text (the head may be left out)."""
+    compilation = compile_playbook(
+        text if "apiVersion" in text else HEAD + text, file="test.yaml", specs=SPECS, legacy=legacy
+    )
+    errors = [each for each in compilation.diagnostics if each.severity == "error"]
+    assert compilation.playbook is not None, errors
+    return compilation.playbook
+
+
+class FixedDraws:
+    def now(self) -> str:
+        return "2026-01-01T00:00:00Z"
+
+    def uuid(self) -> str:
+        return "00000000-0000-4000-8000-000000000001"
+
+    def random(self) -> float:
+        return 0.25
+
+
+@contextlib.contextmanager
+def watched(play: Play) -> Iterator[None]:
+    """Check every event and every decision while something is advanced."""
+    decide, settle, accept = machine.decide, machine.settle, machine.accept
+
+    def watching(applier: Callable[..., None]) -> Callable[..., None]:
+        def apply(state: Any, event: Event, at: float) -> None:
+            applier(state, event, at)
+            machine.evolve(play.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at)
+            live, folded = encode_state(state), encode_state(play.shadow)
+            assert live == folded, f"live and folded state differ after {event}"
+            assert encode_state(decode_state(state.playbook, live)) == live, f"a snapshot loses something after {event}"
+
+        return apply
+
+    def untouched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(state: Any, *rest: Any) -> Any:
+            before = encode_state(state)
+            try:
+                return function(state, *rest)
+            finally:
+                assert encode_state(state) == before, f"{function.__name__} changed the state"
+
+        return call
+
+    def watched_accept(state: Any, fact: Fact, env: Any, record: Any) -> Any:
+        before = encode_state(state)
+
+        def watched_record(events: Any, cause: Any) -> None:
+            nonlocal before
+            assert encode_state(state) == before, "accept changed the state"
+            record(events, cause)
+            before = encode_state(state)
+
+        reply = accept(state, fact, env, watched_record)
+        assert encode_state(state) == before, "accept changed the state"
+        return reply
+
+    with (
+        patch.object(
+            machine, "_TRAITS", {kind: (watching(traits[0]), *traits[1:]) for kind, traits in machine._TRAITS.items()}
+        ),
+        patch.object(machine, "decide", untouched(decide)),
+        patch.object(machine, "settle", untouched(settle)),
+        patch.object(machine, "accept", watched_accept),
+    ):
+        yield
+
+
+class Play:
+    """One execution and its world: a log, a queue, stored payloads, a scripted worker."""
+
+    def __init__(
+        self,
+        book: Playbook | str,
+        script: dict[str, Any] | None = None,
+        *,
+        execution_id: str = "77",
+        watch: bool = True,
+        validate: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.playbook = playbook(book) if isinstance(book, str) else book
+        self.script = script or {}
+        self.state = begin(self.playbook, execution_id)
+        self.shadow = begin(self.playbook, execution_id)
+        self.log: list[Recorded] = []
+        self.queue: list[EnqueueRun] = []
+        self.cancelled: list[CancelRun] = []
+        self.children: list[StartChild] = []
+        self.child_cancels: list[CancelChild] = []
+        self.answers: list[AnswerParent] = []
+        self.timer: float | None = None
+        self.stored: dict[str, Any] = {}
+        self.needs: list[Need] = []
+        self.orders: list[RunOrder] = []
+        self.at = 1000.0
+        self.watch = watch
+        self.validate = validate
+        self.numbers: dict[str, int] = {}
+
+    # ── the shell ───────────────────────────────────────────────────────────────────────
+
+    def tell(self, *facts: Fact, at: float | None = None) -> Decision:
+        """Advance with these facts, answer the needs, append, carry out the commands."""
+        self.at = at if at is not None else self.at + 1.0
+        with watched(self) if self.watch else contextlib.nullcontext():
+            decision = advance(self.state, facts, at=self.at, draws=FixedDraws())
+            while decision.needs:
+                decision = decision.resume({need.key: self._answer(need) for need in decision.needs})
+        first = len(self.log) + 1
+        assert [each.seq for each in decision.events] == list(range(first, first + len(decision.events)))
+        for each in decision.events:
+            assert each.parent_seq is None or each.parent_seq < each.seq
+        self.log.extend(decision.events)
+        assert len(decision.replies) == len(facts)
+        for command in decision.commands:
+            self._carry_out(command)
+        self._nothing_is_forgotten()
+        if any(isinstance(command, GoOn) for command in decision.commands):
+            self.tell(at=self.at)
+        return decision
+
+    def _answer(self, need: Need) -> Any:
+        self.needs.append(need)
+        if isinstance(need, Hydrate):
+            return self.stored[need.reference.locator["key"]]
+        if isinstance(need, Keep):
+            if need.parts:
+                lists = [
+                    msgspec.json.decode(each) if isinstance(each, bytes) else self.stored[each.locator["key"]]
+                    for each in need.parts
+                ]
+                return self.store(need.key, [item for each in lists for item in each])
+            return self.store(need.key, msgspec.json.decode(need.data))
+        assert self.validate is not None
+        return self.validate(need)
+
+    def store(self, key: str, data: Any) -> Reference:
+        """Keep a payload outside the log."""
+        self.stored[key] = data
+        size = len(msgspec.json.encode(data))
+        return Reference("blob", {"key": key}, ReferenceMeta("application/json", size, f"sha-{key}"))
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case EnqueueRun():
+                assert command.run_id not in [each.run_id for each in self.queue], "enqueued twice"
+                self.queue.append(command)
+            case CancelRun():
+                self.cancelled.append(command)
+            case StartChild():
+                self.children.append(command)
+            case CancelChild():
+                self.child_cancels.append(command)
+            case AnswerParent():
+                self.answers.append(command)
+            case SetTimer():
+                self.timer = command.at
+            case AwaitChild() | GoOn():
+                pass
+            case _:
+                raise AssertionError(command)
+
+    def _nothing_is_forgotten(self) -> None:
+        """What a server that restarts would find to do is what this one has been told."""
+        if not self.watch:
+            return
+        owed = outstanding(self.state)
+        runs = {each.run_id for each in owed if isinstance(each, EnqueueRun)}
+        if not self.state.paused:
+            assert runs <= {each.run_id for each in self.queue}, "a run was promised and never enqueued"
+        timers = [each.at for each in owed if isinstance(each, SetTimer)]
+        assert (timers[0] if timers else None) == (None if self.state.finished else self.timer)
+
+    # ── the worker ──────────────────────────────────────────────────────────────────────
+
+    def start(self, payload: dict[str, Any] | None = None, **request: Any) -> Play:
+        """Ask for the execution."""
+        self.tell(RequestMade(ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)))
+        return self
+
+    def run(self, payload: dict[str, Any] | None = None, **request: Any) -> Play:
+        """Ask for the execution and work until nothing is left to do."""
+        self.start(payload, **request)
+        return self.work()
+
+    def work(self) -> Play:
+        """Claim and do everything that is enqueued, first come first served."""
+        while self.queue:
+            if claim_refusal(self.state, self.queue[0].run_id) is None:
+                self.do(self.take())
+            else:  # it has ended since: the shell finds out when it tries to claim it
+                self.refusal(self.queue.pop(0).run_id)
+        return self
+
+    def take(self, run_id: str | None = None, worker: str = "w1") -> RunOrder:
+        """Claim a run (the oldest unless named)."""
+        if run_id is None:
+            run_id = self.queue[0].run_id
+        self.queue = [each for each in self.queue if each.run_id != run_id]
+        reply = self.tell(ClaimMade(worker, run_id)).replies[0]
+        assert reply.accepted, reply.reason
+        (order,) = reply.orders
+        self.orders.append(order)
+        return order
+
+    def refusal(self, run_id: str, worker: str = "w1") -> str:
+        """Why a claim is refused."""
+        reply = self.tell(ClaimMade(worker, run_id)).replies[0]
+        assert not reply.accepted
+        return reply.reason
+
+    def do(self, order: RunOrder, outcome: Any = None) -> Verdict:
+        """Do a run as the script says and report it."""
+        return self.report(order, *self.events_for(order, outcome))
+
+    def events_for(self, order: RunOrder, outcome: Any = None) -> list[Event]:
+        """What the worker would report of a run."""
+        if outcome is None:
+            outcome = self.script.get(order.context.step, ok())
+        if callable(outcome):
+            outcome = outcome(self, order)
+        if isinstance(outcome, list):
+            return outcome
+        return finished(order, outcome if isinstance(outcome, Outcome) else ok(outcome))
+
+    def report(self, order: RunOrder, *events: Event, number: int | None = None) -> Verdict:
+        """Report events of a run."""
+        if number is None:
+            number = self.numbers[order.run_id] = self.numbers.get(order.run_id, 0) + 1
+        sent = tuple(decode_body(each.NAME, each.VERSION, encode_body(each)) for each in events)
+        reply = self.tell(ReportMade(Report(order.run_id, order.epoch, number, sent))).replies[0]
+        assert reply.verdict is not None
+        return reply.verdict
+
+    # ── what happened ───────────────────────────────────────────────────────────────────
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all events."""
+        return [each.body.NAME for each in self.log]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """All events of a type."""
+        return [each.body for each in self.log if type(each.body) is kind]
+
+    @property
+    def scheduled(self) -> list[str]:
+        """The steps in the order in which they were scheduled."""
+        return [each.body.step for each in self.log if each.body.NAME == "step.scheduled"]
+
+    @property
+    def status(self) -> str | None:
+        return self.state.finished
+
+    @property
+    def data(self) -> Any:
+        assert self.state.output is not None
+        return self.state.output.data
+
+    def refold(self) -> Any:
+        """The state as a new server would have it."""
+        return fold(self.playbook, self.log)
+
+
+def finished(order: RunOrder, outcome: Outcome, **extra: Any) -> list[Event]:
+    """The terminal event of a run."""
+    context = order.context
+    if order.path:
+        kind = IterationDone if outcome.status == "ok" else IterationFailed
+        return [kind(step=context.step, step_run_id=context.step_run_id, path=order.path, output=outcome, **extra)]
+    terminal = StepDone if outcome.status == "ok" else StepFailed
+    return [terminal(step=context.step, step_run_id=context.step_run_id, output=outcome, **extra)]
+
+
+def task_done(order: RunOrder, task: str = "t", outcome: Outcome | None = None, **extra: Any) -> TaskDone:
+    """A task of a run ended."""
+    context = order.context
+    return TaskDone(
+        step=context.step,
+        step_run_id=context.step_run_id,
+        task=task,
+        kind="noop",
+        outcome=outcome or ok(),
+        path=order.path,
+        **extra,
+    )
+
+
+def wrote(order: RunOrder, task: str = "t", data: Any = None, **ctx: Any) -> list[Event]:
+    """A run whose one task wrote into ctx, and which then ended."""
+    return [task_done(order, task, ok(data), patch={"ctx": ctx}), *finished(order, ok(data))]
+
+
+def boom(kind: str = "server_error", message: str = "it broke") -> Outcome:
+    return error(kind, message)

@@ -1,0 +1,179 @@
+"""What people ask of an execution: why it waits, and what its tree looks like."""
+
+from __future__ import annotations
+
+from engine_play import Play, boom, task_done
+
+from noetl.core.engine.commands import CancelAsked, ChildBegan, ChildEnded, LeaseExpired, PauseAsked
+from noetl.core.engine.views.execution_tree import tree
+from noetl.core.engine.views.waiting import why
+from noetl.core.model.events import ChildRequested
+from noetl.core.model.outcome import ok
+from noetl.core.model.position import Position
+
+FAN = """
+workflow:
+  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}, {step: gated}]}}
+  - {step: a, tool: {kind: noop}, next: {arcs: [{step: join}]}}
+  - step: b
+    spec: {pool: gpu, policy: {lifecycle: {timeout_s: 60}}}
+    tool: [{name: fetch, kind: noop}, {name: store, kind: noop}]
+    next: {arcs: [{step: join}]}
+  - {step: join, tool: {kind: noop}}
+  - step: gated
+    spec: {policy: {admit: {rules: [{when: "{{ ctx.approved | default(false) }}", then: {allow: true}}]}}}
+    tool: {kind: noop}
+"""
+
+
+def texts(play: Play) -> list[str]:
+    return [finding.text for finding in why(play.state, play.at + 5)]
+
+
+def test_why_names_the_worker_the_gate_and_the_join():
+    play = Play(FAN).start()
+    play.do(play.take("77:a:1"))
+    b = play.take("77:b:1", worker="w9")
+    play.report(b, task_done(b, "fetch", position=Position(task="store")))
+    told = texts(play)
+    assert any('step "b" is run by worker w9' in text and 'at task "store"' in text for text in told)
+    assert any('a token from "a" before "join" waits for the other branches: "b"' in text for text in told)
+    gate = next(text for text in told if "closed gate" in text)
+    assert "ctx.approved | default(false)" in gate
+    assert "test.yaml:14:" in gate
+    assert "ctx.approved is not defined" in gate
+    assert any('step "b" times out in 5' in text for text in told)
+
+
+def test_why_says_that_a_worker_is_missing():
+    play = Play(FAN).start()
+    assert any('step "b" waits since' in text and 'for a worker of pool "gpu"' in text for text in texts(play))
+    order = play.take("77:b:1")
+    play.tell(LeaseExpired(order.run_id, order.epoch))
+    assert any("1 worker lost on it in a row" in text for text in texts(play))
+
+
+def test_why_tells_of_a_pause():
+    play = Play(FAN).start()
+    play.tell(PauseAsked())
+    assert "paused" in texts(play)[0]
+
+
+def test_why_tells_how_far_a_loop_is():
+    play = Play(
+        """
+workflow:
+  - step: start
+    loop: {in: "{{ range(500) | list }}", iterator: n, spec: {mode: parallel, max_in_flight: 10}}
+    tool: {kind: noop}
+"""
+    ).start()
+    for _ in range(3):
+        play.do(play.take())
+    play.take()
+    loop = texts(play)[0]
+    assert "3 of 500 iterations have ended" in loop
+    assert "10 are open (at most 10 at a time); 9 of these wait for a worker" in loop
+
+
+CALLER = """
+workflow:
+  - {step: start, tool: {name: call, kind: playbook, path: kids/one}}
+"""
+
+
+def with_child() -> tuple[Play, str]:
+    play = Play(CALLER).start()
+    order = play.take()
+    request = ChildRequested(step="start", step_run_id=order.run_id, task="call", playbook="kids/one")
+    play.report(order, request)
+    return play, play.children[0].key
+
+
+def test_why_names_the_child():
+    play, key = with_child()
+    assert any("waits since" in text and '"kids/one" (not started yet)' in text for text in texts(play))
+    play.tell(ChildBegan(key, "900"))
+    assert any("(execution 900)" in text for text in texts(play))
+    play.tell(CancelAsked())
+    told = texts(play)
+    assert "winding down" in told[0]
+    assert any("was cancelled and has not ended yet" in text for text in told)
+
+
+def test_why_says_what_ended_it():
+    text = "workflow:\n  - {step: start, tool: {kind: noop}}\n"
+    assert texts(Play(text).run()) == ['it has ended well; its output is that of step "start"']
+    assert texts(Play(text, {"start": boom()}).run()) == ['it failed at step "start": it broke (server_error)']
+    play = Play(text).start()
+    play.tell(CancelAsked("no longer needed"))
+    assert texts(play) == ["it was cancelled: no longer needed (cancelled)"]
+
+
+def test_the_tree_has_every_node_with_its_id_its_template_and_its_parent():
+    play = Play(
+        """
+workflow:
+  - step: start
+    tool: [{name: fetch, kind: noop}, {name: store, kind: noop}]
+    next: {arcs: [{step: work}]}
+  - step: work
+    loop: {in: [5, 6], iterator: n, spec: {mode: parallel}}
+    tool: {name: one, kind: noop}
+"""
+    ).start()
+    order = play.take()
+    play.report(order, task_done(order, "fetch", position=Position(task="store")))
+    play.report(order, task_done(order, "store", boom(), position=Position(task=None)))
+    play.do(order)
+    for order in [play.take(), play.take()]:
+        play.report(order, task_done(order, "one"))
+        play.do(order)
+    root = tree(play.playbook, play.log)
+    assert (root.id, root.kind, root.status) == ("77", "execution", "success")
+    nodes = {node.id: node for node in root.walk()}
+    assert list(nodes) == [
+        "77", "77:start:1", "77:start:1:fetch:1:1", "77:start:1:store:1:1",
+        "77:work:1", "77:work:1/0", "77:work:1/0:one:1:1", "77:work:1/1", "77:work:1/1:one:1:1",
+    ]  # fmt: skip
+    assert nodes["77:start:1:store:1:1"].template == "workflow/0/tool/1"
+    assert nodes["77:start:1:store:1:1"].where == "test.yaml:7:39"
+    assert nodes["77:start:1:store:1:1"].status == "error"
+    assert nodes["77:work:1/1"].parent == "77:work:1"
+    assert nodes["77:work:1"].count == 2
+    assert nodes["77:work:1/0:one:1:1"].parent == "77:work:1/0"
+
+
+def test_a_large_loop_is_counted_and_not_drawn():
+    play = Play(
+        """
+workflow:
+  - step: start
+    spec: {policy: {failure: {mode: best_effort}}}
+    loop: {in: "{{ range(50) | list }}", iterator: n, spec: {mode: parallel}}
+    tool: {kind: noop}
+""",
+        {"start": lambda play, order: boom() if order.path == (40,) else ok()},
+        watch=False,
+    ).run()
+    (step,) = tree(play.playbook, play.log, max_iterations=10).nodes
+    assert len(step.nodes) + step.more == 50
+    assert len(step.nodes) <= 12
+    assert "40" in [node.name for node in step.nodes]
+
+
+def test_the_tree_shows_children_below_the_task_that_called_them():
+    play, key = with_child()
+    play.tell(ChildBegan(key, "900"))
+    play.tell(ChildEnded(key, "900", ok()))
+    root = tree(play.playbook, play.log)
+    (task,) = root.nodes[0].nodes
+    (child,) = task.nodes
+    assert (child.id, child.kind, child.name, child.parent, child.status) == (
+        "900",
+        "child",
+        "kids/one",
+        key,
+        "success",
+    )
+    assert tree(play.playbook, play.log).as_dict()["nodes"][0]["nodes"][0]["nodes"][0]["id"] == "900"

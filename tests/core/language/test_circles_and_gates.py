@@ -1,0 +1,190 @@
+"""Circles without a way out and gates that cannot open are told; those with any chance are not."""
+
+from __future__ import annotations
+
+import pytest
+from dsl_kinds import SPECS
+
+from noetl.core.language.compile import compile_playbook
+
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: {x: 1}\n"
+NOOP = "tool: {kind: noop}"
+
+
+def told(steps: str, rest: str = "") -> list[tuple[str, int]]:
+    result = compile_playbook(f"{HEAD}{rest}workflow:\n{steps}", file="f", specs=SPECS)
+    assert result.playbook is not None, result.diagnostics
+    return [(one.code, one.line) for one in result.diagnostics if one.code in ("endless-cycle", "closed-gate")]
+
+
+def step(name: str, arcs: str = "", more: str = NOOP, mode: str = "exclusive") -> str:
+    """A step on one line; arcs are written `a; b when GUARD`."""
+    made = []
+    for arc in arcs.split("; ") if arcs else ():
+        target, _, when = arc.partition(" when ")
+        made.append(f"{{step: {target}" + (f', when: "{{{{ {when} }}}}"' if when else "") + "}")
+    routes = f", next: {{spec: {{mode: {mode}}}, arcs: [{', '.join(made)}]}}" if made else ""
+    return f"  - {{step: {name}, {more}{routes}}}\n"
+
+
+ENDLESS = [("endless-cycle", 7)]
+
+# --- arcs ---------------------------------------------------------------------------------------
+
+
+def test_a_circle_of_arcs_that_are_always_taken_is_told_where_it_closes():
+    assert told(step("start", "a") + step("a", "start")) == ENDLESS
+    assert told(step("start", "start")) == [("endless-cycle", 6)]
+    assert told(step("start", "a") + step("a", "b") + step("b", "a")) == [("endless-cycle", 8)]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        step("a", "start when workload.x > 1"),  # the guard may not hold, and the token rests
+        step("a", "end when output.data.done; start") + step("end"),
+        step("a", "start; end when event.name == 'step.failed'") + step("end"),
+        step("a", "end; start", mode="exclusive") + step("end"),
+        step("a", "start", more=f"{NOOP}, spec: {{policy: {{admit: {{once: true}}}}}}"),
+        step("a", "start", more=NOOP + ', spec: {policy: {admit: {rules: [{when: "{{ workload.x }}", then: {allow: true}}]}}}'),
+        step("a", "start", more=f"{NOOP}, spec: {{policy: {{lifecycle: {{deadline_s: 60}}}}}}"),
+        step("a", "start", more='tool: {kind: python, code: "raise StopIteration"}'),
+        step("a", "start", more='tool: {kind: noop, spec: {policy: {rules: [{when: "{{ ctx.n > 9 }}", then: {do: fail}}, {else: {then: {do: continue}}}]}}}, set: {ctx.n: 1}'),
+    ],
+)  # fmt: skip
+def test_a_circle_with_a_way_out_is_left_in_peace(last):
+    assert told(step("start", "a") + last) == []
+
+
+def test_a_branch_that_leads_out_does_not_end_the_one_that_goes_round():
+    assert told(step("start", "a; end", mode="inclusive") + step("a", "start") + step("end")) == ENDLESS
+
+
+def test_an_arc_behind_one_that_is_always_taken_leads_nowhere():
+    assert told(step("start", "a") + step("a", "start when true; end when workload.x") + step("end")) == ENDLESS
+
+
+def test_a_circle_that_is_never_reached_is_not_told():
+    assert told(step("start") + step("a", "b") + step("b", "a")) == []
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def when(guard: str, then: str) -> str:
+    return f'{{when: "{{{{ {guard} }}}}", then: {{{then}}}}}'
+
+
+def task(name: str, *each: str) -> str:
+    return f"{{name: {name}, kind: noop, {rules(*each)}}}"
+
+
+def rules(*each: str) -> str:
+    return f"spec: {{policy: {{rules: [{', '.join(each)}]}}}}"
+
+
+JUMP = "{else: {then: {do: jump, to: a}}}"
+
+
+def pipeline(*tasks: str, arcs: str = "") -> str:
+    return step("start", arcs, more=f"tool: [{', '.join(tasks)}]") + (step("end") if arcs else "")
+
+
+def test_a_jump_that_is_always_taken_is_told():
+    assert told(pipeline(task("a", JUMP))) == [("endless-cycle", 6)]
+    assert told(pipeline("{name: a, kind: noop}", task("b", JUMP))) == [("endless-cycle", 6)]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        task("b", when("output.data", "do: break"), JUMP),
+        task("b", when("output.data", "do: fail"), JUMP),
+        task("b", when("output.data", "do: jump, to: a")),
+        task("b", when("workload.x", "do: skip"), JUMP),
+    ],
+)
+def test_a_jump_with_a_way_out_is_left_in_peace(last):
+    assert told(pipeline("{name: a, kind: noop}", last)) == []
+
+
+def test_an_error_is_a_way_out_when_somebody_waits_for_it():
+    tasks = ("{name: a, kind: noop}", task("b", JUMP))
+    assert told(pipeline(*tasks, arcs="end when event.name == 'step.failed'")) == []
+    assert told(pipeline(*tasks, arcs="end")) == [("endless-cycle", 6)]
+
+
+def test_a_while_whose_guard_never_changes_is_told_unless_it_is_broken_off():
+    inner = "{name: t, kind: noop}"
+    assert told(pipeline(f"{{while: {{when: true, tool: [{inner}]}}}}")) == [("endless-cycle", 6)]
+    assert told(pipeline(f"{{until: {{when: false, tool: [{inner}]}}}}")) == [("endless-cycle", 6)]
+    assert told(pipeline(f'{{while: {{when: "{{{{ workload.x }}}}", tool: [{inner}]}}}}')) == []
+    broken = task("t", when("output.data", "do: break"), "{else: {then: {do: continue}}}")
+    assert told(pipeline(f"{{while: {{when: true, tool: [{broken}]}}}}")) == []
+
+
+def test_a_block_that_calls_itself_first_is_told():
+    book = "workbook:\n  a: {tool: {kind: workbook, block: b}}\n  b: {tool: {kind: workbook, block: a}}\n"
+    assert told(step("start", more="tool: {kind: workbook, block: a}"), rest=book) == [("endless-cycle", 6)]
+    book = 'workbook:\n  a: {tool: [{choose: [{when: "{{ workload.x }}", then: [{name: t, kind: workbook, block: a}]}]}]}\n'
+    assert told(step("start", more="tool: {kind: workbook, block: a}"), rest=book) == []
+
+
+# --- gates --------------------------------------------------------------------------------------
+
+
+def gate(when: str, more: str = "") -> str:
+    return (
+        f'{NOOP}, spec: {{policy: {{admit: {{rules: [{{when: "{{{{ {when} }}}}", then: {{allow: true}}}}]}}}}}}{more}'
+    )
+
+
+def test_a_gate_that_waits_for_itself_or_for_what_comes_behind_it_is_told():
+    assert told(step("start", "a") + step("a", more=gate("done('a')"))) == [("closed-gate", 7)]
+    assert told(step("start", "a") + step("a", "b", more=gate("ok('b')")) + step("b")) == [("closed-gate", 7)]
+    assert told(step("start", "a") + step("a", "b", more=gate("done('start')")) + step("b")) == []
+
+
+def test_a_gate_that_waits_for_a_value_set_only_behind_it_is_told():
+    behind = step("b", more=f"{NOOP}, set: {{ctx.go: true}}")
+    asked = step("start", "a") + step("a", "b", more=gate("ctx.go | default(false)"))
+    assert told(asked + behind) == [("closed-gate", 7)]
+    assert told(asked.replace("{{ ctx.go | default(false) }}", "{{ ctx.go is defined }}") + behind) == [
+        ("closed-gate", 7)
+    ]
+    # A signal may set what no step sets (or what a step only takes back).
+    assert told(asked + step("b")) == []
+    assert told(asked + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == []
+
+
+def test_a_value_that_another_branch_sets_opens_the_gate():
+    steps = step("start", "a; b", mode="inclusive") + step("a", more=gate("ctx.go | default(false)"))
+    assert told(steps + step("b", more=f"{NOOP}, set: {{ctx.go: true}}")) == []
+
+
+def test_gates_that_wait_for_each_other_are_told():
+    steps = (
+        step("start", "a; b", mode="inclusive") + step("a", more=gate("done('b')")) + step("b", more=gate("done('a')"))
+    )
+    assert told(steps) == [("closed-gate", 7), ("closed-gate", 8)]
+    assert told(steps.replace("done('a')", "done('start')")) == []
+
+
+JOIN = step("a", "end") + step("b", "end")
+
+
+@pytest.mark.parametrize("asked", ["done('a') and done('b')", "all_done(['a', 'b'])"])
+def test_a_join_of_branches_of_which_only_one_is_taken_is_told(asked):
+    end = step("end", more=gate(asked))
+    assert told(step("start", "a when workload.x; b") + JOIN + end) == [("closed-gate", 9)]
+    assert told(step("start", "a; b", mode="inclusive") + JOIN + end) == []
+
+
+@pytest.mark.parametrize("asked", ["done('a') or done('b')", "any_done(['a', 'b'])", "not done('a')", "workload.x"])
+def test_a_gate_that_one_branch_can_open_is_left_in_peace(asked):
+    assert told(step("start", "a when workload.x; b") + JOIN + step("end", more=gate(asked))) == []
+
+
+def test_a_gate_that_allows_nothing_is_told():
+    closed = f"{NOOP}, spec: {{policy: {{admit: {{rules: [{{else: {{then: {{allow: false}}}}}}]}}}}}}"
+    assert told(step("start", "a") + step("a", more=closed)) == [("closed-gate", 7)]

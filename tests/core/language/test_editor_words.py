@@ -1,0 +1,203 @@
+"""What editors show about a text: meanings of words, names inside templates, the form to run it with."""
+
+import pytest
+
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.editor.autocomplete import offer
+from noetl.core.language.editor.hover import hover
+from noetl.core.language.editor.run_form import form_document, values_document
+from noetl.core.language.editor.summary import summarise
+from noetl.tools import registry as tools
+
+SPECS = tools.specs()
+
+TEXT = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: words}
+keychain:
+  - name: shop
+    kind: env
+    var: SHOP_TOKEN
+workload:
+  # How many pages to read.
+  pages: 3
+  ratio: 0.5  # between 0 and 1
+  live: true
+  names: [a, b]
+  where: {city: Oslo}
+  greeting: Hello  # said first
+  url: "http://{{ workload.greeting }}.example"
+  password: hunter2
+  note: "#1"
+  nothing:
+workflow:
+  - step: start
+    loop: {in: "{{ workload.names }}", iterator: who}
+    tool:
+      - name: fetch
+        kind: http
+        input:
+          url: "{{ workload.url }}/{{ iter.who }}"
+        set:
+          ctx.seen: "{{ workload.region }}{{ workload.maybe | default('x') }}"
+    next:
+      arcs:
+        - step: end
+  - step: end
+    tool: {kind: noop}
+"""
+
+
+def place_of(marked: str, text: str = TEXT) -> tuple[int, int]:
+    """Line and column at which a piece of the text stands."""
+    row = next(number for number, line in enumerate(text.split("\n"), 1) if marked in line)
+    return row, text.split("\n")[row - 1].index(marked) + 1
+
+
+@pytest.mark.parametrize(
+    ("piece", "word", "said"),
+    [
+        ("workflow:", "workflow", "The steps"),
+        ("iterator", "iterator", "item's name"),
+        ("noop", "noop", ""),
+        ("who}", None, ""),
+        ('url: "{{ workload.url', "url", "http or https"),
+        ("kind: http", "kind", "The tool"),
+        ("http\n", "http", ""),
+        ("var: SHOP", "var", ""),
+        ("workload.names", "workload", "defaults"),
+        ("iter.who", "iter", "item"),
+        ("pages: 3", None, ""),
+        ("step: end", "step", "target"),
+    ],
+)
+def test_hover_says_what_a_word_means(piece, word, said):
+    line, column = place_of("kind: http") if piece == "http\n" else place_of(piece)
+    found = hover(TEXT, line, column + (6 if piece == "http\n" else 0), SPECS)
+    assert (found.word if found else None) == word
+    if found:
+        assert said in found.doc
+        assert TEXT.split("\n")[line - 1][found.column - 1 : found.end_column - 1] == word
+
+
+def test_hover_never_raises_on_half_a_text():
+    half = "a: [\n\t{{\n - b:\n  input:\n    x: {{ wor"
+    for line in range(8):
+        for column in range(1, 20):
+            hover(half, line, column, SPECS)
+
+
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [
+        ("{{ work", {"workload"}),
+        (
+            "{{ workload.",
+            {"pages", "ratio", "live", "names", "where", "greeting", "url", "password", "note", "nothing"},
+        ),
+        ("{{ iter.wh", {"who"}),
+        ("{{ ctx.", {"seen"}),
+        ("{{ keychain.", {"shop"}),
+        ("{{ steps.", {"start", "end"}),
+        ("{{ output.st", {"status"}),
+        ("{{ workload.pages }} ", set()),
+    ],
+)
+def test_completion_knows_the_names_inside_a_template(begun, offered):
+    text = TEXT + f"    desc: {begun}"
+    last = text.count("\n") + 1
+    column, words = offer(text, last, len(f"    desc: {begun}") + 1, SPECS)
+    assert {word.word for word in words} == offered
+    typed = begun.rpartition(".")[2].rpartition(" ")[2]
+    assert not words or column == len(f"    desc: {begun}") + 1 - len(typed)
+
+
+@pytest.mark.parametrize(
+    ("begun", "some", "none"),
+    [
+        ("    tool: {ki", {"kind"}, {"name"}),
+        ("    tool: {kind: ht", {"http"}, set()),
+        ("    tool: {kind: http, me", {"method"}, {"kind"}),
+        ('    tool: {kind: http, url: "{{ workload.url }}, {x", spec: {ti', {"timeout"}, {"kind"}),
+        ("    next: {arcs: [{step: a}, {step: ", {"start", "end"}, set()),
+        ("    next: {arcs: [{step: a}, {wh", {"when"}, {"step"}),
+        ("    next: {spec: {mode: in", {"inclusive"}, {"exclusive"}),
+        ("    tool: {kind: noop}, {", set(), {"kind"}),
+    ],
+)
+def test_completion_knows_its_place_inside_braces(begun, some, none):
+    text = TEXT + "  - step: more\n" + begun
+    column, words = offer(text, text.count("\n") + 1, len(begun) + 1, SPECS)
+    found = {word.word for word in words}
+    assert some <= found
+    assert not none & found
+    typed = begun.rpartition(" ")[2].lstrip("{[")
+    assert not found or column == len(begun) + 1 - len(typed)
+
+
+def test_completion_offers_a_kinds_parameters_inside_its_input():
+    text = TEXT.replace("        set:\n", "          me\n        set:\n", 1)
+    line, column = place_of("          me", text)
+    _, words = offer(text, line, column + 12, SPECS)
+    assert "method" in {word.word for word in words}
+
+
+def form(text: str = TEXT) -> dict:
+    compiled = compile_playbook(text, file="", specs=SPECS)
+    assert compiled.playbook is not None, compiled.diagnostics
+    return form_document(text, compiled.playbook)
+
+
+def test_the_form_has_a_field_for_each_key_with_its_type():
+    fields = {field["name"]: field for field in form()["fields"]}
+    assert {name: field["type"] for name, field in fields.items()} == {
+        "pages": "integer",
+        "ratio": "number",
+        "live": "boolean",
+        "names": "list",
+        "where": "mapping",
+        "greeting": "text",
+        "url": "template",
+        "password": "text",
+        "note": "text",
+        "nothing": "any",
+        "region": "any",
+    }
+    assert fields["names"]["default"] == ["a", "b"]
+
+
+def test_lists_and_mappings_come_with_the_authors_own_lines():
+    text = TEXT.replace("  names: [a, b]\n", "  names:  # whom to greet\n    - a\n\n    # the other\n    - {b: 1}\n")
+    fields = {field["name"]: field for field in form(text)["fields"]}
+    assert fields["names"]["text"] == "- a\n\n# the other\n- {b: 1}"
+    assert fields["names"]["help"] == "whom to greet"
+    assert fields["where"]["text"] == "{city: Oslo}"
+
+
+def test_texts_of_a_form_are_read_as_the_language_reads_them():
+    found = values_document({"n": "3", "on": "on", "yes": "true", "list": "- a\n- {b: 1}", "none": "", "bad": "[1"})
+    assert found["values"] == {"n": 3, "on": "on", "yes": True, "list": ["a", {"b": 1}], "none": None}
+    assert list(found["problems"]) == ["bad"]
+    assert "not closed" in found["problems"]["bad"]
+
+
+def test_a_catalogue_says_a_few_words_about_a_text():
+    assert summarise("metadata: {name: a, desc: b}\nworkflow: [{step: x}, {step: y}]") == ("a", "b", 2)
+    assert summarise("[") == summarise("- a") == ("", "", 0)
+
+
+def test_comments_are_the_forms_help():
+    words = {field["name"]: field["help"] for field in form()["fields"]}
+    assert words["pages"] == "How many pages to read."
+    assert words["ratio"] == "between 0 and 1"
+    assert words["note"] == ""
+
+
+def test_what_has_no_default_is_required_and_what_is_secret_is_not_shown():
+    fields = {field["name"]: field for field in form()["fields"]}
+    assert fields["region"]["required"]
+    assert "maybe" not in fields
+    assert fields["password"]["secret"]
+    assert "hunter2" not in str(form())
+    assert form()["keychain"] == [{"name": "shop", "kind": "env"}]

@@ -1,0 +1,76 @@
+"""Playbooks beside what is said about them.
+
+`ok/*.yaml` compile; what is said all the same lies beside them in a `.out` file. `err/*.yaml` are refused or
+warned about exactly as their `.out` files say. `NOETL_GOLDEN=write` writes the `.out` files anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from dsl_kinds import SPECS
+from dsl_snippets import examples
+
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.diagnostic_codes import CODES
+from noetl.core.language.diagnostics import as_text
+
+HERE = Path(__file__).parent
+PAGES = HERE.parents[2] / "docs" / "reference" / "diagnostics"
+OK = sorted((HERE / "ok").glob("*.yaml"))
+ERR = sorted((HERE / "err").glob("*.yaml"))
+
+
+def said_about(path: Path) -> tuple[bool, str]:
+    content = path.read_bytes()
+    result = compile_playbook(content, file=path.name, specs=SPECS)
+    return result.playbook is not None, as_text(result.diagnostics, {path.name: content.decode(errors="replace")})
+
+
+def expected(path: Path, said: str) -> str:
+    out = path.with_suffix(".out")
+    if os.environ.get("NOETL_GOLDEN") == "write":
+        if said:
+            out.write_text(said, encoding="utf-8")
+        else:
+            out.unlink(missing_ok=True)
+    return out.read_text(encoding="utf-8") if out.exists() else ""
+
+
+@pytest.mark.parametrize("path", OK, ids=lambda path: path.stem)
+def test_a_correct_playbook_compiles_and_nothing_unexpected_is_said(path):
+    compiled, said = said_about(path)
+    assert said == expected(path, said)
+    assert compiled
+
+
+@pytest.mark.parametrize("path", ERR, ids=lambda path: path.stem)
+def test_what_is_wrong_is_said_as_expected(path):
+    compiled, said = said_about(path)
+    assert said == expected(path, said)
+    assert said
+    assert compiled == (": error: " not in said)
+
+
+def test_every_code_is_told_by_some_example():
+    told = {code for path in ERR for code in CODES if f"[{code}]" in path.with_suffix(".out").read_text("utf-8")}
+    assert set(CODES) - told == {"too-many-problems"}  # ten thousand of them: test_diagnostics tells it
+
+
+def test_every_code_has_its_page_and_every_page_its_code():
+    assert {page.stem for page in PAGES.glob("*.md")} - {"index"} == set(CODES)
+    index = (PAGES / "index.md").read_text("utf-8")
+    for code in CODES.values():
+        assert f"| [{code.name}]({code.name}.md) | {code.severity} | {code.title} |" in index
+
+
+@pytest.mark.parametrize("code", CODES.values(), ids=lambda code: code.name)
+def test_a_page_says_what_the_code_means_and_its_examples_are_true(code):
+    page = (PAGES / f"{code.name}.md").read_text("utf-8")
+    assert page.startswith(f"# {code.name}\n\n**{code.title}** ({code.severity})\n\n")
+    wrong, right = examples(page)
+    codes = {found.code for found in compile_playbook(wrong, file="wrong", specs=SPECS).diagnostics}
+    assert codes == {code.name} or code.name == "too-many-problems" in codes
+    assert compile_playbook(right, file="right", specs=SPECS).diagnostics == ()

@@ -1,0 +1,273 @@
+"""Values read on a way where nothing sets them are told; values that are taken care of are not."""
+
+from __future__ import annotations
+
+import pytest
+from dsl_kinds import SPECS
+
+from noetl.core.language.compile import compile_playbook
+
+HEAD = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: p}
+workload: {x: 1, list: [1, 2]}
+"""
+
+
+def told(steps: str, rest: str = "") -> list[str]:
+    """The messages about unset values."""
+    result = compile_playbook(f"{HEAD}{rest}workflow:\n{steps}", file="f", specs=SPECS)
+    assert result.playbook is not None, result.diagnostics
+    return [one.message for one in result.diagnostics if one.code == "unset-on-path"]
+
+
+def step(name: str, *, sets: str = "", reads: str = "", arcs: str = "", more: str = "", mode: str = "") -> str:
+    """One step: what it sets at its end, what its task reads, where it leads (`a; b when GUARD`)."""
+    lines = [f"- step: {name}"]
+    if more:
+        lines += [f"  {line}" for line in more.splitlines()]
+    if "tool:" not in more:
+        lines.append(f'  tool: {{kind: noop, input: {{v: "{reads}"}}}}' if reads else "  tool: {kind: noop}")
+    if sets:
+        lines.append(f"  set: {{{sets}}}")
+    if arcs:
+        spec = f"spec: {{mode: {mode}}}, " if mode else ""
+        made = []
+        for arc in arcs.split("; "):
+            target, _, when = arc.partition(" when ")
+            target, _, assigned = target.partition(" sets ")
+            made.append(
+                f"{{step: {target}"
+                + (f', when: "{{{{ {when} }}}}"' if when else "")
+                + (f", set: {{{assigned}}}" if assigned else "")
+                + "}"
+            )
+        lines.append(f"  next: {{{spec}arcs: [{', '.join(made)}]}}")
+    return "\n".join(lines) + "\n"
+
+
+READ = "{{ ctx.n }}"
+PAST = [step("start", arcs="load when workload.x > 1; end"), step("load", sets="ctx.n: 1", arcs="end")]
+
+
+def test_a_way_past_the_step_that_sets_it_is_told_with_its_steps():
+    (message,) = told("".join(PAST) + step("end", reads=READ))
+    assert message == "`ctx.n` may not be set here: nothing sets it on the way start → end"
+
+
+def test_a_branch_without_it_is_told():
+    branches = step("start", arcs="a when workload.x == 1; b")
+    branches += step("a", sets="ctx.n: 1", arcs="end") + step("b", arcs="end")
+    assert told(branches + step("end", reads=READ)) == [
+        "`ctx.n` may not be set here: nothing sets it on the way start → b → end"
+    ]
+    assert told(branches + step("end", reads="{{ ctx.n | default(0) }}")) == []
+
+
+def test_every_branch_sets_it():
+    steps = step("start", arcs="a when workload.x == 1; b")
+    steps += step("a", sets="ctx.n: 1", arcs="end") + step("b", arcs="end sets ctx.n: 2")
+    assert told(steps + step("end", reads=READ)) == []
+
+
+def test_what_is_set_only_later_is_told_for_certain():
+    steps = step("start", reads=READ, arcs="end") + step("end", sets="ctx.n: 1")
+    assert told(steps) == ["`ctx.n` is read before anything has set it"]
+
+
+def test_its_own_value_before_it_has_one_is_told():
+    assert told(step("start", sets='ctx.n: "{{ ctx.n + 1 }}"')) == ["`ctx.n` is read before anything has set it"]
+    assert told(step("start", sets='ctx.n: 0, ctx.m: "{{ ctx.n + 1 }}"')) == []
+    assert told(step("start", sets='ctx.n: "{{ ctx.n | default(0) + 1 }}"')) == []
+
+
+def test_in_a_circle_the_first_visit_counts():
+    circle = step("start", sets="ctx.{}: 0", arcs="page") + step(
+        "page", reads=READ, sets='ctx.n: "{{ output.data }}"', arcs="page when output.data < 3"
+    )
+    assert told(circle.replace("ctx.{}", "ctx.m")) == [
+        "`ctx.n` may not be set here: nothing sets it on the way start → page"
+    ]
+    assert told(circle.replace("ctx.{}", "ctx.n")) == []
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "{{ ctx.n | default(0) }}",
+        "{{ ctx.n if ctx.n is defined else 0 }}",
+        "{{ ctx.n is defined }}",
+        "{{ ctx.n if workload.x > 1 else 0 }}",  # asked for the reason the way was chosen for
+        "{{ workload.x > 1 and ctx.n }}",
+        "{% if workload.x > 1 %}{{ ctx.n }}{% endif %}",
+    ],
+)
+def test_a_template_that_takes_care_of_it_is_left_in_peace(reads):
+    assert told("".join(PAST) + step("end", reads=reads)) == []
+
+
+@pytest.mark.parametrize(
+    "guard", ["ctx.n is defined", "ctx.n | default(0) > 1", "done('load')", "load.status == 'ok'", "workload.x > 1"]
+)
+def test_an_arc_that_implies_it_is_left_in_peace(guard):
+    assert (
+        told("".join(PAST) + step("end", arcs=f"use when {guard}; rest") + step("use", reads=READ) + step("rest")) == []
+    )
+
+
+def test_the_way_not_taken_behind_a_negated_guard_is_left_in_peace():
+    steps = step("start", arcs="load when not ctx.n | default(false); use") + step("load", sets="ctx.n: 1", arcs="use")
+    assert told(steps + step("use", reads=READ)) == []
+
+
+@pytest.mark.parametrize("guard", ["ctx.n is defined", "done('load')", "workload.x > 1"])
+def test_a_gate_that_implies_it_is_left_in_peace(guard):
+    gate = f'spec: {{policy: {{admit: {{rules: [{{when: "{{{{ {guard} }}}}", then: {{allow: true}}}}]}}}}}}'
+    assert told("".join(PAST) + step("end", reads=READ, more=gate)) == []
+
+
+def test_branches_side_by_side_set_for_each_other():
+    steps = (
+        step("start", arcs="a; b", mode="inclusive") + step("a", sets="ctx.n: 1", arcs="end") + step("b", arcs="end")
+    )
+    assert told(steps + step("end", reads=READ)) == []
+
+
+def test_a_failure_that_is_routed_past_it_is_told():
+    steps = step("start", arcs="bad when event.name == 'step.failed'; good")
+    steps += step("good", sets="ctx.n: 1", arcs="end") + step("bad", arcs="end") + step("end", reads=READ)
+    assert told(steps) == ["`ctx.n` may not be set here: nothing sets it on the way start → bad → end"]
+
+
+def test_what_a_failed_step_sets_may_be_there():
+    rules = "tool:\n  - {name: t, kind: noop, set: {ctx.n: 1}}"
+    steps = step("start", more=rules, arcs="bad when event.name == 'step.failed'; good")
+    assert told(steps + step("bad", reads=READ) + step("good", reads=READ)) == []
+
+
+def test_a_called_block_sets_for_its_caller():
+    book = "workbook:\n  b: {tool: {kind: noop}, set: {ctx.n: 1}}\n"
+    call = step("start", more="tool: {kind: workbook, block: b}", arcs="end")
+    assert told(call + step("end", reads=READ), rest=book) == []
+
+
+def test_a_guard_of_an_arc_and_a_gate_read_too():
+    assert told(step("start", arcs="a when ctx.n > 1; b") + step("a", sets="ctx.n: 1") + step("b")) == [
+        "`ctx.n` is read before anything has set it"
+    ]
+    gate = 'spec: {policy: {admit: {rules: [{when: "{{ ctx.n }}", then: {allow: true}}]}}}'
+    assert told(step("start", arcs="a") + step("a", more=gate, sets="ctx.n: 1")) == [
+        "`ctx.n` is read before anything has set it"
+    ]
+
+
+def test_a_loop_that_may_have_nothing_to_go_over_is_left_in_peace():
+    loop = 'loop: {in: "{{ workload.list }}", iterator: i}'
+    assert told("".join(PAST) + step("end", reads=READ, more=loop)) == []
+
+
+# --- inside a step ------------------------------------------------------------------------------
+
+
+def tasks(*lines: str, more: str = "") -> str:
+    return step("start", more=more + "tool:\n" + "\n".join(f"- {line}" for line in lines))
+
+
+def rule(when: str, then: str) -> str:
+    return f'{{when: "{{{{ {when} }}}}", then: {{{then}}}}}'
+
+
+ELSE = "{else: {then: {do: continue}}}"
+
+
+def test_a_task_that_reads_before_another_sets_is_told():
+    first, second = '{name: a, kind: noop, input: {v: "{{ step.n }}"}}', "{name: b, kind: noop, set: {step.n: 1}}"
+    assert told(tasks(first, second)) == ["`step.n` is read before anything has set it"]
+    assert told(tasks(second, first)) == []
+
+
+def test_a_rule_that_sets_only_sometimes_is_told():
+    sometimes = f"{{name: a, kind: noop, spec: {{policy: {{rules: [{rule('output.data', 'do: continue, set: {step.n: 1}')}, {ELSE}]}}}}}}"
+    reader = '{name: b, kind: noop, input: {v: "{{ step.n }}"}}'
+    assert told(tasks(sometimes, reader)) == ["`step.n` may not be set here: not every way to this place sets it"]
+    both = sometimes.replace("{do: continue}", "{do: continue, set: {step.n: 2}}")
+    assert told(tasks(both, reader)) == []
+    assert told(tasks(sometimes, reader.replace("step.n", "step.n | default(0)"))) == []
+
+
+def test_a_rule_that_sets_and_the_others_fail():
+    sure = f"{{name: a, kind: noop, spec: {{policy: {{rules: [{rule('output.data', 'do: continue, set: {step.n: 1}')}, {{else: {{then: {{do: fail}}}}}}]}}}}}}"
+    assert told(tasks(sure, '{name: b, kind: noop, input: {v: "{{ step.n }}"}}')) == []
+
+
+def test_a_jump_past_the_task_that_sets_is_told():
+    jump = f"{{name: a, kind: noop, spec: {{policy: {{rules: [{rule('output.data', 'do: jump, to: c')}, {ELSE}]}}}}}}"
+    rest = ("{name: b, kind: noop, set: {iter.n: 1}}", '{name: c, kind: noop, input: {v: "{{ iter.n }}"}}')
+    loop = "loop: {in: [1], iterator: i}\n"
+    assert told(tasks(jump, *rest, more=loop)) == ["`iter.n` may not be set here: not every way to this place sets it"]
+    assert told(tasks("{name: a, kind: noop}", *rest, more=loop)) == []
+
+
+def test_pages_are_counted_from_where_they_begin():
+    page = f'{{name: a, kind: noop, input: {{v: "{{{{ iter.page }}}}"}}, spec: {{policy: {{rules: [{rule("output.data.more", "do: jump, to: a, set: {iter.page: 2}")}, {{else: {{then: {{do: break}}}}}}]}}}}}}'
+    first = "{name: begin, kind: noop, set: {iter.page: 1}}"
+    loop = "loop: {in: [1], iterator: i}\n"
+    assert told(tasks(first, page, more=loop)) == []
+    assert len(told(tasks(page, more=loop))) == 1
+
+
+def test_a_task_that_may_be_skipped_is_left_in_peace():
+    skip = f"{{name: a, kind: noop, set: {{step.n: 1}}, spec: {{policy: {{rules: [{rule('workload.x > 1', 'do: skip')}, {ELSE}]}}}}}}"
+    reader = skip.replace("name: a", "name: b").replace("set: {step.n: 1}", 'input: {v: "{{ step.n }}"}')
+    assert told(tasks(skip, reader)) == []
+    assert len(told(tasks(skip, '{name: b, kind: noop, input: {v: "{{ step.n }}"}}'))) == 1
+
+
+def test_a_while_is_expected_to_run_and_a_choose_without_else_is_not():
+    inner = "{name: t, kind: noop, set: {step.n: 1}}"
+    reader = '{name: b, kind: noop, input: {v: "{{ step.n }}"}}'
+    assert told(tasks(f'{{while: {{when: "{{{{ workload.x }}}}", tool: [{inner}]}}}}', reader)) == []
+    choose = f'{{choose: [{{when: "{{{{ workload.x }}}}", then: [{inner}]}}]}}'
+    assert len(told(tasks(choose, reader))) == 1
+    other = inner.replace("name: t", "name: u")
+    assert told(tasks(choose[:-2] + f", {{else: {{then: [{other}]}}}}]}}", reader)) == []
+
+
+def test_a_block_knows_its_own_scopes_and_not_what_its_callers_set():
+    book = 'workbook:\n  b:\n    tool:\n    - {name: t, kind: noop, input: {v: "{{ step.n }}", w: "{{ ctx.n }}"}}\n    - {name: u, kind: noop, set: {step.n: 1}}\n'
+    steps = step("start", sets="ctx.n: 1", arcs="end") + step("end", more="tool: {kind: workbook, block: b}")
+    assert told(steps, rest=book) == ["`step.n` is read before anything has set it"]
+
+
+# --- steps by name ------------------------------------------------------------------------------
+
+
+def not_run(steps: str) -> list[str]:
+    result = compile_playbook(f"{HEAD}workflow:\n{steps}", file="f", specs=SPECS)
+    assert result.playbook is not None, result.diagnostics
+    return [one.code for one in result.diagnostics if one.code == "not-run-yet"]
+
+
+def test_a_step_that_comes_later_or_in_another_branch_is_told():
+    assert not_run(step("start", reads="{{ end.x }}", arcs="end") + step("end")) == ["not-run-yet"]
+    branches = step("start", arcs="a when workload.x; b") + step("a") + step("b", reads="{{ a.x }}")
+    assert not_run(branches) == ["not-run-yet"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        step("start", arcs="end") + step("end", reads="{{ start.x }}"),
+        step("start", arcs="a; b", mode="inclusive") + step("a") + step("b", reads="{{ a.x }}"),  # it may have
+        step("start", reads="{{ end.x }}", arcs="end") + step("end", arcs="start when workload.x"),  # the second time
+        step("start", reads="{{ end.x | default(0) }}", arcs="end") + step("end"),
+        step("start", reads="{{ end.x if end is defined else 0 }}", arcs="end") + step("end"),
+        step("start", reads="{{ not end.x }}", arcs="end") + step("end"),
+        step("start", arcs="end when not end.x") + step("end"),  # a guard: it is not true
+        step("start", more="tool:\n- {name: end, kind: noop}\n- {name: t, kind: noop, input: {v: '{{ end.x }}'}}", arcs="end") + step("end"),
+        step("start", sets='ctx.a: "{{ start.x }}"'),
+    ],
+)  # fmt: skip
+def test_a_step_that_may_have_run_is_left_in_peace(steps):
+    assert not_run(steps) == []

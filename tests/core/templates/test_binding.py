@@ -1,0 +1,83 @@
+"""Bound texts: the author's words and the data stay apart, whatever the data is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noetl.core.templates.binding import Bound, bound_parts, bound_text, compile_bound
+from noetl.core.templates.template import compile_value
+from noetl.errors import TemplateError
+
+
+def parts(text, **names):
+    return bound_parts(compile_bound(text).evaluate(names))
+
+
+def test_expressions_become_values_between_the_words_of_the_author():
+    assert parts("echo {{ a.b }} > {{ f }}.txt", a={"b": "x; rm"}, f=7) == [
+        "echo ", Bound("x; rm"), " > ", Bound(7), ".txt",
+    ]  # fmt: skip
+
+
+def test_a_text_that_is_one_expression_stays_the_value_itself():
+    assert compile_bound("{{ cmd }}").evaluate({"cmd": ["a", 1]}) == ["a", 1]
+    assert compile_bound("  {{ cmd }}\n").evaluate({"cmd": "x y"}) == "x y"
+
+
+def test_text_without_templates_is_static():
+    assert compile_bound("echo a").static
+    assert bound_parts("echo a") == ["echo a"]
+    assert bound_parts("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{% if c %}a {{ x }}{% else %}b{% endif %}", ["a ", Bound("X")]),
+        ("{% for n in [1, 2] %}{{ n }},{% endfor %}", [Bound(1), ",", Bound(2), ","]),
+        ("a {{- x -}} b", ["a", Bound("X"), "b"]),
+        ("{{ 'a }} b' }} {{ {'k': x}.k }}", [Bound("a }} b"), " ", Bound("X")]),
+        ("{% raw %}{{ no }}{% endraw %} {{ x | lower }}", ["{{ no }} ", Bound("x")]),
+        ("{{ x if c else 'n' }}{# {{ no }} #}!", [Bound("X"), "!"]),
+        ("{% set y %}-{{ x }}-{% endset %}{{ y }}.", [Bound("-X-"), "."]),
+        ("{{ x, 1 }} t", [Bound(["X", 1]), " t"]),
+    ],
+)
+def test_the_whole_template_language_works(text, expected):
+    assert parts(text, x="X", c=True) == expected
+
+
+def test_errors_show_the_text_as_it_was_written():
+    with pytest.raises(TemplateError) as problem:
+        parts("echo {{ nothing }} {{ x + {} }}", x=1)
+    assert "tojson" not in str(problem.value) + problem.value.text
+    assert '"nothing" is not defined' in str(problem.value)
+    with pytest.raises(TemplateError) as problem:
+        parts("echo {{ x + {} }} !", x=1)
+    assert "tojson" not in str(problem.value) + problem.value.text
+
+
+def test_names_are_those_of_the_text_as_it_was_written():
+    text = "echo {{ a.b }} {% if c %}{{ d }}{% endif %}"
+    assert compile_bound(text).names == compile_value(text).names
+
+
+@given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x, max_size=3)))
+@settings(max_examples=200, deadline=None)
+def test_any_value_comes_back_as_it_was(value):
+    found = parts("a {{ x }} b", x=value)
+    if isinstance(value, str) and "\x01" in value:
+        return
+    assert found == ["a ", Bound(value), " b"]
+
+
+def test_data_cannot_pose_as_a_mark():
+    assert parts("a {{ x }}", x="\x01NQ==\x02; rm") == ["a ", Bound("5; rm")]
+
+
+def test_a_bound_text_can_be_read_as_plain_text():
+    text = "a {{ x }} {{ y }}"
+    names = {"x": [1, "b"], "y": None}
+    assert bound_text(compile_bound(text).evaluate(names)) == compile_value(text).evaluate(names)

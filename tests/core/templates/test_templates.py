@@ -1,0 +1,117 @@
+"""Values, text, undefined names, guards."""
+
+import pytest
+
+from noetl.core.templates.template import compile_value, evaluate, holds
+from noetl.errors import TemplateError
+
+NAMES = {
+    "ctx": {"total": 3, "items": [1, 2], "name": "ann", "none": None, "deep": {"a": {"b": [10, {"c": 1}]}}},
+    "workload": {"items": ["x"], "keys": "own", "flag": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{{ ctx.total }}", 3),
+        ("  {{ ctx.total }}\n", 3),
+        ("{{ ctx.total }}{{ ctx.total }}", "33"),
+        ("n={{ ctx.total }}", "n=3"),
+        ("{{ ctx.items }}", [1, 2]),
+        ("{{ workload.keys }}", "own"),
+        ("{{ workload.items[0] }}", "x"),
+        ("{{ ctx.deep.a.b[1].c }}", 1),
+        ("{{ ctx['total'] + 1 }}", 4),
+        ("{{ (1, 2) }}", [1, 2]),
+        ("{{ '5' }}", "5"),
+        ("{{ none }}", None),
+        ("[{{ none }}{{ true }}]", "[NoneTrue]"),
+        ("{{ ctx.total > 2 and ctx.name == 'ann' }}", True),
+        ("{% for i in ctx.items %}{{ i }},{% endfor %}", "1,2,"),
+        ("{% if ctx.total > 2 %}yes{% else %}no{% endif %}", "yes"),
+        ("{% set x = ctx.total * 2 %}{{ x }}", "6"),
+        ("a{# not me #}b", "ab"),
+        ("line\n", "line\n"),
+        ("{{ ctx.total }}\nend\n", "3\nend\n"),
+        ("echo ${#array[@]}", "echo ${#array[@]}"),
+        ("{{ 'x' if workload.flag }}", ""),
+        ({"a": ["{{ ctx.total }}", {"{{ k }}": "t{{ ctx.total }}"}]}, {"a": [3, {"{{ k }}": "t3"}]}),
+        (5, 5),
+    ],
+)
+def test_a_template_gives_a_value_with_its_type(template, value):
+    answer = evaluate(template, NAMES)
+    assert answer == value
+    assert type(answer) is type(value)
+
+
+def test_a_value_without_templates_is_static_and_given_back_as_it_is():
+    value = {"a": [1, "b"], "c": "${x} } {"}
+    compiled = compile_value(value)
+    assert compiled.static
+    assert compiled.evaluate({}) is value
+
+
+def test_a_missing_field_is_named_with_what_exists_there():
+    with pytest.raises(TemplateError) as caught:
+        evaluate("{{ ctx.totl }}", NAMES)
+    assert str(caught.value).startswith('"ctx.totl" is not defined here; ctx has: total, items, name')
+    assert 'did you mean "ctx.total"?' in str(caught.value)
+    assert caught.value.text == "{{ ctx.totl }}"
+
+
+def test_the_path_of_an_error_leads_to_its_place_in_the_value():
+    with pytest.raises(TemplateError) as caught:
+        evaluate({"url": "x", "headers": ["{{ nope }}"]}, NAMES)
+    assert caught.value.path == "headers/0"
+
+
+@pytest.mark.parametrize(
+    ("guard", "answer"),
+    [
+        ("", False),
+        ("false", False),
+        (" FALSE ", False),
+        ("no", True),
+        ("{{ ctx.total == 3 }}", True),
+        ("{{ ctx.none }}", False),
+        ("{{ 'False' }}", False),
+        ("{{ ctx.items | length == 0 }}", False),
+        (True, True),
+        (None, False),
+        (0, False),
+    ],
+)
+def test_text_that_is_empty_or_false_does_not_hold(guard, answer):
+    assert holds(guard, NAMES) is answer
+
+
+def test_the_bound_on_text_can_be_set():
+    compiled = compile_value({"a": "{{ 'x' * n }}", "b": "{% for i in range(n) %}y{% endfor %}"})
+    assert compiled.evaluate({"n": 9}, max_text=10) == {"a": "x" * 9, "b": "y" * 9}
+    with pytest.raises(TemplateError) as caught:
+        compiled.evaluate({"n": 11}, max_text=10)
+    assert (caught.value.kind, caught.value.path) == ("limit", "a")
+
+
+def test_names_may_be_any_mapping_that_is_asked_lazily():
+    class Lazy(dict):
+        def __missing__(self, key):
+            asked.append(key)
+            raise KeyError(key)
+
+    asked = []
+    scope = Lazy(a=1)
+    assert evaluate("{{ a if a else b }}", scope) == 1
+    assert asked == []
+    assert evaluate("{{ b | default(2) }}{% if a %}{{ a }}{% endif %}", scope) == "21"
+
+
+def test_an_exception_of_ours_passes_through_a_template():
+    class Refusing(dict):
+        def __missing__(self, key):
+            raise TemplateError(f"{key} must not be read here")
+
+    with pytest.raises(TemplateError, match="keychain must not be read here"):
+        evaluate("{{ keychain.token | default('') }}", Refusing())

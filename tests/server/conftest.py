@@ -1,0 +1,75 @@
+"""An orchestrator over memory, and a worker that answers with prepared outcomes."""
+
+from __future__ import annotations
+
+from noetl.core.model.events import IterationDone, IterationFailed, StepDone, StepFailed, TaskDone
+from noetl.core.model.outcome import ok
+from noetl.core.model.work import Claim, Report
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.playbooks.memory import MemoryPlaybookStore
+from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.tools.registry import specs
+
+
+class NoResults:
+    """A result store nobody needs here."""
+
+    async def put(self, name, chunks, **_):
+        raise AssertionError(f"{name} was stored")
+
+    def open(self, reference, **_):
+        raise AssertionError(f"{reference} was opened")
+
+    async def close(self):
+        pass
+
+
+class Hand:
+    """A worker by hand: `outcomes` by step name (a value, an outcome, or a function of the order)."""
+
+    def __init__(self, work, outcomes=None, worker="hand", slots=4):
+        self.work = work
+        self.outcomes = outcomes or {}
+        self.worker = worker
+        self.slots = slots
+        self.ran = []
+
+    async def step(self, wait=0.5):
+        """Claim once, run what came, and what came with the answers."""
+        orders = await self.work.claim(Claim(self.worker, self.slots), wait=wait)
+        while orders:
+            self.ran += [order.run_id for order in orders]
+            reports = [self.report(order) for order in orders]
+            verdicts, orders = await self.work.report(self.worker, reports, free=self.slots)
+            assert all(verdict.accepted for verdict in verdicts)
+
+    async def run(self):
+        while True:
+            await self.step(wait=30)
+
+    def report(self, order, number=1):
+        outcome = self.outcomes.get(order.context.step, ok())
+        if callable(outcome):
+            outcome = outcome(order)
+        if not hasattr(outcome, "status"):
+            outcome = ok(outcome)
+        names = {"step": order.context.step, "step_run_id": order.context.step_run_id}
+        task = TaskDone(**names, task="t", kind="noop", outcome=outcome, path=order.path)
+        if order.path:
+            kind = IterationDone if outcome.status == "ok" else IterationFailed
+            end = kind(**names, path=order.path, output=outcome)
+        else:
+            end = (StepDone if outcome.status == "ok" else StepFailed)(**names, output=outcome)
+        return Report(order.run_id, order.epoch, number, (task, end))
+
+
+def make_orchestrator(store=None, playbooks=None, **options):
+    return Orchestrator(
+        store=store or MemoryEventStore(),
+        playbooks=playbooks or MemoryPlaybookStore(),
+        results=NoResults(),
+        queue=MemoryRunQueue(),
+        specs=specs,
+        **options,
+    )

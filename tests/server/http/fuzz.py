@@ -1,0 +1,28 @@
+"""`make fuzz`: a server of its own, and as many odd requests as fit into ten minutes."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.server.http.serving import Cluster
+from tests.server.http.test_fuzz import fuzz
+
+
+def main(*options: str) -> int:
+    """Fuzz until nothing is left to try or the time is up; what was found is printed."""
+    with tempfile.TemporaryDirectory() as home:
+        cluster = Cluster(Path(home))
+        try:
+            cluster.start_server()
+            cluster.start_worker()
+            found = fuzz(cluster, *(options or ("--max-examples", "100", "--max-time", "600", "--continue-on-failure")))
+            print(found.stdout + found.stderr)
+            return found.returncode
+        finally:
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

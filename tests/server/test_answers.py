@@ -1,0 +1,67 @@
+"""Answers to facts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from noetl.core.engine.commands import Reply
+from noetl.errors import StoreUnavailable
+from noetl.server.orchestrator.reply import Answer, all_of
+
+
+def test_an_answer_can_be_awaited_before_and_after_it_is_there():
+    async def check():
+        answer = Answer()
+        asyncio.get_running_loop().call_soon(answer.give, Reply(True))
+        assert (await answer).accepted
+        assert (await answer).accepted
+
+    asyncio.run(check())
+
+
+def test_a_problem_is_raised_where_the_reply_is_asked_for():
+    async def check():
+        answer = Answer()
+        answer.give(StoreUnavailable("away"))
+        await all_of([answer])
+        with pytest.raises(StoreUnavailable):
+            await answer
+
+    asyncio.run(check())
+
+
+def test_an_answer_that_is_not_there_has_no_reply():
+    with pytest.raises(asyncio.InvalidStateError):
+        _ = Answer().reply
+
+
+def test_who_waits_for_several_wakes_with_the_last():
+    async def check():
+        answers = [Answer() for _ in range(3)]
+        answers[0].give(Reply(True))
+        waiting = asyncio.create_task(all_of(answers))
+        await asyncio.sleep(0)
+        answers[2].give(Reply(False))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        answers[1].give(StoreUnavailable("away"))
+        await asyncio.sleep(0)
+        assert waiting.done()
+
+    asyncio.run(check())
+
+
+def test_an_answer_outlives_who_waited_for_it():
+    async def check():
+        answer, heard = Answer(), []
+        waiting = asyncio.create_task(all_of([answer]))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        answer.hear(lambda late: heard.append(late.reply.accepted))
+        answer.give(Reply(True))
+        assert heard == [True]
+
+    asyncio.run(check())

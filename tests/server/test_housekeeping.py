@@ -1,0 +1,85 @@
+"""Results are deleted when their ttl has passed, by a server now and then and by the embedded engine at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetl.embedded import open_local
+from noetl.errors import StoreUnavailable
+from noetl.server.lifecycle.retention import keeping_house
+from noetl.storage.results import open_results
+from noetl.testing.conformance.result_store import chunked
+
+
+class Clock:
+    """Time that passes only by sleeping; `passed` is set when the fourth sleep begins."""
+
+    def __init__(self, start: float) -> None:
+        self.at = start
+        self.sleeps = 0
+        self.passed = asyncio.Event()
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+    async def sleep(self, seconds: float) -> None:
+        self.at += seconds
+        self.sleeps += 1
+        if self.sleeps == 4:
+            self.passed.set()
+            await asyncio.Event().wait()
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_server_collects_now_and_then(tmp_path: Path) -> None:
+    async def deed() -> int:
+        clock = Clock(1_800_000_000.0)
+        results = open_results(f"file://{tmp_path}", clock=clock.now)
+        await results.put("a", chunked(b"x"), content_type="text/plain", ttl="15m")
+        await results.put("b", chunked(b"y"), content_type="text/plain")
+        async with keeping_house(results, clock, every=600):
+            await clock.passed.wait()
+        return len(files(tmp_path))
+
+    assert asyncio.run(deed()) == 1
+
+
+def test_a_store_that_cannot_be_reached_is_noted_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        asked = 0
+
+        async def collect(self, now: float) -> int:
+            self.asked += 1
+            raise StoreUnavailable("no such host")
+
+    async def deed(store: Any) -> None:
+        clock = Clock(0.0)
+        async with keeping_house(store, clock, every=1):
+            await clock.passed.wait()
+        assert store.asked == 4
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(deed(Broken()))
+    assert "no such host" in caplog.text
+
+
+def test_the_embedded_engine_tidies_up_when_it_ends(tmp_path: Path) -> None:
+    async def deed() -> None:
+        old = open_results(f"file://{tmp_path}/results", clock=lambda: 1_000_000_000.0)
+        await old.put("a", chunked(b"x"), content_type="text/plain", ttl="1h")
+        async with await open_local(store="memory:", results=f"file://{tmp_path}/results", home=tmp_path):
+            assert len(files(tmp_path / "results")) == 1
+
+    asyncio.run(deed())
+    assert files(tmp_path / "results") == []

@@ -1,0 +1,90 @@
+"""Leases: terms, signs of life, and who is told that a run was taken away."""
+
+import asyncio
+
+from noetl.core.model.work import Claim
+from noetl.server.dispatch.dispatcher import Claims
+from noetl.server.dispatch.leases import Leases
+from noetl.storage.ports.queue import QueuedRun
+from noetl.storage.queue.memory import MemoryRunQueue
+
+
+class StoppedClock:
+    time = 100.0
+
+    def monotonic(self):
+        return self.time
+
+
+def test_a_lease_without_a_sign_of_life_expires():
+    clock = StoppedClock()
+    leases = Leases(clock, 30.0)
+    leases.grant("1:a:1", 1, "w1")
+    leases.grant("1:b:1", 1, "w1")
+    clock.time += 20
+    leases.extend("w1", [("1:a:1", 1)])
+    leases.extend("w2", [("1:b:1", 1)])
+    leases.extend("w1", [("1:b:1", 2)])
+    clock.time += 15
+    assert [lease.run_id for lease in leases.expired()] == ["1:b:1"]
+
+
+def test_in_one_process_nothing_expires():
+    clock = StoppedClock()
+    leases = Leases(clock, None)
+    leases.grant("1:a:1", 1, "w1")
+    clock.time += 10**9
+    assert leases.expired() == []
+
+
+def test_a_lease_is_one_worker_and_one_epoch():
+    leases = Leases(StoppedClock(), 30.0)
+    leases.grant("1:a:1", 1, "w1")
+    leases.grant("1:a:1", 2, "w2")
+    assert leases.holds("w2", "1:a:1", 2)
+    assert not leases.holds("w1", "1:a:1", 1)
+    leases.release("1:a:1", 1)
+    assert leases.holds("w2", "1:a:1", 2)
+    leases.release("1:a:1")
+    assert not leases.holds("w2", "1:a:1", 2)
+
+
+def test_a_worker_hears_at_once_what_was_taken_from_it():
+    async def scenario():
+        leases = Leases(StoppedClock(), 30.0)
+        leases.grant("1:a:1", 1, "w1")
+        listening = asyncio.create_task(leases.revocations("w1", 30))
+        await asyncio.sleep(0)
+        leases.revoke("1:a:1", 1, "w1")
+        assert await asyncio.wait_for(listening, 5) == ["1:a:1"]
+        assert not leases.holds("w1", "1:a:1", 1)
+        leases.revoke("1:b:1", 1, "w1")
+        assert await leases.revocations("w1", 0) == ["1:b:1"]
+        assert await leases.revocations("w1", 0.001) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_fell_silent_is_given_nothing_until_it_asks_again():
+    async def scenario():
+        queue = MemoryRunQueue()
+        leased = []
+
+        async def lease(claim, runs):
+            leased.append((claim.worker, [run.run_id for run in runs]))
+            return list(runs)
+
+        claims = Claims(queue, lease, lambda claim, orders: None)
+        silent = asyncio.create_task(claims.claim(Claim("silent", 1), 30))
+        other = asyncio.create_task(claims.claim(Claim("other", 1), 30))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        claims.dismiss("silent")
+        assert await asyncio.wait_for(silent, 5) == []
+        await queue.put([QueuedRun("1", "1:a:1")])
+        assert len(await asyncio.wait_for(other, 5)) == 1
+        assert leased == [("other", ["1:a:1"])]
+        await queue.put([QueuedRun("1", "1:b:1")])
+        assert len(await claims.claim(Claim("silent", 1), 0)) == 1
+
+    asyncio.run(scenario())

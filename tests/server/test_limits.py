@@ -1,0 +1,305 @@
+"""Limits: never more at once than they allow, nobody forgotten, and whoever waits is told for what."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from noetl.core.engine.concurrency_keys import needs_of
+from noetl.core.model.work import Claim
+from noetl.errors import NotFound, RequestRefused
+from noetl.server.orchestrator.catalog import Source
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.triggers.memory import MemoryTriggerStore
+from tests.server.conftest import Hand, make_orchestrator
+
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: {name}, path: {name}}}\n"
+
+
+def text(name, *steps):
+    return HEAD.format(name=name) + "workflow:\n" + "\n".join(f"  - {step}" for step in steps)
+
+
+WIDE = "{step: start, loop: {in: '{{ range(12) | list }}', iterator: n, spec: {mode: parallel}}, tool: {kind: noop}}"
+USES_PG = "{step: start, tool: {kind: noop, auth: pg_main}}"
+PLAIN = "{step: start, tool: {kind: noop}}"
+
+
+class Counting(MemoryEventStore):
+    """What was held at most, of each key, after every append; and how often it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = {}
+        self.asked = 0
+
+    async def append(self, append):
+        await asyncio.sleep(0)  # others decide meanwhile
+        await super().append(append)
+        for summary in self._summaries.values():
+            for key in summary.held or ():
+                self.most[key] = max(self.most.get(key, 0), (await super().held([key]))[key])
+
+    async def held(self, keys):
+        self.asked += 1
+        return await super().held(keys)
+
+
+@asynccontextmanager
+async def control_plane(**limits):
+    store = Counting()
+    orchestrator = make_orchestrator(store, limits=MemoryTriggerStore())
+    for key, most in limits.items():
+        subject, _, name = key.partition("_")
+        await orchestrator.limits.set(subject, name, most)
+    try:
+        yield orchestrator, store
+    finally:
+        await orchestrator.close()
+
+
+async def finish(orchestrator, ids, *, slots=4, hands=2):
+    working = [asyncio.create_task(Hand(orchestrator.work, worker=f"w{n}", slots=slots).run()) for n in range(hands)]
+    try:
+        return [(await orchestrator.wait(each, 10)).status for each in ids]
+    finally:
+        for each in working:
+            each.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+
+
+def test_no_more_runs_of_a_pool_are_leased_than_its_limit_allows():
+    async def scenario():
+        async with control_plane(pool_default=3) as (orchestrator, store):
+            ids = [await orchestrator.submit(Submission(text=text("wide", WIDE))) for _ in range(4)]
+            assert await finish(orchestrator, ids, slots=8) == ["success"] * 4
+            assert store.most["pool default"] == 3
+            assert await store.held(["pool default", "playbook wide"]) == {"pool default": 0, "playbook wide": 0}
+            assert await orchestrator.line_depths() == []
+
+    asyncio.run(scenario())
+
+
+def test_runs_with_other_credentials_pass_those_that_a_limit_holds():
+    async def scenario():
+        async with control_plane(credential_pg_main=1) as (orchestrator, store):
+            held = [await orchestrator.submit(Submission(text=text("etl", USES_PG))) for _ in range(5)]
+            (first,) = await orchestrator.work.claim(Claim("slow", 4), wait=0)
+            free = [await orchestrator.submit(Submission(text=text("other", PLAIN))) for _ in range(5)]
+            assert await finish(orchestrator, free) == ["success"] * 5
+            assert {(await orchestrator.summary(each)).status for each in held} == {"running"}
+            waiting = next(each for each in held if not first.run_id.startswith(each))
+            (finding,) = await orchestrator.why(waiting)
+            assert finding.subject == "limit"
+            owner = first.run_id.partition(":")[0]
+            assert f"the limit of credential pg_main: 1 of 1 are held, by execution {owner} (etl)" in finding.text
+            await orchestrator.work.give_back("slow", [(first.run_id, first.epoch)])
+            assert await finish(orchestrator, held) == ["success"] * 5
+            assert store.most["credential pg_main"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_executions_of_a_playbook_wait_for_their_turn_first_come_first_served():
+    async def scenario():
+        async with control_plane(playbook_daily=1) as (orchestrator, store):
+            steps = (
+                "{step: start, tool: {kind: noop}, next: {arcs: [{step: then}]}}",
+                WIDE.replace("start", "then"),
+            )
+            ids = [await orchestrator.submit(Submission(text=text("daily", *steps))) for _ in range(5)]
+            ended = []
+            watching = [asyncio.create_task(orchestrator.wait(each)) for each in ids]
+            for execution_id, task in zip(ids, watching, strict=True):
+                task.add_done_callback(lambda _, each=execution_id: ended.append(each))
+            assert await finish(orchestrator, ids) == ["success"] * 5
+            assert ended == ids
+            assert store.most["playbook daily"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_raising_or_removing_a_limit_lets_waiting_runs_go_on_and_lowering_it_takes_nothing_away():
+    async def scenario():
+        async with control_plane(pool_default=0) as (orchestrator, _):
+            await orchestrator.submit(Submission(text=text("wide", WIDE)))
+            assert await orchestrator.work.claim(Claim("w", 20), wait=0.05) == []
+            await orchestrator.limits.set("pool", "default", 5)
+            first = await orchestrator.work.claim(Claim("w", 20), wait=5)
+            assert len(first) == 5
+            await orchestrator.limits.set("pool", "default", 1)
+            hand = Hand(orchestrator.work)
+            _, more = await orchestrator.work.report("w", [hand.report(order) for order in first[:4]], free=4)
+            assert more == []
+            document = await orchestrator.limits.document(await orchestrator.limits.get("pool", "default"))
+            assert (document["most"], document["held"], document["waiting"]) == (1, 1, 7)
+            await orchestrator.limits.remove("pool", "default")
+            assert len(await orchestrator.work.claim(Claim("w", 20), wait=5)) == 7
+            with pytest.raises(NotFound, match="noetl limit list"):
+                await orchestrator.limits.remove("pool", "default")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("end", ["lost", "cancelled", "returned"])
+def test_a_slot_comes_back_however_its_run_ends(end):
+    async def scenario():
+        async with control_plane(pool_default=1) as (orchestrator, store):
+            ids = [await orchestrator.submit(Submission(text=text("one", PLAIN))) for _ in range(2)]
+            (order,) = await orchestrator.work.claim(Claim("gone", 4), wait=1)
+            owner = order.run_id.partition(":")[0]
+            if end == "cancelled":
+                await orchestrator.cancel(owner)
+                ids.remove(owner)
+            elif end == "returned":
+                await orchestrator.work.give_back("gone", [(order.run_id, order.epoch)])
+            else:
+                orchestrator.work.expire_all(await orchestrator.state(owner))
+            assert await finish(orchestrator, ids) == ["success"] * len(ids)
+            assert store.most["pool default"] == 1
+
+    asyncio.run(scenario())
+
+
+def call(path):
+    return f"{{step: start, tool: {{kind: playbook, path: {path}}}}}"
+
+
+async def play_children(orchestrator, texts, first):
+    for source in texts.values():
+        await orchestrator.catalogue.register(Source(source), at=0.0)
+    return [await orchestrator.submit(Submission(path=path)) for path in first]
+
+
+def test_children_wait_for_the_limit_of_their_playbook_without_holding_a_slot_of_a_worker():
+    from noetl.runtime.clock import RealClock
+    from noetl.worker.factory import make_pool
+
+    async def scenario():
+        async with control_plane(playbook_child=1, playbook_parent=3) as (orchestrator, store):
+            texts = {"parent": text("parent", call("child")), "child": text("child", PLAIN)}
+            ids = await play_children(orchestrator, texts, ["parent"] * 6)
+            pool = make_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=2)
+            await pool.start()
+            try:
+                assert [(await orchestrator.wait(each, 10)).status for each in ids] == ["success"] * 6
+            finally:
+                await pool.stop(grace=0)
+            assert store.most["playbook child"] == 1
+            assert store.most["playbook parent"] == 3
+
+    asyncio.run(scenario())
+
+
+def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves():
+    from noetl.runtime.clock import RealClock
+    from noetl.worker.factory import make_pool
+
+    def calls_while(path):
+        tool = f"{{kind: playbook, path: {path}, input: {{n: '{{{{ workload.n - 1 }}}}'}}}}"
+        return (
+            "{step: start, next: {arcs: [{step: go, when: '{{ workload.n > 0 }}'}]}}",
+            f"{{step: go, tool: {tool}}}",
+        )
+
+    async def scenario():
+        async with control_plane(playbook_a=1, playbook_b=1) as (orchestrator, store):
+            head = "workload: {n: 3}\nworkflow:"
+            texts = {
+                "a": text("a", *calls_while("b")).replace("workflow:", head),
+                "b": text("b", *calls_while("a")).replace("workflow:", head),
+            }
+            orchestrator.start()
+            ids = await play_children(orchestrator, texts, ["a", "b", "a", "b"])
+            pool = make_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            await pool.start()
+            try:
+                assert [(await orchestrator.wait(each, 20)).status for each in ids] == ["success"] * 4
+            finally:
+                await pool.stop(grace=0)
+            assert await store.held(["playbook a", "playbook b"]) == {"playbook a": 0, "playbook b": 0}
+
+    asyncio.run(scenario())
+
+
+def test_work_that_nothing_limits_asks_nothing_of_anybody():
+    async def scenario():
+        async with control_plane() as (orchestrator, store):
+            ids = [await orchestrator.submit(Submission(text=text("wide", WIDE))) for _ in range(3)]
+            assert await finish(orchestrator, ids) == ["success"] * 3
+            assert store.asked == 0
+            await orchestrator.limits.set("pool", "gpu", 1)
+            store.asked = 0
+            ids = [await orchestrator.submit(Submission(text=text("wide", WIDE))) for _ in range(3)]
+            assert await finish(orchestrator, ids) == ["success"] * 3
+            assert store.asked == 0
+
+    asyncio.run(scenario())
+
+
+def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
+    async def scenario():
+        async with control_plane() as (orchestrator, store):
+            assert (await orchestrator.limits.set("playbook", "heavy", weight=3)).most is None
+            loop = WIDE.replace("range(12)", "range(40)")
+            for name in ("heavy", "light"):
+                await orchestrator.submit(Submission(text=text(name, loop)))
+            hand, ran = Hand(orchestrator.work, slots=1), []
+            orders = await orchestrator.work.claim(Claim("hand", 1), wait=5)
+            while len(ran) < 40:
+                ran += [(await orchestrator.summary(order.context.execution_id)).path for order in orders]
+                _, orders = await orchestrator.work.report("hand", [hand.report(each) for each in orders], free=1)
+            assert ran.count("heavy") in range(28, 33)
+            assert store.asked == 0  # a weight is no limit
+            changed = await orchestrator.limits.set("playbook", "heavy", 2)
+            assert (changed.most, changed.weight) == (2, 3)
+            with pytest.raises(RequestRefused, match="only playbooks have a weight"):
+                await orchestrator.limits.set("pool", "default", weight=2)
+            with pytest.raises(RequestRefused, match="say how many"):
+                await orchestrator.limits.set("pool", "default")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("subject", "name", "most", "words"),
+    [
+        ("worker", "w", 1, "name a pool, a credential or a playbook"),
+        ("pool", "", 1, "1 to 900 characters"),
+        ("pool", "a\nb", 1, "no line breaks"),
+        ("pool", "gpu", -1, "from 0 to"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused_in_words(subject, name, most, words):
+    async def scenario():
+        async with control_plane() as (orchestrator, _):
+            with pytest.raises(RequestRefused, match=words):
+                await orchestrator.limits.set(subject, name, most)
+
+    asyncio.run(scenario())
+
+
+def test_a_step_needs_its_pool_and_the_credentials_that_its_text_names():
+    source = HEAD.format(name="x") + (
+        "keychain:\n"
+        "  - {name: pg, kind: credential, credential: pg_main}\n"
+        "  - {name: token, kind: env, var: T}\n"
+        "workbook:\n"
+        "  store: {tool: {kind: noop, auth: lake}}\n"
+        "workflow:\n"
+        "  - step: start\n"
+        "    spec: {pool: gpu}\n"
+        "    tool:\n"
+        "      - {name: a, kind: noop, auth: pg}\n"
+        "      - {name: b, kind: noop, url: '{{ keychain.token }}', dsn: 'postgresql://h/d'}\n"
+        "      - {name: c, kind: workbook, block: store}\n"
+        "      - {name: d, kind: noop, auth: 'postgresql://h/d'}\n"
+    )
+    from noetl.core.language.compile import compile_playbook
+    from noetl.tools.registry import specs
+
+    playbook = compile_playbook(source, file="", specs=specs()).playbook
+    assert playbook is not None
+    needs = needs_of(playbook, playbook.steps[0])
+    assert needs == ("pool gpu", "credential lake", "credential pg_main", "credential token")

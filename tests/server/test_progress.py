@@ -1,0 +1,77 @@
+"""Step tables that are kept between two looks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from noetl.core.model.events import CtxPatched, ExecutionRequested, Recorded
+from noetl.server.read_models import step_table as progress
+from noetl.server.read_models.step_table import StepTables
+
+
+class Log:
+    """A log that remembers what was read of it."""
+
+    def __init__(self, length: int) -> None:
+        self.events = [Recorded("1", 1, 0.0, ExecutionRequested("d", "p"))]
+        self.grow(length - 1)
+        self.asked: list[int] = []
+
+    def grow(self, number: int) -> None:
+        for _ in range(number):
+            seq = len(self.events) + 1
+            self.events.append(Recorded("1", seq, float(seq), CtxPatched({str(seq): seq})))
+
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        self.asked.append(after)
+        await asyncio.sleep(0)
+        return self.events[after:][:limit]
+
+
+def test_the_next_look_reads_only_what_is_new():
+    async def check():
+        log = Log(10)
+        tables = StepTables(log)
+        assert (await tables.of("1")).seq == 10
+        log.grow(3)
+        assert (await tables.of("1")).ctx == {str(n): n for n in range(2, 14)}
+        assert log.asked == [0, 10]
+
+    asyncio.run(check())
+
+
+def test_a_log_whose_length_is_known_is_not_read_again():
+    async def check():
+        log = Log(10)
+        tables = StepTables(log)
+        await tables.of("1", 10)
+        await tables.of("1", 10)
+        assert log.asked == [0]
+
+    asyncio.run(check())
+
+
+def test_every_event_counts_once_however_many_look(monkeypatch):
+    monkeypatch.setattr(progress, "PAGE", 4)
+
+    async def check():
+        log = Log(10)
+        tables = StepTables(log)
+        seen = await asyncio.gather(*(tables.of("1") for _ in range(3)))
+        assert {each.seq for each in seen} == {10}
+        assert log.asked == [0, 4, 8, 10, 10]
+
+    asyncio.run(check())
+
+
+def test_tables_that_nobody_looks_at_are_let_go(monkeypatch):
+    monkeypatch.setattr(progress, "MOST", 2)
+
+    async def check():
+        log = Log(5)
+        tables = StepTables(log)
+        for execution in ("1", "2", "3", "1"):
+            await tables.of(execution)
+        assert log.asked == [0, 0, 0, 0]
+
+    asyncio.run(check())

@@ -1,0 +1,39 @@
+"""Which executions stay in memory."""
+
+from __future__ import annotations
+
+from noetl.server.orchestrator.execution_actor import Execution
+from noetl.server.orchestrator.execution_cache import Executions
+
+
+def registry(capacity: int) -> Executions:
+    return Executions(None, lambda execution, decision: None, list, capacity)
+
+
+def test_idle_executions_are_forgotten_the_longest_untouched_first():
+    known = registry(2)
+    for name in ("1", "2", "1", "3"):
+        known.of(name)
+    assert "1" in known and "3" in known and "2" not in known
+
+
+def test_executions_at_work_stay_however_many_they_are(monkeypatch):
+    monkeypatch.setattr(Execution, "idle", False)
+    known = registry(2)
+    held = [known.of(str(number)) for number in range(10)]
+    assert [known.of(str(number)) for number in range(10)] == held
+
+
+def test_many_at_work_are_not_all_looked_at_for_each_new_one(monkeypatch):
+    looked = 0
+
+    def idle(self):
+        nonlocal looked
+        looked += 1
+        return False
+
+    monkeypatch.setattr(Execution, "idle", property(idle))
+    known = registry(80)
+    for number in range(800):
+        known.of(str(number))
+    assert looked < 50 * 800

@@ -1,0 +1,405 @@
+"""Schedules under a clock that the test moves: every tick once, over changes of the clock, restarts and two servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from noetl.errors import Conflict, NotFound, RequestRefused, StoreUnavailable
+from noetl.server.orchestrator.catalog import Source
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.scheduling.cron import Cron
+from noetl.server.scheduling.scheduler import Scheduler, scheduling
+from noetl.server.scheduling.schedules import Schedules, schedule_document
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.playbooks.memory import MemoryPlaybookStore
+from noetl.storage.ports.events import ExecutionFilter
+from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.storage.results.blob import BlobResults
+from noetl.storage.triggers.memory import MemoryTriggerStore
+from noetl.tools.registry import specs
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOOP = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: daily, path: daily}\nworkflow:\n  - step: start\n    tool: {kind: noop}\n"
+
+
+def at(text: str, zone: ZoneInfo = BERLIN) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
+
+
+class MovedClock:
+    """A clock that stands still until the test moves it."""
+
+    def __init__(self, now: float) -> None:
+        self.time = now
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class Installation:
+    """A store with one registered playbook; servers come and go."""
+
+    def __init__(self, begin: str, results: Any) -> None:
+        self.clock = MovedClock(at(begin))
+        self.events = MemoryEventStore()
+        self.playbooks = MemoryPlaybookStore()
+        self.triggers = MemoryTriggerStore()
+        self.results = results
+        self.orchestrators: list[Orchestrator] = []
+        self.schedules, self.scheduler = self.server()
+
+    def server(self, number: int = 1) -> tuple[Schedules, Scheduler]:
+        orchestrator = Orchestrator(
+            store=self.events,
+            playbooks=self.playbooks,
+            results=self.results,
+            queue=MemoryRunQueue(),
+            specs=specs,
+            clock=self.clock,
+            process=number,
+        )
+        self.orchestrators.append(orchestrator)
+        self.orchestrator = orchestrator
+        schedules = Schedules(self.triggers, orchestrator.catalogue, self.clock)
+        return schedules, Scheduler(self.triggers, orchestrator, self.clock)
+
+    async def move_to(self, text: str) -> list[str]:
+        """Let it be that time, look once, and say at which local times executions were started so far."""
+        self.clock.time = at(text)
+        await self.scheduler.look()
+        return await self.started()
+
+    async def started(self) -> list[str]:
+        rows = await self.events.executions(ExecutionFilter(limit=10_000))
+        keys = sorted(float(row.key.rpartition(":")[2]) for row in rows if row.key)
+        return [datetime.fromtimestamp(tick, BERLIN).strftime("%m-%d %H:%M") for tick in keys]
+
+    async def statuses(self) -> list[str]:
+        return [row.status for row in await self.events.executions(ExecutionFilter(limit=100))][::-1]
+
+    async def end(self, name: str = "daily") -> None:
+        """End the execution that a schedule started last."""
+        await self.orchestrator.cancel((await self.schedules.get(name)).last_execution or "")
+
+
+@pytest.fixture
+def at_noon(tmp_path):
+    return installed("2026-01-10T12:00", tmp_path)
+
+
+def installed(begin: str, tmp_path) -> Callable[[Callable[[Installation], Awaitable[None]]], None]:
+    def run(scenario: Callable[[Installation], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            installation = Installation(begin, BlobResults(str(tmp_path / "results")))
+            try:
+                await installation.orchestrator.catalogue.register(Source(NOOP), 0.0)
+                await scenario(installation)
+            finally:
+                for orchestrator in installation.orchestrators:
+                    await orchestrator.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+# ── ticks ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tick_starts_one_execution_with_the_payload_of_its_time(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add(
+            "daily",
+            "30 6 * * *",
+            tz="Europe/Berlin",
+            payload={"day": "{{ tick[:10] }}", "by": "{{ schedule }}", "n": 1},
+        )
+        assert await here.move_to("2026-01-11T06:29") == []
+        assert await here.move_to("2026-01-11T06:30") == ["01-11 06:30"]
+        assert await here.move_to("2026-01-11T06:30") == ["01-11 06:30"]
+        schedule = await here.schedules.get("daily")
+        (first,) = await here.events.read(schedule.last_execution or "", 0, 1)
+        assert first.body.payload == {"day": "2026-01-11", "by": "daily", "n": 1}
+        assert first.body.requested_by == "schedule daily"
+        assert (schedule.fired, schedule.next_at) == (1, at("2026-01-12T06:30"))
+
+    at_noon(scenario)
+
+
+def test_a_time_that_the_clock_jumps_over_ticks_right_after_the_gap(tmp_path):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "30 2 * * *", tz="Europe/Berlin")
+        assert await here.move_to("2026-03-29T01:59") == []
+        assert await here.move_to("2026-03-29T03:00") == ["03-29 03:00"]
+        assert await here.move_to("2026-03-30T02:30") == ["03-29 03:00", "03-30 02:30"]
+
+    installed("2026-03-28T12:00", tmp_path)(scenario)
+
+
+def test_a_time_that_comes_twice_ticks_once_and_patterns_follow_the_real_hours(tmp_path):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "30 2 * * *", tz="Europe/Berlin", name="fixed")
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", name="hourly")
+        for minute in range(0, 6 * 60, 10):  # from midnight on, through both hours of two
+            here.clock.time = at("2026-10-25T00:00") + 60 * minute
+            await here.scheduler.look()
+        fired = {name: (await here.schedules.get(name)).fired for name in ("fixed", "hourly")}
+        assert fired == {"fixed": 1, "hourly": 5}
+
+    installed("2026-10-25T00:00", tmp_path)(scenario)
+
+
+def test_expressions_are_understood_or_refused_in_words():
+    assert Cron("@daily").description == "At 00:00 every day" or "00:00" in Cron("@daily").description
+    ticks = Cron("0 9 * * mon-fri", "America/New_York").upcoming(at("2026-01-09T20:00"), 2)
+    assert [datetime.fromtimestamp(tick, ZoneInfo("America/New_York")).strftime("%a %H:%M") for tick in ticks] == [
+        "Mon 09:00",
+        "Tue 09:00",
+    ]
+    for wrong, words in (("61 * * * *", "minute"), ("* * *", "fields"), ("", "fields"), ("0 0 31 2 *", "day")):
+        with pytest.raises(RequestRefused, match=words):
+            Cron(wrong)
+    for zone in ("Mars/Olympus", "", "../../etc/passwd", "Europe"):
+        with pytest.raises(RequestRefused, match="time zone"):
+            Cron("* * * * *", zone)
+
+
+# ── late ticks ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        ("none", []),
+        ("last", ["01-10 15:00"]),
+        ("all", ["01-10 13:00", "01-10 14:00", "01-10 15:00"]),
+    ],
+)
+def test_a_server_that_was_away_makes_up_for_what_the_policy_says(at_noon, catch_up, expected):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", catch_up=catch_up)
+        here.schedules, here.scheduler = here.server(2)  # the first one died; this one comes up late
+        assert await here.move_to("2026-01-10T15:40") == expected
+        assert await here.move_to("2026-01-10T15:50") == expected
+        assert (await here.move_to("2026-01-10T16:00"))[-1] == "01-10 16:00"
+
+    at_noon(scenario)
+
+
+def test_a_tick_that_is_a_little_late_is_not_missed(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", catch_up="none")
+        assert await here.move_to("2026-01-10T13:00:45") == ["01-10 13:00"]
+
+    at_noon(scenario)
+
+
+def test_a_year_of_seconds_is_not_walked_through(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "* * * * * *", tz="Europe/Berlin", catch_up="last")
+        assert len(await here.move_to("2027-01-10T12:00:30")) == 1
+        await here.schedules.remove("daily")
+        await here.schedules.add("daily", "* * * * *", name="many", catch_up="all")
+        assert len(await here.move_to("2027-03-01T12:00")) == 1 + 1_000
+
+    at_noon(scenario)
+
+
+def test_what_passes_while_it_is_paused_is_gone(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", catch_up="all")
+        await here.schedules.pause("daily")
+        assert await here.move_to("2026-01-10T15:30") == []
+        await here.schedules.resume("daily")
+        assert await here.move_to("2026-01-10T16:00") == ["01-10 16:00"]
+
+    at_noon(scenario)
+
+
+# ── overlapping ticks ───────────────────────────────────────────────────────────────────
+
+
+def test_allow_starts_another_one_beside_it(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="allow")
+        await here.move_to("2026-01-10T13:00")
+        await here.move_to("2026-01-10T14:00")
+        assert await here.statuses() == ["running", "running"]
+
+    at_noon(scenario)
+
+
+def test_skip_lets_the_tick_go(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="skip")
+        await here.move_to("2026-01-10T13:00")
+        assert await here.move_to("2026-01-10T14:00") == ["01-10 13:00"]
+        await here.end()
+        assert await here.move_to("2026-01-10T15:00") == ["01-10 13:00", "01-10 15:00"]
+        schedule = await here.schedules.get("daily")
+        assert (schedule.fired, schedule.skipped) == (2, 1)
+
+    at_noon(scenario)
+
+
+def test_queue_lets_ticks_wait_for_their_turn_in_order(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="queue")
+        for hour in (13, 14, 15):
+            await here.move_to(f"2026-01-10T{hour}:00")
+        assert await here.started() == ["01-10 13:00"]
+        assert len((await here.schedules.get("daily")).queued) == 2
+        await here.end()
+        assert await here.move_to("2026-01-10T15:10") == ["01-10 13:00", "01-10 14:00"]
+        here.schedules, here.scheduler = here.server(2)  # what waits survives its server
+        await here.end()
+        assert await here.move_to("2026-01-10T15:20") == ["01-10 13:00", "01-10 14:00", "01-10 15:00"]
+
+    at_noon(scenario)
+
+
+def test_cancel_makes_room(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="cancel")
+        await here.move_to("2026-01-10T13:00")
+        await here.move_to("2026-01-10T14:00")
+        assert await here.statuses() == ["cancelled", "running"]
+
+    at_noon(scenario)
+
+
+# ── once ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "cancel"])
+def test_two_servers_that_look_at_the_same_moment_start_it_once(at_noon, overlap):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap=overlap)
+        others = [here.server(number)[1] for number in (2, 3)]
+        for hour in (13, 14, 15):
+            here.clock.time = at(f"2026-01-10T{hour}:00")
+            await asyncio.gather(here.scheduler.look(), *(other.look() for other in others))
+        for _ in range(3):
+            if overlap == "queue":
+                await here.end()
+                await asyncio.gather(here.scheduler.look(), *(other.look() for other in others))
+        started = await here.started()
+        assert len(started) == len(set(started)) == (1 if overlap == "skip" else 3)
+
+    at_noon(scenario)
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "cancel"])
+def test_a_server_that_dies_between_starting_and_writing_it_down_starts_it_once(at_noon, overlap, monkeypatch):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap=overlap)
+
+        async def dies(_: Any) -> bool:
+            raise StoreUnavailable("the process died here")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(here.triggers, "save", dies)
+            with pytest.raises(StoreUnavailable):
+                await here.move_to("2026-01-10T13:00")
+        here.schedules, here.scheduler = here.server(2)
+        assert await here.move_to("2026-01-10T13:00:20") == ["01-10 13:00"]
+        assert await here.statuses() == ["running"]
+        schedule = await here.schedules.get("daily")
+        assert (schedule.fired, schedule.skipped, schedule.queued) == (1, 0, ())
+
+    at_noon(scenario)
+
+
+def test_a_schedule_of_the_same_name_has_ticks_of_its_own(at_noon):
+    async def scenario(here: Installation) -> None:
+        for _ in range(2):
+            here.clock.time = at("2026-01-10T12:59")
+            await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin")
+            await here.move_to("2026-01-10T13:00")
+            await here.schedules.remove("daily")
+        assert await here.started() == ["01-10 13:00", "01-10 13:00"]
+
+    at_noon(scenario)
+
+
+def test_a_tick_that_cannot_start_is_told_and_the_next_one_comes(at_noon):
+    async def scenario(here: Installation) -> None:
+        added = await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin")
+        here.playbooks._versions.clear()
+        assert await here.move_to("2026-01-10T13:00") == []
+        failed = await here.schedules.get(added.name)
+        assert "no playbook 'daily'" in (failed.last_error or "")
+        await here.orchestrator.catalogue.register(Source(NOOP), 0.0)
+        assert await here.move_to("2026-01-10T14:00") == ["01-10 14:00"]
+        assert (await here.schedules.get(added.name)).last_error is None
+
+    at_noon(scenario)
+
+
+def test_a_running_server_fires_by_itself_and_a_new_schedule_wakes_it(at_noon):
+    async def scenario(here: Installation) -> None:
+        async with scheduling(here.scheduler, here.schedules):
+            await asyncio.sleep(0)
+            here.clock.time = at("2026-01-10T12:30")
+            added = asyncio.ensure_future(here.schedules.add("daily", "31 12 * * *", tz="Europe/Berlin"))
+            await added
+            here.clock.time = at("2026-01-10T12:31")
+            here.schedules.changed.set()
+            for _ in range(200):
+                if await here.started():
+                    break
+                await asyncio.sleep(0.01)
+        assert await here.started() == ["01-10 12:31"]
+
+    at_noon(scenario)
+
+
+# ── keeping them ────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_wrong_is_refused_when_it_is_added(at_noon):
+    async def scenario(here: Installation) -> None:
+        add = here.schedules.add
+        with pytest.raises(NotFound, match="no playbook 'nobody'"):
+            await add("nobody", "* * * * *")
+        with pytest.raises(NotFound, match="version 7"):
+            await add("daily", "* * * * *", version=7)
+        with pytest.raises(RequestRefused, match="cron"):
+            await add("daily", "now and then")
+        with pytest.raises(RequestRefused, match="overlap is one of"):
+            await add("daily", "* * * * *", overlap="maybe")
+        with pytest.raises(RequestRefused, match="may read `tick`"):
+            await add("daily", "* * * * *", payload={"x": "{{ 1 / 0 }}"})
+        with pytest.raises(RequestRefused, match="no name"):
+            await add("daily", "* * * * *", name="a/b")
+        await add("daily", "* * * * *", name="one")
+        with pytest.raises(Conflict):
+            await add("daily", "* * * * *", name="one")
+        assert [(await add("daily", "* * * * *")).name for _ in range(2)] == ["daily", "daily-2"]
+        with pytest.raises(NotFound):
+            await here.schedules.remove("nobody")
+
+    at_noon(scenario)
+
+
+def test_its_document_says_when_it_ticks_next_on_its_own_clock(at_noon):
+    async def scenario(here: Installation) -> None:
+        added = await here.schedules.add("daily", "30 6 * * *", tz="Europe/Berlin")
+        document = schedule_document(added, here.clock.now(), 2)
+        assert document["upcoming"] == ["2026-01-11T06:30:00+01:00", "2026-01-12T06:30:00+01:00"]
+        assert document["next_at"] == "2026-01-11T05:30:00.000000Z"
+        assert "06:30" in document["description"]
+
+    at_noon(scenario)

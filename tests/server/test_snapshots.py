@@ -1,0 +1,66 @@
+"""A long log is folded from its snapshot, and a useless snapshot is not believed."""
+
+import asyncio
+
+import pytest
+
+from noetl.server.orchestrator import execution_actor as execution
+from noetl.server.orchestrator.submissions import Submission
+from tests.server.conftest import Hand, make_orchestrator
+from tests.server.test_orchestrator import LOOP, working
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(execution, "SNAPSHOT_EVENTS", 20)
+
+
+def test_a_state_from_a_snapshot_goes_on_like_the_folded_one():
+    async def scenario():
+        first = make_orchestrator(lease_seconds=0.05)
+        execution_id = await first.submit(Submission(text=LOOP, payload={"items": list(range(40))}))
+        hand = Hand(first.work, slots=2)
+        working_on_it = asyncio.create_task(hand.run())
+        while len(hand.ran) < 20:  # noqa: ASYNC110 - it counts, there is no event
+            await asyncio.sleep(0)
+        working_on_it.cancel()
+        await asyncio.gather(working_on_it, return_exceptions=True)
+        await first.close()
+        kept = await first.store.snapshot(execution_id)
+        assert kept is not None and kept[0] >= 20
+        reads = []
+        inner = first.store.read
+
+        async def counted(execution_id, after=0, limit=None):
+            reads.append(after)
+            return await inner(execution_id, after, limit)
+
+        first.store.read = counted
+        second = make_orchestrator(store=first.store, playbooks=first.catalogue._playbooks, lease_seconds=0.05)
+        from noetl.server.lifecycle import recovery
+
+        await recovery.resume(second)
+        assert reads == [] or min(reads) >= 20
+        second.start()
+        async with working(Hand(second.work)):
+            assert (await second.wait(execution_id, 10)).status == "success"
+        progress = await second.progress(execution_id)
+        assert progress.steps["start"].iterations_done == 40
+        await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_of_another_version_is_not_believed():
+    async def scenario():
+        orchestrator = make_orchestrator()
+        execution_id = await orchestrator.submit(Submission(text=LOOP))
+        async with working(Hand(orchestrator.work)):
+            await orchestrator.wait(execution_id, 10)
+        await orchestrator.store.save_snapshot(execution_id, 1_000_000, b"never")
+        await orchestrator.store.save_snapshot(execution_id, 30, b"nonsense")
+        orchestrator.store._snapshots[execution_id] = (30, b"nonsense")
+        assert (await orchestrator.state(execution_id)).finished == "success"
+        await orchestrator.close()
+
+    asyncio.run(scenario())

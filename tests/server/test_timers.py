@@ -1,0 +1,74 @@
+"""Alarms ring once, in order, and the newest instant of an execution counts."""
+
+import asyncio
+
+from noetl.server.lifecycle.timers import Timers
+
+
+class ManualClock:
+    """Time that moves when the test says so."""
+
+    def __init__(self):
+        self.time = 1000.0
+        self.sleepers = []
+
+    def now(self):
+        return self.time
+
+    def monotonic(self):
+        return self.time
+
+    async def sleep(self, seconds):
+        future = asyncio.get_running_loop().create_future()
+        self.sleepers.append((self.time + seconds, future))
+        await future
+
+    async def go(self, seconds):
+        self.time += seconds
+        for at, future in self.sleepers:
+            if at <= self.time and not future.done():
+                future.set_result(None)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def test_alarms_ring_in_order_and_once():
+    async def scenario():
+        clock, rung = ManualClock(), []
+        timers = Timers(clock, rung.append)
+        timers.set("b", 1020.0)
+        timers.set("a", 1010.0)
+        timers.set("c", 1030.0)
+        await clock.go(0)
+        assert rung == []
+        await clock.go(15)
+        assert rung == ["a"]
+        await clock.go(30)
+        assert rung == ["a", "b", "c"]
+        await clock.go(100)
+        assert rung == ["a", "b", "c"]
+        await timers.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_new_instant_replaces_the_old_one():
+    async def scenario():
+        clock, rung = ManualClock(), []
+        timers = Timers(clock, rung.append)
+        timers.set("a", 1100.0)
+        await clock.go(0)
+        timers.set("a", 1010.0)
+        timers.set("b", 1010.0)
+        timers.set("b", None)
+        timers.set("c", 1010.0)
+        timers.set("c", 1200.0)
+        await clock.go(20)
+        assert rung == ["a"]
+        await clock.go(100)
+        assert rung == ["a"]
+        await clock.go(100)
+        assert rung == ["a", "c"]
+        await timers.close()
+
+    asyncio.run(scenario())

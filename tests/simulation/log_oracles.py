@@ -1,0 +1,108 @@
+"""What must be true of every log, whatever went wrong while it was written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from noetl.core.engine.advance import fold
+from noetl.core.engine.capacity import held
+from noetl.core.model.events import (
+    Event,
+    IterationDone,
+    IterationFailed,
+    IterationStarted,
+    PlaybookProcessed,
+    Recorded,
+    StepDone,
+    StepFailed,
+    StepScheduled,
+    StepStarted,
+    TaskDone,
+    TaskStarted,
+    WorkerLost,
+    WorkflowFinished,
+)
+from noetl.core.model.ids import iteration_id, task_run_id
+from noetl.core.model.playbook import Playbook
+from noetl.server.read_models.summaries import project
+from noetl.storage.ports.events import ExecutionSummary
+
+
+def judge_log(log: Sequence[Recorded]) -> Iterator[str]:
+    """Every promise a log breaks: dense, finished once with nothing after it, fenced."""
+    if [each.seq for each in log] != list(range(1, len(log) + 1)):
+        yield "the log has a gap"
+    names = Counter(type(each.body) for each in log)
+    if names[WorkflowFinished] > 1 or names[PlaybookProcessed] > 1:
+        yield f"it finished {names[WorkflowFinished]} times"
+    finished = next((each.seq for each in log if isinstance(each.body, WorkflowFinished)), None)
+    if finished is not None:
+        after = [each.body.NAME for each in log if each.seq > finished]
+        if after != ["playbook.processed"]:
+            yield f"after workflow.finished came {after}"
+    yield from _runs(log)
+
+
+def judge_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
+    """Where the row of an execution, or its folded state, differs from what its log says."""
+    again = project(None, list(log))
+    shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
+    if shown != again:
+        return [f"the projection {shown} is not what the log says: {again}"]
+    state = fold(playbook, list(log))
+    if state.status != again.status:
+        return [f"folded status {state.status}, projected {again.status}"]
+    holds, shown_holds = held(state), (summary.held if summary else None) or {}
+    return [] if holds == shown_holds else [f"its row holds {shown_holds}, its log says {holds}"]
+
+
+def run_of(body: Event) -> str:
+    """The run an event belongs to; empty when it belongs to none."""
+    step_run = getattr(body, "step_run_id", "")
+    return iteration_id(step_run, getattr(body, "path", ())) if step_run else ""
+
+
+def _runs(log: Sequence[Recorded]) -> Iterator[str]:
+    """Leases are fenced: a run's events come under its newest epoch, each key once, and end once."""
+    epochs: Counter[str] = Counter()
+    seen: set[tuple[Any, ...]] = set()
+    ended: set[str] = set()
+    scheduled: set[str] = set()
+    for each in log:
+        body: Any = each.body
+        run = run_of(body)
+        if isinstance(body, StepScheduled):
+            if body.step_run_id in scheduled:
+                yield f"{body.step_run_id} was scheduled twice"
+            scheduled.add(body.step_run_id)
+        elif isinstance(body, StepStarted | IterationStarted):
+            if body.epoch != epochs[run] + 1:
+                yield f"{run}: epoch {body.epoch} after {epochs[run]}"
+            epochs[run] = body.epoch
+            if run in ended:
+                yield f"{run} was leased after its end"
+        elif isinstance(body, WorkerLost):
+            if body.epoch != epochs[run]:
+                yield f"{run}: a worker of epoch {body.epoch} was lost in epoch {epochs[run]}"
+        elif isinstance(body, TaskStarted | TaskDone):
+            key = (
+                type(body),
+                run,
+                body.task,
+                body.visit,
+                body.attempt,
+                epochs[run] if isinstance(body, TaskStarted) else 0,
+            )
+            if key in seen:
+                yield f"{body.NAME} twice: {task_run_id(run, body.task, body.visit, body.attempt)}"
+            seen.add(key)
+            if run in ended:
+                yield f"{run}: {body.NAME} after its end"
+        elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):
+            if run in ended:
+                yield f"{run} ended twice"
+            ended.add(run)

@@ -1,0 +1,83 @@
+"""The catalogue, on every back end."""
+
+import asyncio
+
+import pytest
+
+from noetl.storage.playbooks.memory import MemoryPlaybookStore
+from noetl.storage.playbooks.postgres import PostgresPlaybookStore
+from noetl.storage.playbooks.sqlite import SqlitePlaybookStore
+from noetl.storage.postgres.database import PostgresDatabase
+from noetl.storage.sqlite.database_file import SqliteFile
+
+
+@pytest.fixture(params=["sqlite", "memory", "postgres"])
+def in_store(request, tmp_path):
+    def run(scenario):
+        async def whole():
+            if request.param == "memory":
+                await scenario(MemoryPlaybookStore())
+                return
+            if request.param == "postgres":
+                database = PostgresDatabase(request.getfixturevalue("database"))
+                await scenario(PostgresPlaybookStore(database))
+                await database.close()
+                return
+            file = SqliteFile(str(tmp_path / "noetl.db"))
+            await scenario(SqlitePlaybookStore(file))
+            await file.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_texts_are_kept_by_digest(in_store):
+    async def scenario(store):
+        await store.keep("d1", "text one", "/a/one.yaml")
+        await store.keep("d1", "text one", "/elsewhere.yaml")
+        assert await store.text("d1") == ("text one", "/a/one.yaml")
+        assert await store.text("d2") is None
+
+    in_store(scenario)
+
+
+def test_a_new_text_is_a_new_version_and_the_same_text_is_not(in_store):
+    async def scenario(store):
+        assert (await store.register("shop/a", "d1", "one", 1.0)).version == 1
+        assert (await store.register("shop/a", "d1", "one", 2.0)).version == 1
+        assert (await store.register("shop/a", "d2", "two", 3.0)).version == 2
+        assert (await store.register("shop/a", "d1", "one", 4.0)).version == 3
+        assert (await store.find("shop/a")).text == "one"
+        assert (await store.find("shop/a", 2)).digest == "d2"
+        assert await store.find("shop/a", 9) is None
+        assert await store.find("shop/b") is None
+        assert await store.text("d2") == ("two", "")
+
+    in_store(scenario)
+
+
+def test_the_newest_version_of_each_path_is_listed_by_page(in_store):
+    async def scenario(store):
+        for n in range(5):
+            await store.register(f"shop/p_{n}", f"d{n}", "old", 1.0)
+            await store.register(f"shop/p_{n}", f"e{n}", "new", 2.0)
+        assert [(row.path, row.version) for row in await store.list(limit=2)] == [("shop/p_0", 2), ("shop/p_1", 2)]
+        assert [row.path for row in await store.list(after="shop/p_1", limit=2)] == ["shop/p_2", "shop/p_3"]
+        assert [row.path for row in await store.list(search="P_3")] == ["shop/p_3"]
+        assert await store.list(search="p%3") == []
+
+    in_store(scenario)
+
+
+def test_versions_are_listed_newest_first_by_page(in_store):
+    async def scenario(store):
+        for n in range(1, 6):
+            await store.register("shop/a", f"d{n}", f"text {n}", float(n))
+        await store.register("shop/b", "d1", "other", 9.0)
+        assert [row.version for row in await store.versions("shop/a", limit=2)] == [5, 4]
+        assert [row.version for row in await store.versions("shop/a", before=4, limit=2)] == [3, 2]
+        assert [row.text for row in await store.versions("shop/a", before=2)] == ["text 1"]
+        assert list(await store.versions("shop/c")) == []
+
+    in_store(scenario)

@@ -1,0 +1,102 @@
+"""Every result store keeps the contract, against its real server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetl.errors import PayloadUnavailable, RequestRefused
+from noetl.storage.results import ResultStores, open_results, open_store
+from noetl.testing.conformance.result_store import OpenStore, ResultStoreSuite, chunked, read
+
+
+class TestBlob(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore:
+        return lambda **options: open_store(f"blob://{tmp_path}/results", **options)
+
+    def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
+        async def deed() -> None:
+            store = open_store(f"blob://{tmp_path}")
+            reference = await store.put("1:a:1", chunked(b'{"n": 1}' * 300_000), content_type="application/json")
+            file = tmp_path / reference.locator["path"]
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+            with pytest.raises(PayloadUnavailable) as caught:
+                await read(store, reference)
+            assert caught.value.kind == "ref.corrupt"
+
+        asyncio.run(deed())
+
+    def test_a_write_that_was_abandoned_is_cleared_away(self, tmp_path: Path) -> None:
+        left = tmp_path / "unfinished" / "payload-1"
+        left.parent.mkdir()
+        left.write_bytes(b"half")
+        store: Any = open_store(f"blob://{tmp_path}")
+        asyncio.run(store.collect(left.stat().st_mtime + 3600))
+        assert left.exists()
+        asyncio.run(store.collect(left.stat().st_mtime + 90_000))
+        assert not left.exists()
+
+    def test_a_disk_that_refuses_is_a_storage_error(self, tmp_path: Path) -> None:
+        from noetl.errors import StoreUnavailable
+
+        (tmp_path / "results").write_text("in the way")
+        store = open_store(f"blob://{tmp_path}/results")
+        with pytest.raises(StoreUnavailable) as caught:
+            asyncio.run(store.put("1:a:1", chunked(b"hello"), content_type="text/plain"))
+        assert caught.value.kind == "storage.access"
+
+
+class TestSqlite(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore:
+        return lambda **options: open_store(f"sqlite://{tmp_path}/results.db", **options)
+
+
+class TestPostgres(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, database: str) -> OpenStore:
+        return lambda **options: open_store(database, **options)
+
+
+class TestObjectStore(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, s3: dict[str, Any], bucket: str) -> OpenStore:
+        return lambda **options: open_store(f"s3://{bucket}/results", fields=s3, **options)
+
+
+class TestNats(ResultStoreSuite):
+    @pytest.fixture
+    def open_store(self, nats_server: str, tmp_path: Path) -> OpenStore:
+        return lambda **options: open_store(f"{nats_server}/{tmp_path.name}", **options)
+
+
+def test_an_unknown_scheme_names_the_known_ones() -> None:
+    with pytest.raises(RequestRefused, match="file:, sqlite:, postgresql:"):
+        open_store("ftp://somewhere")
+
+
+def test_a_store_is_asked_for_by_the_kind_playbooks_write(tmp_path: Path) -> None:
+    stores = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
+    assert stores.of(None) is stores.default is stores.of("disk")
+    assert stores.of("postgres") is stores.by_type["relational"]
+    with pytest.raises(RequestRefused, match="'nats': it has blob, relational"):
+        stores.of("nats")
+
+
+def test_references_are_read_from_the_store_of_their_type(tmp_path: Path) -> None:
+    async def deed() -> None:
+        both = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
+        reference = await both.of("db").put("1:a:1", chunked(b"hello"), content_type="text/plain")
+        assert await read(both, reference) == b"hello"
+        only = ResultStores([both.default])
+        with pytest.raises(PayloadUnavailable, match="relational"):
+            await read(only, reference)
+        await both.close()
+
+    asyncio.run(deed())

@@ -1,0 +1,77 @@
+"""Following a log: what this process appends is handed on without a read, and nothing is lost or told twice."""
+
+import asyncio
+
+from noetl.core.model.events import PlaybookProcessed, TaskDone
+from noetl.core.model.outcome import ok
+from noetl.storage.events.log_tail import Tails, follow
+from noetl.testing.conformance.event_store import make_append
+
+BODY = TaskDone(step="s", step_run_id="1:s:1", task="t", kind="noop", outcome=ok())
+
+
+class Store:
+    """A log in a list that counts how often it is read."""
+
+    def __init__(self):
+        self.log = []
+        self.reads = 0
+        self.tails = Tails(self._lengths)
+
+    async def _lengths(self, followed):
+        return [(name, len(self.log)) for name in followed]
+
+    async def summary(self, execution_id):
+        return object()
+
+    async def read(self, execution_id, after, limit):
+        self.reads += 1
+        await asyncio.sleep(0)
+        return self.log[after : after + limit]
+
+    def write(self, *bodies, told=True):
+        append = make_append("1", len(self.log), *bodies)
+        self.log += append.events
+        if told:
+            self.tails.written(append)
+
+
+async def _seen(store, into, begun):
+    async for recorded in follow(store, store.tails, "1", 0):
+        into.append(recorded.seq)
+        begun.set()
+
+
+def test_what_this_process_appends_is_handed_on_without_a_read():
+    async def scenario():
+        store, seen, begun = Store(), [], asyncio.Event()
+        store.write(BODY)
+        following = asyncio.ensure_future(_seen(store, seen, begun))
+        await begun.wait()
+        reads = store.reads
+        for _ in range(20):
+            store.write(BODY, BODY)
+            await asyncio.sleep(0)
+        store.write(PlaybookProcessed(outcome="success"))
+        await asyncio.wait_for(following, 5)
+        assert seen == list(range(1, 43))
+        assert store.reads <= reads + 1
+
+    asyncio.run(scenario())
+
+
+def test_what_others_append_in_between_is_read():
+    async def scenario():
+        store, seen, begun = Store(), [], asyncio.Event()
+        store.write(BODY)
+        following = asyncio.ensure_future(_seen(store, seen, begun))
+        await begun.wait()
+        store.write(BODY, told=False)  # another process wrote
+        store.write(BODY)
+        store.write(BODY, told=False)
+        store.tails.ring("1", len(store.log))
+        store.write(PlaybookProcessed(outcome="success"))
+        await asyncio.wait_for(following, 5)
+        assert seen == [1, 2, 3, 4, 5]
+
+    asyncio.run(scenario())

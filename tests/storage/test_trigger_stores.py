@@ -1,0 +1,65 @@
+"""Schedules and webhooks, on every back end."""
+
+import asyncio
+
+import pytest
+
+from noetl.storage.cluster.postgres import PostgresCluster
+from noetl.storage.postgres.database import PostgresDatabase
+from noetl.storage.sqlite.database_file import SqliteFile
+from noetl.storage.triggers.memory import MemoryTriggerStore
+from noetl.storage.triggers.postgres import PostgresTriggerStore
+from noetl.storage.triggers.sqlite import SqliteTriggerStore
+from noetl.testing.conformance.trigger_store import Scenario, TriggerStoreSuite
+
+
+class TestMemory(TriggerStoreSuite):
+    async def within(self, scenario: Scenario) -> None:
+        await scenario(MemoryTriggerStore())
+
+
+class TestSqlite(TriggerStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _fresh(self, tmp_path) -> None:
+        self.path = str(tmp_path / "noetl.db")
+
+    async def within(self, scenario: Scenario) -> None:
+        file = SqliteFile(self.path)
+        try:
+            await scenario(SqliteTriggerStore(file))
+        finally:
+            await file.close()
+
+
+class TestPostgres(TriggerStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _fresh(self, database: str) -> None:
+        self.dsn = database
+
+    async def within(self, scenario: Scenario) -> None:
+        database = PostgresDatabase(self.dsn)
+        try:
+            await scenario(PostgresTriggerStore(database))
+        finally:
+            await database.close()
+
+
+def test_one_server_has_a_duty_until_it_leaves_or_falls_silent(database: str) -> None:
+    async def scenario() -> None:
+        opened = PostgresDatabase(database)
+        try:
+            one, two = PostgresCluster(opened, "one"), PostgresCluster(opened, "two")
+            await one.join()
+            await two.join()
+            assert await one.on_duty("timers", 60) is True
+            assert await two.on_duty("timers", 60) is False
+            assert await one.on_duty("timers", 60) is True
+            assert await two.on_duty("other", 0) is True
+            await one.leave()
+            assert await two.on_duty("timers", 0) is True
+            await asyncio.sleep(0.01)
+            assert await one.on_duty("timers", 60) is True
+        finally:
+            await opened.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,388 @@
+"""Every line between workers and the control plane keeps the port's contract."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import uvicorn
+
+from noetl.core.model.events import WorkerLost
+from noetl.core.model.work import Claim
+from noetl.errors import StoreUnavailable
+from noetl.runtime.clock import RealClock
+from noetl.server.dispatch import worker_service as workers
+from noetl.server.http.access import Tokens
+from noetl.server.http.app import create_app
+from noetl.server.http.dependencies import Parts
+from noetl.server.http.nats_endpoint import WorkOverNats
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.ports.queue import RunQueue
+from noetl.storage.ports.work_link import WorkLink
+from noetl.testing.conformance.work_link import ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
+from noetl.testing.services import Nats
+from noetl.tools.registry import specs
+from noetl.transport.http_link import HttpWorkLink
+from noetl.transport.nats_bus import NatsBus, unword, word
+from noetl.transport.nats_link import NatsWorkLink
+from noetl.transport.notifying_queue import TicketedRunQueue
+from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
+from noetl.worker import pool
+from noetl.worker.factory import make_pool
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for it."""
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - what changes it has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def losing_one(send: Any, verb: str, problem: Exception) -> Any:
+    """`send`, whose first answer to such a question gets lost."""
+    lost = False
+
+    async def sending(*asked: Any, **more: Any) -> Any:
+        nonlocal lost
+        answer = await send(*asked, **more)
+        if not lost and any(isinstance(word, str) and word.endswith(verb) for word in asked):
+            lost = True
+            raise problem
+        return answer
+
+    return sending
+
+
+class TestLocal(WorkLinkSuite):
+    @asynccontextmanager
+    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
+        yield lambda worker: orchestrator.work
+
+
+class Served(WorkLinkSuite):
+    """A server of this process, on a port of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _home(self, tmp_path: Path) -> None:
+        self.tokens = Tokens.prepare(tmp_path)
+        self.token = self.tokens.add("w", "worker")
+
+    @asynccontextmanager
+    async def served(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
+        self.parts = Parts(orchestrator, self.tokens, specs)
+
+        async def readiness() -> list[str]:
+            return []
+
+        self.app = create_app(lambda: self.parts, self.tokens, readiness=readiness, version="0")
+        self.app.state.parts = self.parts
+        server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        await until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        finally:
+            self.parts.stopping.set()
+            server.should_exit = True
+            await serving
+
+    def after_a_lost_answer(self, monkeypatch: pytest.MonkeyPatch, lose: Callable[[WorkLink], None]) -> None:
+        """A server commits a claim and is gone before it has answered: the run is given on, and no attempt is lost."""
+        monkeypatch.setattr(workers, "ON_THE_WAY_SECONDS", 0.0)
+        monkeypatch.setattr(pool, "FIRST_CHECK", 0.05)
+
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            execution_id = await orchestrator.submit(Submission(text=TWO))
+            line = link("w")
+            lose(line)
+            worker = make_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            line.doubt = worker.doubt
+            await worker.start()
+            try:
+                assert (await orchestrator.wait(execution_id, 10)).status == "success"
+            finally:
+                await worker.abandon()
+            assert [lost.returned for lost in await bodies(orchestrator, execution_id, WorkerLost)] == [True]
+
+        self._run(scenario)
+
+
+class TestHttp(Served):
+    @asynccontextmanager
+    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
+        async with self.served(orchestrator) as url:
+            link = HttpWorkLink(url, self.token)
+            yield lambda worker: link
+            await link.close()
+
+    def test_a_run_whose_order_got_lost_is_given_back_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lose(link: WorkLink) -> None:
+            assert isinstance(link, HttpWorkLink)
+            link._send = losing_one(link._send, "claim", aiohttp.ServerDisconnectedError())
+
+        self.after_a_lost_answer(monkeypatch, lose)
+
+    def test_nothing_is_leased_to_a_worker_that_hung_up(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
+            listening = asyncio.create_task(link("w").revoked("w", wait=20))
+            at_the_desk = orchestrator.work._claims._waiters
+            await until(lambda: bool(at_the_desk))
+            for each in (claiming, listening):
+                each.cancel()
+            await asyncio.gather(claiming, listening, return_exceptions=True)
+            await until(lambda: not at_the_desk)
+            await orchestrator.submit(Submission(text=ONE))
+            (order,) = await claim_until(link("other"), Claim("other", 1), 1)
+            assert (order.epoch, order.lost) == (1, 0)
+
+        self._run(scenario)
+
+
+class OverNats(Served):
+    url: str
+
+    @pytest.fixture(autouse=True)
+    def _bus(self) -> None:
+        self.prefix = f"t {secrets.token_hex(4)}"
+        self.bus: NatsBus | None = None
+
+        def wrapped(queue: RunQueue) -> RunQueue:
+            self.bus = NatsBus(self.url, prefix=self.prefix)
+            return TicketedRunQueue(queue, self.bus)
+
+        self.queue_of = wrapped
+
+    @asynccontextmanager
+    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
+        async with AsyncExitStack() as closing:
+            http = await closing.enter_async_context(self.served(orchestrator))
+            bus = self.bus
+            assert bus is not None
+            closing.push_async_callback(bus.close)
+            WorkOverNats(bus, lambda: self.parts, self.app.state.roster).start()
+            bus.start()
+            assert await bus.connected(10)
+            links: dict[str, WorkLink] = {}
+            self.lines: dict[str, NatsBus] = {}
+
+            def link(worker: str) -> WorkLink:
+                if worker not in links:
+                    line = self.lines[worker] = NatsBus(self.url, prefix=self.prefix)
+                    behind = HttpWorkLink(http, self.token)
+                    links[worker] = NatsWorkLink(line, self.token, behind, worker=worker)
+                    line.start()
+                    closing.push_async_callback(links[worker].close)
+                return links[worker]
+
+            for name in ("w", "a", "b"):
+                link(name)
+                assert await self.lines[name].connected(10)
+            yield link
+
+
+class TestNats(OverNats):
+    @pytest.fixture(autouse=True)
+    def _server(self, nats_server: str) -> None:
+        self.url = nats_server
+
+    def test_a_run_whose_order_got_lost_is_given_back_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lose(link: WorkLink) -> None:
+            line = self.lines["w"]
+            line.ask = losing_one(line.ask, "claim", StoreUnavailable("NATS: nobody answered"))
+
+        self.after_a_lost_answer(monkeypatch, lose)
+
+    def test_a_ticket_wakes_one_worker_of_its_pool(self) -> None:
+        async def scenario() -> None:
+            server, one, other = (NatsBus(self.url, prefix=self.prefix) for _ in range(3))
+            for bus in (server, one, other):
+                bus.start()
+                assert await bus.connected(10)
+            waiting = [asyncio.create_task(bus.ticket("p.1 >", most=4, wait=0.5)) for bus in (one, other)]
+            elsewhere = asyncio.create_task(one.ticket("q", most=4, wait=0.5))
+            await asyncio.sleep(0.2)
+            server.issue("p.1 >", 1)
+            assert sorted(await asyncio.gather(*waiting)) == [0, 1]
+            assert await elsewhere == 0
+            for bus in (server, one, other):
+                await bus.close()
+
+        asyncio.run(scenario())
+
+    def test_a_ticket_that_nobody_waited_for_stays(self) -> None:
+        async def scenario() -> None:
+            bus = NatsBus(self.url, prefix=self.prefix)
+            bus.start()
+            assert await bus.connected(10)
+            bus.issue("p", 3)
+            assert await bus.ticket("p", most=8, wait=2) >= 1
+            await bus.close()
+
+        asyncio.run(scenario())
+
+    def test_a_question_without_a_known_token_is_not_answered(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            await orchestrator.submit(Submission(text=ONE))
+            bus = self.lines["w"]
+            body = b'{"claim":{"worker":"x","slots":1},"wait":0}'
+            for question in (b"", b"{}", body, signed_question(key_of("noetl_guessed"), "claim", body)):
+                assert b"not signed with a token" in await bus.ask("claim", question, seconds=5)
+            good = signed_question(key_of(self.token), "claim", body)
+            tampered = good.replace(b'"slots":1', b'"slots":9')
+            assert b"not signed with a token" in await bus.ask("claim", tampered, seconds=5)
+            assert b"not signed with a token" in await bus.ask("report", good, seconds=5)  # signed for another verb
+            answer = await bus.ask("claim", good, seconds=5)
+            assert read_answer(key_of(self.token), signature_of(good), answer) is not None
+            assert read_answer(key_of(self.token), signature_of(tampered) + b"0", answer) is None
+            assert read_answer(key_of("noetl_guessed"), signature_of(good), answer) is None
+
+        self._run(scenario)
+
+    def test_a_token_without_the_role_is_refused(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            viewer = key_of(self.tokens.add("looks", "viewer"))
+            question = signed_question(viewer, "claim", b'{"claim":{"worker":"x","slots":1}}')
+            answer = read_answer(
+                viewer, signature_of(question), await self.lines["w"].ask("claim", question, seconds=5)
+            )
+            assert answer is not None
+            assert b"403" in answer
+
+        self._run(scenario)
+
+    @pytest.mark.parametrize("stops", ["asking", "waiting"])
+    def test_runs_that_come_when_nobody_waits_for_them_are_given_back(self, stops: str) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            began = asyncio.Event()
+            lease = orchestrator.work.claim
+
+            async def slowly(claim: Claim, *, wait: float):
+                orders = await lease(claim, wait=wait)
+                began.set()
+                await asyncio.sleep(0.4)
+                return orders
+
+            line = link("w")
+            line._patience = 20 if stops == "asking" else 0.1
+            await orchestrator.submit(Submission(text=ONE))
+            orchestrator.work.claim = slowly  # type: ignore[method-assign]
+            claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=0))
+            await asyncio.wait_for(began.wait(), 10)
+            orchestrator.work.claim = lease  # type: ignore[method-assign]
+            if stops == "asking":
+                claiming.cancel()
+                await asyncio.gather(claiming, return_exceptions=True)
+            else:
+                assert await claiming == []
+            (order,) = await claim_until(link("a"), Claim("a", 1), 1)
+            assert (order.epoch, order.lost) == (2, 0)
+
+        self._run(scenario)
+
+    def test_the_same_server_is_asked_until_it_goes(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            asked: list[str] = []
+
+            def server(name: str) -> NatsBus:
+                async def answer(verb: str, said: bytes) -> bytes:
+                    asked.append(name)
+                    return b"x"
+
+                bus = NatsBus(self.url, prefix=f"{self.prefix}-two")
+                bus.answer(answer)
+                bus.start()
+                return bus
+
+            servers = {name: server(name) for name in "ab"}
+            worker = NatsBus(self.url, prefix=f"{self.prefix}-two")
+            worker.start()
+            for bus in (*servers.values(), worker):
+                assert await bus.connected(10)
+            for _ in range(10):
+                assert await worker.ask("report", b"?", seconds=5) == b"x"
+            home = asked[-1]
+            assert asked.count(home) >= 9  # the first may have met the other, when that was the only one there
+            leaving = servers.pop(home)
+            await leaving.stop_answering()
+            await leaving.close()
+            asked.clear()
+            for _ in range(3):
+                assert await worker.ask("report", b"?", seconds=5) == b"x"
+            assert asked == [*servers] * 3
+            for bus in (*servers.values(), worker):
+                await bus.close()
+
+        self._run(scenario)
+
+    def test_secrets_never_cross_the_broker(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            execution_id = await orchestrator.submit(Submission(text=ONE))
+            heard: list[bytes] = []
+            spy = NatsBus(self.url, prefix=self.prefix)
+            for kind in ("ask", "at.*"):
+                spy.listen(kind, lambda verb, said: heard.append(said))
+            spy.start()
+            assert await spy.connected(10)
+            assert await link("w").secrets(execution_id, ["door"]) == {"door": "sesame-4711"}
+            key = key_of(self.token)
+            question = signed_question(key, "secrets", f'{{"execution_id":"{execution_id}","names":["door"]}}'.encode())
+            answer = await spy.ask("secrets", question, seconds=5)
+            assert b"404" in answer
+            assert b"sesame" not in answer
+            await link("w").claim(Claim("w", 1), wait=0)
+            assert heard
+            assert not [said for said in heard if b"sesame" in said or self.token.encode() in said]
+            await spy.close()
+
+        self._run(scenario, {"door": "sesame-4711"})
+
+    def test_words_of_any_kind_are_parts_of_subjects(self) -> None:
+        for text in ("default", "", "a.b", "a *>", "größe", "=41=", "x=y"):
+            assert unword(word(text)) == text
+            assert not set(word(text)) & set(" .*>\t")
+
+    # ── NATS goes and comes back: it costs latency and nothing else ─────────────────────
+
+    def _killed(self, tmp_path: Path, *, wiped: bool) -> None:
+        with Nats(tmp_path / "nats") as server:
+            self.url = server.url
+
+            async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+                execution_id = await orchestrator.submit(Submission(text=TWO))
+                (first,) = await claim_until(link("w"), Claim("w", 1), 1)
+                await asyncio.to_thread(server.kill)
+                other = await orchestrator.submit(Submission(text=ONE))
+                verdicts, (second,) = await link("w").report("w", [done(first)], free=1)
+                assert verdicts[0].accepted
+                assert (await link("w").extend("w", [(second.run_id, second.epoch)])).lost == []
+                (taken,) = await claim_until(link("w"), Claim("w", 1), 1)
+                assert {taken.context.execution_id, second.context.execution_id} == {execution_id, other}
+                with pytest.raises(StoreUnavailable):
+                    await self.lines["w"].ask("claim", b"", seconds=1)
+                if wiped:
+                    server.forget()
+                await asyncio.to_thread(server.start)
+                await until(lambda: self.bus.up and self.lines["w"].up)
+                waiting = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
+                third = await orchestrator.submit(Submission(text=ONE))
+                (order,) = await asyncio.wait_for(waiting, 10)
+                assert order.context.execution_id == third
+                await link("w").report("w", [done(second), done(taken), done(order)])
+                for each in (execution_id, other, third):
+                    assert (await orchestrator.wait(each, 5)).status == "success"
+
+            self._run(scenario)
+
+    def test_killed_and_started_again(self, tmp_path: Path) -> None:
+        self._killed(tmp_path, wiped=False)
+
+    def test_killed_and_wiped(self, tmp_path: Path) -> None:
+        self._killed(tmp_path, wiped=True)
