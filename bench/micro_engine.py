@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from noetl.core.engine.advance import advance, begin, fold
-from noetl.core.engine.commands import ClaimAny, ReportMade, RequestMade
+from noetl.core.engine.commands import ClaimAnyRun, ReportRun, StartExecution
 from noetl.core.engine.snapshot import decode_state, encode_state
 from noetl.core.engine.state import State
 from noetl.core.model.events import (
@@ -60,7 +60,7 @@ def _done(order: RunOrder) -> Report:
     return Report(order.run_id, order.epoch, 1, (task, end))
 
 
-def chain_reports(length: int) -> list[ReportMade]:
+def chain_reports(length: int) -> list[ReportRun]:
     """What the workers of a chain will report, step by step: its ids are known beforehand."""
     made = []
     for number in range(length):
@@ -74,16 +74,16 @@ def chain_reports(length: int) -> list[ReportMade]:
             position=Position(task=None, task_runs=1),
         )
         end = StepDone(step=name, step_run_id=run_id, output=ok())
-        made.append(ReportMade(Report(run_id, 1, 1, (task, end))))
+        made.append(ReportRun(Report(run_id, 1, 1, (task, end))))
     return made
 
 
-def play_chain(playbook: Playbook, reports: list[ReportMade], *, keep_log: bool = True) -> tuple[State, list[Recorded]]:
+def play_chain(playbook: Playbook, reports: list[ReportRun], *, keep_log: bool = True) -> tuple[State, list[Recorded]]:
     """Run a chain; each step's end leases the next one in the same append."""
     state = begin(playbook, "1")
     log: list[Recorded] = []
-    request = RequestMade(ExecutionRequested("d", playbook.path))
-    free = ClaimAny("w")
+    request = StartExecution(ExecutionRequested("d", playbook.path))
+    free = ClaimAnyRun("w")
     log += advance(state, [request, free], at=0.0).events
     for report in reports:
         decision = advance(state, [report, free], at=1.0)
@@ -107,13 +107,13 @@ def play_loop(count: int, window: int, batch: int) -> tuple[State, list[Recorded
     state = begin(playbook, "1")
     log: list[Recorded] = []
     items = list(range(count))
-    request = RequestMade(ExecutionRequested("d", playbook.path, payload={"items": items}))
-    decision = advance(state, [request, ClaimAny("w", slots=window)], at=0.0)
+    request = StartExecution(ExecutionRequested("d", playbook.path, payload={"items": items}))
+    decision = advance(state, [request, ClaimAnyRun("w", slots=window)], at=0.0)
     decision = _answer(decision, log)
     orders = list(decision.replies[1].orders)
     while orders:
-        reports = [ReportMade(_done(order)) for order in orders[:batch]]
-        decision = _answer(advance(state, [*reports, ClaimAny("w", slots=len(reports))], at=1.0), log)
+        reports = [ReportRun(_done(order)) for order in orders[:batch]]
+        decision = _answer(advance(state, [*reports, ClaimAnyRun("w", slots=len(reports))], at=1.0), log)
         orders = orders[batch:] + list(decision.replies[-1].orders)
     if state.finished != "success":
         raise AssertionError(state.error)
@@ -194,14 +194,14 @@ def loop_memory(count: int = 100_000, window: int = 1_000) -> Measured:
     before = tracemalloc.get_traced_memory()[0]
     state = begin(playbook, "1")
     sink: list[Recorded] = []
-    request = RequestMade(ExecutionRequested("d", playbook.path, payload={"items": items}))
-    decision = _answer(advance(state, [request, ClaimAny("w", slots=window)], at=0.0), sink)
+    request = StartExecution(ExecutionRequested("d", playbook.path, payload={"items": items}))
+    decision = _answer(advance(state, [request, ClaimAnyRun("w", slots=window)], at=0.0), sink)
     orders = list(decision.replies[1].orders)
     peak = 0
     while orders:
         sink.clear()
-        reports = [ReportMade(_done(order)) for order in orders[:100]]
-        decision = _answer(advance(state, [*reports, ClaimAny("w", slots=len(reports))], at=1.0), sink)
+        reports = [ReportRun(_done(order)) for order in orders[:100]]
+        decision = _answer(advance(state, [*reports, ClaimAnyRun("w", slots=len(reports))], at=1.0), sink)
         orders = orders[100:] + list(decision.replies[-1].orders)
         peak = max(peak, tracemalloc.get_traced_memory()[0] - before)
     tracemalloc.stop()

@@ -13,15 +13,15 @@ from noetl.core.model.outcome import Outcome, ok
 from noetl.core.model.playbook import Assignment, Directive, Loop, Playbook, Rule, Step, Task
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall, ToolSpec
-from noetl.core.model.work import Claim, Item, Report, RunContext, RunOrder, Verdict
+from noetl.core.model.work import Claim, Item, Report, ReportAck, RunContext, RunOrder
 from noetl.core.pipeline.actions import Finished, RunTask
 from noetl.core.pipeline.advance import apply_outcome, next_action
 from noetl.core.pipeline.frame import open_frame
-from noetl.core.pipeline.nondeterminism_log import DrawLog
+from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import Programs
 from noetl.core.pipeline.scopes import Shared
 from noetl.runtime.clock import RealClock
-from noetl.runtime.worker_nondeterminism import WorldDraws
+from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 
@@ -76,10 +76,10 @@ def pipeline(step: Step, number: int) -> float:
     programs = Programs(book(step), SPECS)
     made = orders(number)
     shared = Shared(made[0].context, programs.playbook)
-    draws = WorldDraws(RealClock())
+    nondeterminism = SystemNondeterminism(RealClock())
     began = time.process_time()
     for order in made:
-        frame = open_frame(order, programs, shared, DrawLog(draws))
+        frame = open_frame(order, programs, shared, NondeterminismLog(nondeterminism))
         while True:
             action = next_action(frame)
             if isinstance(action, RunTask):
@@ -114,11 +114,11 @@ class NoServer:
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         self.left -= len(reports)
         if self.left <= 0:
             self.done.set()
-        return [Verdict(report.run_id, True) for report in reports], []
+        return [ReportAck(report.run_id, True) for report in reports], []
 
     async def playbook(self, digest: str) -> bytes:
         return self._playbook

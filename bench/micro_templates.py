@@ -10,7 +10,7 @@ from time import process_time
 from typing import Any
 
 from noetl.core.model.outcome import ok
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.sandbox import parsed
 from noetl.core.templates.template import _compile_text, compile_value, jinja_closure
 from noetl.core.templates.views import OutputView, ResultView
@@ -66,7 +66,7 @@ def evaluate_by_jinja() -> dict[str, float]:
     figures = {}
     for name, text in EXPRESSIONS.items():
         closure = jinja_closure(text, whole=not text.startswith("{%"))
-        figures[name] = microseconds(lambda closure=closure: closure(NAMES, Run()))  # type: ignore[misc]
+        figures[name] = microseconds(lambda closure=closure: closure(NAMES, EvaluationBudget()))  # type: ignore[misc]
     return figures
 
 

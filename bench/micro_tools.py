@@ -17,7 +17,7 @@ from bench.workloads import HEAD, run_one
 from noetl.embedded import LocalEngine, open_local
 from noetl.runtime import event_loop as loops
 from noetl.runtime.masking import Masker
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.tools.registry import load
 
@@ -61,7 +61,7 @@ async def _python() -> list[tuple[str, float, str]]:
     figures.append(("tools.python.warm_call", await together(2_000, one, 1) / 2_000 * 1e6, "us"))
     await together(500, one, 20)
     figures.append(("tools.python.calls_20_in_flight", 5_000 / await together(5_000, one, 20), "1/s"))
-    await close_shared()
+    await close_loop_resources()
     return figures
 
 
@@ -102,7 +102,7 @@ async def _beside_bare_aiohttp(url: str, engine: LocalEngine) -> list[tuple[str,
         await together(500, bare)
         await together(500, ours)
         await together(1, looped)
-        loops.settle()  # as in our processes; both sides are in this one
+        loops.freeze_gc()  # as in our processes; both sides are in this one
         bare_seconds = our_seconds = loop_seconds = 0.0
         for _ in range(4):  # in turns, so that all see the same machine
             bare_seconds += await together(share, bare)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.tools import registry as tools
 
 HEAD = """\
@@ -61,7 +61,7 @@ def cpu(text: str, repeats: int) -> float:
     specs = tools.specs()
     taken = []
     for _ in range(repeats):
-        glance.cache_clear()
+        analyze_template.cache_clear()
         began = time.process_time()
         result = compile_playbook(text, file="bench.yaml", specs=specs)
         taken.append(time.process_time() - began)

@@ -48,7 +48,7 @@ def stores(stack: ExitStack, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]
 def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
     """One body fetched by kind `http` into the store and read back; seconds each way, and memory before and after."""
     from noetl.core.model.reference import Reference
-    from noetl.runtime.resources import close_shared
+    from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
     from noetl.testing.tools import ToolHost, tool_call
     from noetl.tools.registry import load
@@ -84,7 +84,7 @@ def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
             told[f"{name}_mb"] = peak_mb()
             await results.delete(outcome.ref)
         await results.close()
-        await close_shared()
+        await close_loop_resources()
         return told
 
     return asyncio.run(move())

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.answering import PAGE, answering
 from bench.figures import Figure, figure, peak_mb
-from noetl.core.templates.deferred import Late
+from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing import services
 
 ROWS = 1_000_000
@@ -170,7 +170,7 @@ def raw_http(place: Place, folder: Path) -> float:
 
 def _transfer(source: dict[str, Any], *targets: dict[str, Any], warm: dict[str, Any], chunk: Any = None) -> float:
     """One call of the tool, in a process that has made a call before."""
-    from noetl.runtime.resources import close_shared
+    from noetl.runtime.resources import close_loop_resources
     from noetl.testing.tools import ToolHost, tool_call
     from noetl.tools.registry import load
 
@@ -183,7 +183,7 @@ def _transfer(source: dict[str, Any], *targets: dict[str, Any], warm: dict[str, 
         outcome = await run(tool_call("transfer", given, host=host))
         elapsed = time.perf_counter() - began
         assert outcome.status == "ok", outcome.error
-        await close_shared()
+        await close_loop_resources()
         return elapsed
 
     return asyncio.run(move())
@@ -235,7 +235,7 @@ def ours_three(place: Place, folder: Path) -> float:
     place.fresh_table()
     source = {"kind": "postgres", "auth": place.source, "table": "src"}
     with services.S3(folder / "s3") as store, services.fresh_bucket(store.info) as bucket:
-        late = Late("s3://" + bucket + "/{{ chunk.index }}.parquet")
+        late = DeferredTemplate("s3://" + bucket + "/{{ chunk.index }}.parquet")
         targets = (
             {"kind": "postgres", "auth": place.target, "table": "dst"},
             {"kind": "duckdb", "file": str(folder / "three.duckdb"), "table": "dst"},

@@ -132,7 +132,7 @@ async def measure_case(case: Case, folder: Path, rounds: int) -> list[Figure]:
             shape = BareShape(log)
             await case.ours(engine)  # warm: the playbook compiled, processes started
             await case.bare(shape)
-            loops.settle()
+            loops.freeze_gc()
             for _ in range(rounds):
                 await ours.round(lambda: case.ours(engine), case.repeats)
                 await bare.round(lambda: case.bare(shape), case.repeats)

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from chaos.findings import Finding
 from noetl.server.http.access import ROLES, Caller, Role, Tokens
 from noetl.server.http.app import create_app
-from noetl.server.http.dependencies import Parts
+from noetl.server.http.dependencies import AppState
 from noetl.server.http.routes.operations import Operations
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.storage.events.memory import MemoryEventStore
@@ -62,7 +62,7 @@ def app_of(tokens: Tokens) -> FastAPI:
         queue=MemoryRunQueue(),
         specs=specs,
     )
-    parts = Parts(orchestrator, tokens, specs)
+    parts = AppState(orchestrator, tokens, specs)
 
     async def readiness() -> list[str]:
         return []

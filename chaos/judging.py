@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from noetl.core.model.events import ExecutionRequested, PlaybookProcessed, Recorded, TaskStarted, WorkerLost
-from noetl.server.orchestrator.catalog import Catalogue
+from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.factory import open_stores
 from noetl.tools.registry import specs
 from tests.simulation.log_oracles import judge_log, judge_projection
@@ -34,7 +34,7 @@ def judge(dsn: str, ids: Sequence[str], *, expected: str = "success", others: bo
 
 async def _judge(dsn: str, ids: Sequence[str], expected: str, others: bool) -> Judgement:
     events, playbooks = open_stores(dsn)
-    catalogue = Catalogue(playbooks, specs)
+    catalog = Catalog(playbooks, specs)
     seen = Judgement()
     try:
         doubled = [each for each, count in Counter(ids).items() if count > 1]
@@ -50,7 +50,7 @@ async def _judge(dsn: str, ids: Sequence[str], expected: str, others: bool) -> J
             request = log[0].body
             assert isinstance(request, ExecutionRequested)
             problems = list(judge_log(log))
-            playbook = await catalogue.load(request.playbook)
+            playbook = await catalog.load(request.playbook)
             problems += judge_projection(await events.summary(execution_id), log, playbook)
             if not isinstance(log[-1].body, PlaybookProcessed):
                 problems.append("it has not ended")

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from noetl.client import Client
 from noetl.errors import NoetlError, StoreUnavailable
-from noetl.runtime.process_table import Fleet, readiness
+from noetl.runtime.process_table import ProcessTable, readiness
 from noetl.server.http.access import admin_token
 from noetl.storage.factory import open_stores
 from noetl.testing.cluster import local_cluster
@@ -34,7 +34,7 @@ class Cluster:
 
     def __init__(self, home: Path, *, servers: int = 2, workers: int = 4, **settings: str) -> None:
         self.home = home
-        self.fleet = Fleet(home)
+        self.fleet = ProcessTable(home)
         self.count = 2 + servers + workers
         self.port = _ports(servers)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -23,7 +23,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Run
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
-from noetl.server.orchestrator.request_resolver import Recorder
+from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.read_models.summaries import RunResult, run_result
@@ -33,7 +33,7 @@ from noetl.storage.ports.secrets import Keychain
 if TYPE_CHECKING:
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.settings import Settings
-    from noetl.storage.sqlite.process_locks import Owners
+    from noetl.storage.sqlite.process_locks import ProcessLocks
     from noetl.worker.host import Watcher
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -64,7 +64,7 @@ class LocalEngine:
         on_start: Callable[[str], None] | None = None,
         on_event: Callable[[Recorded], None] | None = None,
     ) -> RunResult:
-        """Run a playbook to its end: a text, the path of a file, or a path of the catalogue.
+        """Run a playbook to its end: a text, the path of a file, or a path of the catalog.
 
         When this is cancelled (Ctrl-C) or takes longer than `timeout` seconds, the execution is
         cancelled, which is recorded. InvalidPlaybook has the diagnostics."""
@@ -106,7 +106,7 @@ class LocalEngine:
             return result
         reference = msgspec.convert(result.output["ref"], Reference)
         try:
-            data = await Recorder(self.orchestrator.results, dict).hydrate(reference, Limits().max_hydrate_bytes)
+            data = await RequestResolver(self.orchestrator.results, dict).hydrate(reference, Limits().max_hydrate_bytes)
         except (PayloadUnavailable, StoreUnavailable):
             return result  # the reference is what there is: too large, gone, or no text
         return msgspec.structs.replace(result, output={**result.output, "data": data})
@@ -168,7 +168,7 @@ async def open_local(
     or with the one that is named (and what ran beside it); Conflict when its process is alive.
     `watcher` hears what tools print. `load`, `keychain` and `clock` stand in for the installation's own, in tests."""
     from noetl.secrets.keychain import InstalledCredentials, open_keychain
-    from noetl.storage.factory import open_owners, open_stores, open_triggers
+    from noetl.storage.factory import open_process_locks, open_stores, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
     from noetl.tools.registry import specs
@@ -178,7 +178,7 @@ async def open_local(
     try:
         events, playbooks = open_stores(settings.store)
         closing.append(events.close)
-        owners = open_owners(settings.store)
+        owners = open_process_locks(settings.store)
         if owners is not None:
             closing.append(_later(owners.close))
         kept = open_results(settings.results)
@@ -222,7 +222,7 @@ async def open_local(
     return LocalEngine(orchestrator, closing)
 
 
-def _left_behind(execution_id: str, owners: Owners | None) -> Callable[[Sequence[str]], list[str]]:
+def _left_behind(execution_id: str, owners: ProcessLocks | None) -> Callable[[Sequence[str]], list[str]]:
     """Picks what the process of an execution left behind, once it is sure that the process is gone."""
     if owners is None:
         raise RequestRefused(
@@ -258,10 +258,10 @@ def _later(close: Callable[[], None]) -> Callable[[], Any]:
 async def _listen(orchestrator: Orchestrator) -> Callable[[], Any]:
     from contextlib import AsyncExitStack
 
-    from noetl.server.lifecycle.external_changes import listening
+    from noetl.server.lifecycle.external_changes import watch_external_changes
 
     stack = AsyncExitStack()
-    await stack.enter_async_context(listening(orchestrator))
+    await stack.enter_async_context(watch_external_changes(orchestrator))
     return stack.aclose
 
 
@@ -275,18 +275,18 @@ async def _start_pool(
 ) -> Callable[[], Any]:
     """Workers in this process; the answer stops them and closes what their tools have opened."""
     from noetl.runtime.clock import RealClock
-    from noetl.runtime.resources import close_shared
-    from noetl.worker.factory import make_pool
+    from noetl.runtime.resources import close_loop_resources
+    from noetl.worker.factory import create_pool
 
     worker = f"local-{os.getpid()}"
-    pool = make_pool(
+    pool = create_pool(
         orchestrator.work, results, worker=worker, clock=clock or RealClock(), slots=slots, watcher=watcher, load=load
     )
     await pool.start()
 
     async def stop() -> None:
         await pool.stop(grace=0.0)
-        await close_shared()
+        await close_loop_resources()
 
     return stop
 

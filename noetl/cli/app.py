@@ -58,7 +58,7 @@ VERBS: dict[str, str] = {
 ALIASES = {"lint": "validate"}
 
 
-class Verbs(click.Group):
+class LazyGroup(click.Group):
     """Commands that are imported when they are named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -88,7 +88,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", prog_name="noetl", message="%(prog)s %(version)s")
 def noetl() -> None:
     """Run playbooks: declarative YAML workflows over APIs, databases and scripts.

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from noetl.cli.app import FAILED, INTERRUPTED, TIMED_OUT
-from noetl.cli.backend.executions import Desk
+from noetl.cli.backend.executions import Backend
 from noetl.cli.output.display import Display, duration
 from noetl.cli.output.terminal import terminal
 from noetl.errors import Conflict
@@ -37,13 +37,13 @@ class Shown(Watcher):
         self._display.log(said)
 
 
-class Driver:
+class ExecutionFollower:
     """One execution that this process waits for.
 
     `leaves`: an interruption leaves the execution to those who run it (a server); otherwise it is cancelled."""
 
     def __init__(
-        self, desk: Desk, execution_id: str, display: Display, timeout: float | None, *, leaves: bool = False
+        self, desk: Backend, execution_id: str, display: Display, timeout: float | None, *, leaves: bool = False
     ) -> None:
         self._desk = desk
         self._id = execution_id

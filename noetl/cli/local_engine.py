@@ -12,7 +12,7 @@ from noetl.settings import load
 
 
 @asynccontextmanager
-async def working(store: str | None = None, **more: Any) -> AsyncIterator[LocalEngine]:
+async def open_engine(store: str | None = None, **more: Any) -> AsyncIterator[LocalEngine]:
     """The embedded engine with its workers."""
     loaded = load({"store": store})
     for warning in loaded.warnings:

@@ -11,7 +11,7 @@ import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
 from noetl.cli.playbooks.validate import legacy, strict
-from noetl.cli.target import Place, placed, server_option, store_option, token_option
+from noetl.cli.target import Target, server_option, store_option, token_option, with_target
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def execute(
     """
     from noetl.cli.inputs import read_payload, split_version
 
-    place = Place(server=server, token=token)
+    place = Target(server=server, token=token)
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
     path, version = split_version(target)
     if _means_a_file(target):
@@ -133,11 +133,11 @@ def execute(
 @click.option("--from", "from_step", metavar="STEP", help="Begin at this step and keep what came before it.")
 @timeout_option
 @wait_option
-@placed
+@with_target
 @as_json
 @talk
 def rerun(
-    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, place: Place, as_json: bool
+    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, place: Target, as_json: bool
 ) -> int:
     """Run an execution's playbook again.
 
@@ -150,15 +150,17 @@ def rerun(
         raise click.UsageError("--no-wait needs a server: an execution of this machine runs in this process")
 
     async def begin(engine: LocalEngine) -> str:
-        from noetl.cli.backend.executions import LocalDesk, named
+        from noetl.cli.backend.executions import LocalBackend, named
 
-        return await engine.orchestrator.rerun((await named(LocalDesk(engine), execution_id)).execution_id, from_step)
+        return await engine.orchestrator.rerun(
+            (await named(LocalBackend(engine), execution_id)).execution_id, from_step
+        )
 
     return asyncio.run(drive(begin, place.store, timeout, as_json))
 
 
 async def _rerun_there(
-    execution_id: str, from_step: str | None, place: Place, timeout: float | None, wait: bool, as_json: bool
+    execution_id: str, from_step: str | None, place: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
     from noetl.cli.backend.executions import named
 
@@ -175,15 +177,15 @@ async def drive(
     **more: Any,
 ) -> int:
     """See an execution through that runs in this process; `begin` answers which."""
-    from noetl.cli.backend.executions import LocalDesk
-    from noetl.cli.follow import Driver, Shown, show_result
-    from noetl.cli.local_engine import working
+    from noetl.cli.backend.executions import LocalBackend
+    from noetl.cli.follow import ExecutionFollower, Shown, show_result
+    from noetl.cli.local_engine import open_engine
     from noetl.cli.output.display import open_display
 
     display = open_display()
     try:
-        async with working(store, watcher=Shown(display), **more) as engine:
-            driver = Driver(LocalDesk(engine), await begin(engine), display, timeout)
+        async with open_engine(store, watcher=Shown(display), **more) as engine:
+            driver = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
             result, code = await driver.finish()
     finally:
         display.close()
@@ -191,15 +193,17 @@ async def drive(
     return code
 
 
-async def _watch(begin: Callable[[Client], str], place: Place, timeout: float | None, wait: bool, as_json: bool) -> int:
+async def _watch(
+    begin: Callable[[Client], str], place: Target, timeout: float | None, wait: bool, as_json: bool
+) -> int:
     """See an execution through that runs on a server."""
-    from noetl.cli.backend.executions import ServerDesk
-    from noetl.cli.follow import Driver, show_result
+    from noetl.cli.backend.executions import RemoteBackend
+    from noetl.cli.follow import ExecutionFollower, show_result
     from noetl.cli.output.display import open_display
 
     with place.client(place.settings()) as client:
         execution_id = await asyncio.to_thread(begin, client)
-        desk = ServerDesk(client)
+        desk = RemoteBackend(client)
         if not wait:
             from noetl.cli.executions.control import show_summary
 
@@ -211,7 +215,7 @@ async def _watch(begin: Callable[[Client], str], place: Place, timeout: float | 
         display = open_display()
         looking = asyncio.ensure_future(_look_for_workers(client, execution_id, display))
         try:
-            result, code = await Driver(desk, execution_id, display, timeout, leaves=True).finish()
+            result, code = await ExecutionFollower(desk, execution_id, display, timeout, leaves=True).finish()
         finally:
             looking.cancel()
             display.close()
@@ -259,7 +263,7 @@ def _means_a_file(target: str) -> bool:
 async def _registered(engine: LocalEngine, target: str) -> Found | None:
     from noetl.cli.inputs import split_version
 
-    stored = await engine.orchestrator.catalogue.registered(*split_version(target))
+    stored = await engine.orchestrator.catalog.registered(*split_version(target))
     return Found(stored.text.encode(), stored.file, str(stored.version)) if stored is not None else None
 
 

@@ -2,7 +2,7 @@
 
 A server is meant when `--server` names one, or a setting does (`NOETL_SERVER_URL`), or while a cluster of this
 home runs (`noetl cluster start`), which has a store of its own; `--store` always means this machine. The verbs then
-speak to a `Desk` and cannot tell the two apart.
+speak to a `Backend` and cannot tell the two apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 from noetl.cli.output.terminal import terminal
 
 if TYPE_CHECKING:
-    from noetl.cli.backend.executions import Desk
+    from noetl.cli.backend.executions import Backend
     from noetl.client import Client
     from noetl.settings import Settings
 
@@ -28,7 +28,7 @@ server_option = click.option("--server", metavar="URL", help="Server to ask inst
 token_option = click.option("--token", metavar="TOKEN", help="Token for the server; NOETL_TOKEN is less visible.")
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """What a command line says about where."""
 
     store: str | None = None
@@ -36,26 +36,26 @@ class Place(NamedTuple):
     token: str | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Desk]:
+    async def opened(self) -> AsyncIterator[Backend]:
         """The desk of this place; the embedded one looks and steers, and never works."""
         settings = self.settings()
         if self.means_server(settings):
-            from noetl.cli.backend.executions import ServerDesk
+            from noetl.cli.backend.executions import RemoteBackend
 
             with self.client(settings) as client:
-                yield ServerDesk(client)
+                yield RemoteBackend(client)
             return
-        from noetl.cli.backend.executions import LocalDesk
+        from noetl.cli.backend.executions import LocalBackend
         from noetl.embedded import open_local
 
         terminal.detail(f"store {settings.store}")
         engine = await open_local(settings, work=False)
         try:
-            yield LocalDesk(engine)
+            yield LocalBackend(engine)
         finally:
             await engine.close()
 
-    def ask(self, question: Callable[[Desk], Awaitable[T]]) -> T:
+    def ask(self, question: Callable[[Backend], Awaitable[T]]) -> T:
         """What the desk of this place answers."""
         import asyncio
 
@@ -77,9 +77,9 @@ class Place(NamedTuple):
     def runs(self, execution_id: str) -> bool:
         """Whether the process that works on an execution of this machine lives, as far as that can be known."""
         from noetl.core.model.ids import process_of
-        from noetl.storage.factory import open_owners
+        from noetl.storage.factory import open_process_locks
 
-        owners = open_owners(self.settings().store)
+        owners = open_process_locks(self.settings().store)
         if owners is None:
             return True
         try:
@@ -89,10 +89,10 @@ class Place(NamedTuple):
 
     def has_server(self) -> bool:
         """Whether a server is meant, or one runs on this machine."""
-        from noetl.runtime.process_table import Fleet
+        from noetl.runtime.process_table import ProcessTable
 
         settings = self.settings()
-        return self.means_server(settings) or bool(Fleet(settings.home).members("server"))
+        return self.means_server(settings) or bool(ProcessTable(settings.home).members("server"))
 
     def say_if_left(self, execution_id: str, status: str) -> None:
         """An execution whose process died goes on when somebody resumes it: say so to who looks at it."""
@@ -124,16 +124,16 @@ class Place(NamedTuple):
 
 def _running(settings: Settings, prefix: str) -> list[str]:
     """Addresses of servers that run in this home."""
-    from noetl.runtime.process_table import Fleet
+    from noetl.runtime.process_table import ProcessTable
 
-    return [member.url for member in Fleet(settings.home).members(prefix) if member.url]
+    return [member.url for member in ProcessTable(settings.home).members(prefix) if member.url]
 
 
-def placed(function: Any) -> Any:
+def with_target(function: Any) -> Any:
     """`--server`, `--token` and `--store`, given to the verb as one `place`."""
 
     @functools.wraps(function)
     def verb(*, store: str | None, server: str | None, token: str | None, **others: Any) -> Any:
-        return function(place=Place(store, server, token), **others)
+        return function(place=Target(store, server, token), **others)
 
     return server_option(token_option(store_option(verb)))

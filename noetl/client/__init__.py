@@ -29,7 +29,7 @@ from noetl.server.read_models.documents import result_of, summary_of
 from noetl.server.read_models.summaries import RunResult
 from noetl.storage.ports.events import ExecutionSummary
 from noetl.storage.ports.playbooks import StoredPlaybook
-from noetl.transport.api_connection import ServerLine, Stop, diagnostics
+from noetl.transport.api_connection import ApiConnection, Stop, diagnostics
 
 if TYPE_CHECKING:
     from noetl.core.language.diagnostics import Diagnostic
@@ -47,7 +47,7 @@ class Client:
     def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = 30.0) -> None:
         if url is None or token is None:
             url, token = found_server(url, token)
-        self.line = ServerLine(url, token, timeout=timeout)
+        self.line = ApiConnection(url, token, timeout=timeout)
 
     @property
     def url(self) -> str:
@@ -234,7 +234,7 @@ class Client:
         found: list[dict[str, Any]] = self.line.ask("GET", "/api/workers")["items"]
         return found
 
-    # ── the catalogue ───────────────────────────────────────────────────────────────────
+    # ── the catalog ───────────────────────────────────────────────────────────────────
 
     def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
         """A new version under the playbook's own path; the same text again is the same version."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.sql import Bound, quote_column, tokens
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 from noetl.runtime.threads import in_thread
 
 MEMORY = ":memory:"
@@ -112,7 +112,7 @@ def database(path: str, *, read_only: bool = False) -> Database:
     """This loop's one object for a file; memory is private to each caller."""
     if path == MEMORY:
         return Database(path)
-    return shared(("duckdb", path, read_only), lambda: Database(path, read_only=read_only))
+    return per_loop(("duckdb", path, read_only), lambda: Database(path, read_only=read_only))
 
 
 def _is_taken(problem: Exception) -> bool:

@@ -17,7 +17,7 @@ from errno import ECONNRESET
 from typing import Any, NamedTuple
 
 from noetl.core.model.outcome import ErrorInfo, error_info
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 PREFIXES = ("nats_",)
 CHUNK = 128 * 1024
@@ -50,7 +50,7 @@ class Connections:
 
 async def client_of(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
     """The loop's connection for a credential's fields."""
-    return await shared(("nats",), Connections).get(fields, timeout=timeout)
+    return await per_loop(("nats",), Connections).get(fields, timeout=timeout)
 
 
 async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:

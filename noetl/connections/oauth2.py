@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from noetl.connections.http.client import Allows, HttpFailure, Request, exchange, shown_url
 from noetl.core.model.tool import Timeout
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 MARGIN_S = 60.0  # renew this long before the end, or at nine tenths of a short life
 LIFE_S = 300.0  # of a token whose server does not say
@@ -67,7 +67,7 @@ class Tokens:
 
 def tokens() -> Tokens:
     """The running loop's tokens."""
-    return shared(Tokens, Tokens)
+    return per_loop(Tokens, Tokens)
 
 
 async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) -> Token:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from noetl.core.model.outcome import ErrorInfo, error_info
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 PREFIXES = ("aws_", "s3_", "gcs_", "google_", "azure_storage_", "azure_")
 PART = 8 << 20
@@ -101,7 +101,7 @@ def store_of(
     """The store of a place; the same place and credential share connections."""
     config = config_of(place, fields)
     key = ("objects", place.scheme, place.bucket, place.account, repr(sorted(config.items())), connect, total)
-    return shared(key, lambda: new_store(place, config, connect=connect, total=total))
+    return per_loop(key, lambda: new_store(place, config, connect=connect, total=total))
 
 
 def config_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from noetl.connections.connection_pool import Pool, PoolExhausted
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.sql import Bound
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 if TYPE_CHECKING:
     import psycopg
@@ -96,7 +96,7 @@ def conninfo(fields: Mapping[str, Any]) -> str:
 
 def pool(info: str, *, size: int | None = None) -> Pool[psycopg.AsyncConnection[Any]]:
     """This loop's pool for a server; the first caller decides how many connections it may hold."""
-    return shared(("postgres", info), lambda: own_pool(info, size=size or POOL_SIZE))
+    return per_loop(("postgres", info), lambda: own_pool(info, size=size or POOL_SIZE))
 
 
 def own_pool(info: str, *, size: int) -> Pool[psycopg.AsyncConnection[Any]]:

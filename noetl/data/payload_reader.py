@@ -78,7 +78,7 @@ class Part(NamedTuple):
         return items[self.offset : end]
 
 
-async def take(
+async def read_part(
     payload: Payload, format: str, part: Part, *, most: int = MOST, verify: bool = True, path: str | None = None
 ) -> Any:
     """The wanted part as plain data.

@@ -28,7 +28,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """All is loaded, and most of it stays: nobody looks through it for garbage again, nor often through the rest.
 
     Hardly anything that is made for a request or a run is part of a cycle. And a thread that computes (a long playbook

@@ -1,23 +1,28 @@
-"""The real chance: what processes give the orchestrator; tests give others."""
+"""The real source of `now()`, `uuid()` and `random()`; tests and the simulation pass another one."""
 
 from __future__ import annotations
 
 import random
-import time
 
 from noetl.core.model.events import instant
+from noetl.runtime.clock import Clock
 
 
-class RealDraws:
-    """`now()`, `uuid()` and `random()` for server-side templates; what is drawn is recorded with the decision."""
+class SystemNondeterminism:
+    """Reads the clock and the random source; what templates draw is recorded in the log."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
 
     def now(self) -> str:
-        """This instant as ISO 8601 text."""
-        return instant(time.time())
+        """The current instant as ISO 8601 text."""
+        return instant(self._clock.now())
 
     def uuid(self) -> str:
         """A random UUID."""
-        from uuid import uuid4  # its import looks at the platform: only for those who draw one
+        from uuid import uuid4  # importing it inspects the platform: only for templates that call it
 
         return str(uuid4())
 

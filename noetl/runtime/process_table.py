@@ -26,7 +26,7 @@ STOP_SECONDS = 45.0
 READY_SECONDS = 60.0
 
 
-class Member(Struct, frozen=True):
+class ProcessEntry(Struct, frozen=True):
     """A process of this installation."""
 
     name: str
@@ -36,24 +36,24 @@ class Member(Struct, frozen=True):
     url: str = ""
 
 
-class Fleet:
+class ProcessTable:
     """The processes of one `NOETL_HOME`."""
 
     def __init__(self, home: Path) -> None:
         self._run = home / "run"
         self._logs = home / "logs"
 
-    def members(self, prefix: str = "") -> list[Member]:
+    def members(self, prefix: str = "") -> list[ProcessEntry]:
         """Those that are alive, by name; files of dead ones are removed."""
         return sorted(self._alive(prefix), key=lambda member: (len(member.name), member.name))
 
-    def find(self, name: str) -> Member | None:
+    def find(self, name: str) -> ProcessEntry | None:
         """The living process of a name."""
         return next((member for member in self._alive(name) if member.name == name), None)
 
     def start(
         self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "", keep: tuple[int, ...] = ()
-    ) -> Member:
+    ) -> ProcessEntry:
         """Start a process in the background, in a session of its own, its words in a log file.
 
         `keep` are the descriptors that it inherits.
@@ -63,7 +63,7 @@ class Fleet:
 
     def _start(
         self, name: str, arguments: list[str], environ: Mapping[str, str], url: str, keep: tuple[int, ...]
-    ) -> Member:
+    ) -> ProcessEntry:
         if self.find(name) is not None:
             raise Conflict(f"{name} runs already; `noetl {name.partition('-')[0]} stop` stops it")
         try:
@@ -83,7 +83,7 @@ class Fleet:
             raise RequestRefused(f"{name} cannot be started: {problem.filename}: {problem.strerror}") from None
         return self.enlist(name, process.pid, str(log), url)
 
-    def join(self, name: str, url: str = "") -> Member:
+    def join(self, name: str, url: str = "") -> ProcessEntry:
         """Write this process down under a name that no living one has."""
         with self._alone():
             running = self.find(name)
@@ -105,17 +105,17 @@ class Fleet:
         finally:
             os.close(lock)
 
-    def enlist(self, name: str, pid: int, log: str = "", url: str = "") -> Member:
+    def enlist(self, name: str, pid: int, log: str = "", url: str = "") -> ProcessEntry:
         """Write down a process."""
         self._run.mkdir(parents=True, exist_ok=True)
-        member = Member(name, pid, _born(pid) or "", log, url)
+        member = ProcessEntry(name, pid, _born(pid) or "", log, url)
         file = self._run / f"{name}.json"
         temporary = file.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({key: getattr(member, key) for key in Member.__struct_fields__}))
+        temporary.write_text(json.dumps({key: getattr(member, key) for key in ProcessEntry.__struct_fields__}))
         temporary.replace(file)
         return member
 
-    def stop(self, member: Member, seconds: float = STOP_SECONDS, signum: int = signal.SIGTERM) -> bool:
+    def stop(self, member: ProcessEntry, seconds: float = STOP_SECONDS, signum: int = signal.SIGTERM) -> bool:
         """Ask it to stop and wait; False when it had to be killed."""
         with suppress(ProcessLookupError):
             os.kill(member.pid, signum)
@@ -135,25 +135,25 @@ class Fleet:
         self._logs.mkdir(parents=True, exist_ok=True)
         return self._logs / f"{name}.log"
 
-    def last_words(self, member: Member, lines: int = 5) -> str:
+    def last_words(self, member: ProcessEntry, lines: int = 5) -> str:
         """The end of its log, for a process that died young."""
         try:
             return "\n".join(Path(member.log).read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
 
-    def is_alive(self, member: Member) -> bool:
+    def is_alive(self, member: ProcessEntry) -> bool:
         """Whether it still runs."""
         return _born(member.pid) == member.born
 
-    def _alive(self, prefix: str) -> Iterator[Member]:
+    def _alive(self, prefix: str) -> Iterator[ProcessEntry]:
         if not self._run.is_dir():
             return
         for file in self._run.glob("*.json"):
             if not file.stem.startswith(prefix):
                 continue
             try:
-                member = Member(**json.loads(file.read_text()))
+                member = ProcessEntry(**json.loads(file.read_text()))
             except (ValueError, TypeError, OSError):
                 continue  # being replaced at this moment, or not ours
             if member.born and _born(member.pid) == member.born:

@@ -13,15 +13,15 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-# Weak: a loop that ended without `close_shared` takes its things along when it is collected,
+# Weak: a loop that ended without `close_loop_resources` takes its things along when it is collected,
 # so nothing kept here may hold its loop.
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
-def shared(key: Hashable, make: Callable[[], T]) -> T:
+def per_loop(key: Hashable, make: Callable[[], T]) -> T:
     """The running loop's one thing of this key, made at the first call.
 
-    If it has a `close()` (plain or async), `close_shared` calls it."""
+    If it has a `close()` (plain or async), `close_loop_resources` calls it."""
     loop = asyncio.get_running_loop()
     things = _shared.get(loop)
     if things is None:
@@ -32,7 +32,7 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
     return found
 
 
-async def close_shared() -> None:
+async def close_loop_resources() -> None:
     """Close everything the running loop shares, newest first; the first failure is raised at the end."""
     things = _shared.pop(asyncio.get_running_loop(), {})
     failures: list[Exception] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 MOST = 32
 
@@ -27,7 +27,7 @@ class Threads:
 
 async def in_thread(deed: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
     """Do something long in a thread; being cancelled interrupts it and waits until it has stopped."""
-    threads = shared(Threads, Threads)
+    threads = per_loop(Threads, Threads)
     work = asyncio.get_running_loop().run_in_executor(threads.pool, deed)
     try:
         return await asyncio.shield(work)

@@ -21,7 +21,7 @@ import msgspec
 from noetl.core.model.playbook import KeychainEntry
 from noetl.core.templates.template import compile_value
 from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
-from noetl.secrets.source import Asked, one_or_all
+from noetl.secrets.source import SecretRequest, one_or_all
 from noetl.storage.factory import POSTGRES, open_stores
 from noetl.storage.ports.secrets import CredentialStore
 
@@ -275,7 +275,7 @@ class _Asking:
             )
         fields = {name: await self.rendered(entry, name, value) for name, value in entry.fields.items()}
         keychain = self.keychain
-        asked = Asked(
+        asked = SecretRequest(
             name=entry.name,
             fields=fields,
             environment=keychain._environment,
@@ -297,7 +297,7 @@ class _Asking:
             keychain._kept[key] = (clock() + KEPT_S, value)
         return value
 
-    async def ask(self, kind: str, asked: Asked) -> Any:
+    async def ask(self, kind: str, asked: SecretRequest) -> Any:
         try:
             return await import_module(f"noetl.secrets.kinds.{kind}").resolve(asked)
         except SecretUnavailable:

@@ -16,7 +16,7 @@ MOST_BYTES = 4 << 20
 TIMEOUT = Timeout(connect=10, read=20, total=30)
 
 
-class Asked(Struct, frozen=True):
+class SecretRequest(Struct, frozen=True):
     """One keychain entry, its fields rendered, and what is around it.
 
     `other` gives the value of another entry or stored credential by its name. `allows_address`,
@@ -80,7 +80,7 @@ class Asked(Struct, frozen=True):
 
 
 async def ask(
-    asked: Asked,
+    asked: SecretRequest,
     method: str,
     url: str,
     headers: Mapping[str, str],
@@ -135,7 +135,7 @@ def data_or_text(text: str) -> Any:
     return text
 
 
-def read_secret_file(asked: Asked, path: Path, format: str) -> Any:
+def read_secret_file(asked: SecretRequest, path: Path, format: str) -> Any:
     """A file's content as a secret: text, or the data of JSON or YAML."""
     if not asked.allows_file(str(path.resolve())):
         raise asked.missing(f"this installation does not hand out the file {path}")

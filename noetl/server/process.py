@@ -27,8 +27,8 @@ from noetl.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from noetl.server.http.dependencies import Parts
-    from noetl.server.lifecycle.membership import Beats
+    from noetl.server.http.dependencies import AppState
+    from noetl.server.lifecycle.membership import HeartbeatMonitor
 
 log = logging.getLogger("noetl.server")
 
@@ -47,10 +47,10 @@ class Server:
 
         self.settings = settings
         self.tokens = Tokens.prepare(settings.home)
-        self._opened: Parts | None = None
+        self._opened: AppState | None = None
         self._recovered = False
         self.draining = False  # told to stop, and still answering
-        self._beats: Beats | None = None
+        self._beats: HeartbeatMonitor | None = None
         self._probing = asyncio.Lock()
         self._probed: tuple[float, list[str]] = (float("-inf"), [])
 
@@ -68,7 +68,7 @@ class Server:
             root_path=self.settings.server_prefix,
         )
 
-    def parts(self) -> Parts:
+    def parts(self) -> AppState:
         """What routes are given; there once the server is up."""
         if self._opened is None:
             raise RequestRefused("the server is still starting")
@@ -91,7 +91,7 @@ class Server:
                 self._probed = (time.monotonic(), known)
             return known
 
-    async def _probe(self, parts: Parts) -> list[str]:
+    async def _probe(self, parts: AppState) -> list[str]:
         """Whether the store takes writes: it is written to. Who asks does not wait for a store that is frozen, nor
         for the question to be taken back."""
         asked = asyncio.ensure_future(parts.orchestrator.store.check())
@@ -118,21 +118,21 @@ class Server:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
-        from noetl.server.http.dependencies import Parts
-        from noetl.server.http.nats_endpoint import WorkOverNats
+        from noetl.server.http.dependencies import AppState
+        from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
         from noetl.server.http.routes.operations import Operations
         from noetl.server.lifecycle import recovery
-        from noetl.server.lifecycle.external_changes import listening
+        from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
-        from noetl.server.lifecycle.retention import keeping_house
+        from noetl.server.lifecycle.retention import run_retention
         from noetl.server.orchestrator.service import Orchestrator
         from noetl.server.scheduling.scheduler import Scheduler, scheduling
         from noetl.server.scheduling.schedules import Schedules
         from noetl.server.scheduling.webhooks import Webhooks
-        from noetl.storage.factory import open_owners, open_server_stores, open_triggers
+        from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
         from noetl.storage.results import open_results
         from noetl.tools.registry import specs
-        from noetl.transport.notifying_queue import TicketedRunQueue
+        from noetl.transport.notifying_queue import NotifyingRunQueue
 
         settings = self.settings
         async with AsyncExitStack() as closing:
@@ -144,7 +144,7 @@ class Server:
             events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
             triggers = open_triggers(events)  # before the database is used: its tables are made with the others
             closing.push_async_callback(events.close)
-            owners = open_owners(settings.store)
+            owners = open_process_locks(settings.store)
             if owners is not None:
                 closing.callback(owners.close)
             results = open_results(settings.results)
@@ -170,7 +170,7 @@ class Server:
                 store=events,
                 playbooks=playbooks,
                 results=results,
-                queue=stores.queue if bus is None else TicketedRunQueue(stores.queue, bus),
+                queue=stores.queue if bus is None else NotifyingRunQueue(stores.queue, bus),
                 specs=specs,
                 keychain=keychain,
                 lease_seconds=settings.server_lease_seconds,
@@ -181,15 +181,15 @@ class Server:
             )
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             clock = RealClock()
-            schedules = Schedules(triggers, orchestrator.catalogue, clock)
+            schedules = Schedules(triggers, orchestrator.catalog, clock)
             webhooks = Webhooks(triggers, orchestrator, credentials, clock)
-            self._opened = Parts(orchestrator, self.tokens, specs, credentials, __version__, schedules, webhooks)
+            self._opened = AppState(orchestrator, self.tokens, specs, credentials, __version__, schedules, webhooks)
             app.state.parts = self._opened
             app.state.operations = operations = Operations(self._opened, app.state.roster)
             await closing.enter_async_context(operations.sampling())
             orchestrator.start()
             if bus is not None:
-                WorkOverNats(bus, self.parts, app.state.roster).start()
+                NatsWorkerEndpoint(bus, self.parts, app.state.roster).start()
                 bus.start()
                 closing.push_async_callback(bus.stop_answering)
             await orchestrator.heed_limits()
@@ -198,15 +198,15 @@ class Server:
             metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
             if cluster is not None:
                 self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
-            await closing.enter_async_context(listening(orchestrator))
+            await closing.enter_async_context(watch_external_changes(orchestrator))
             await closing.enter_async_context(
-                keeping_house(results, clock, store=events, retention=settings.retention, turns=cluster)
+                run_retention(results, clock, store=events, retention=settings.retention, turns=cluster)
             )
             scheduler = Scheduler(triggers, orchestrator, clock, cluster)
             await closing.enter_async_context(scheduling(scheduler, schedules))
             if resumed:
                 log.info("took over %d unfinished executions", len(resumed))
-            loops.settle()
+            loops.freeze_gc()
             yield
         self._opened = None
 
@@ -282,12 +282,12 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
             server.stop_waiting()
             await super().shutdown(sockets)
 
-    listening = Listening(config)
+    watch_external_changes = Listening(config)
     try:
-        listening.run(sockets=[sock])
+        watch_external_changes.run(sockets=[sock])
     finally:
         sock.close()
-    if not listening.started:
+    if not watch_external_changes.started:
         raise StoreUnavailable("the server could not start; what it logged says why")
 
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
     from noetl.storage.ports.triggers import TriggerStore
-    from noetl.storage.sqlite.process_locks import Owners
+    from noetl.storage.sqlite.process_locks import ProcessLocks
 
 
 POSTGRES = ("postgresql", "postgres")
 
 
 def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
-    """The event store and the catalogue that a URL names."""
+    """The event store and the catalog that a URL names."""
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
         from noetl.storage.events.memory import MemoryEventStore
@@ -92,13 +92,13 @@ def open_server_stores(url: str, name: str = "") -> ServerStores:
     return ServerStores(events, playbooks, PostgresRunQueue(database), PostgresCluster(database, name))
 
 
-def open_owners(url: str) -> Owners | None:
+def open_process_locks(url: str) -> ProcessLocks | None:
     """Who works on a store that several processes of this machine can open; None for other stores."""
     if url.startswith("memory:") or ("://" in url and not url.startswith("sqlite:")):
         return None
-    from noetl.storage.sqlite.process_locks import Owners
+    from noetl.storage.sqlite.process_locks import ProcessLocks
 
-    return Owners(sqlite_path(url) + ".owners")
+    return ProcessLocks(sqlite_path(url) + ".owners")
 
 
 def sqlite_path(url: str) -> str:

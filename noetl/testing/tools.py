@@ -16,7 +16,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Timeout, ToolCall
 from noetl.errors import PayloadUnavailable, SecretUnavailable
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.tools.registry import load
 
 
@@ -126,6 +126,6 @@ def run_tool(kind: str, input: Mapping[str, Any] | None = None, **others: Any) -
         try:
             return await load(kind)(tool_call(kind, input or {}, **others))
         finally:
-            await close_shared()
+            await close_loop_resources()
 
     return asyncio.run(once())

@@ -49,7 +49,7 @@ class _Answer:
         return "json" in self.content_type
 
 
-class ServerLine:
+class ApiConnection:
     """Speaks to one server at a time; safe for several threads."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0) -> None:

@@ -30,7 +30,7 @@ from noetl.core.model.wire import (
     unpacked,
     wire_reports,
 )
-from noetl.core.model.work import Claim, Report, RunOrder, Standing, Verdict
+from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable, StoreUnavailable
 
 log = logging.getLogger("noetl.work")
@@ -63,9 +63,9 @@ class HttpWorkLink:
         request = ClaimRequest(claim, wait, self._slots)
         return unpacked(await self._ask("claim", request, OrdersReply, wait=wait))
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Say what this worker holds, which prolongs it."""
-        return await self._ask("extend", ExtendRequest(worker, list(runs)), Standing)
+        return await self._ask("extend", ExtendRequest(worker, list(runs)), HeartbeatReply)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs taken away from this worker."""
@@ -77,14 +77,14 @@ class HttpWorkLink:
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Hand over events; answered after they are on disk."""
         reply = await self._ask("report", ReportRequest(worker, wire_reports(reports), free), ReportReply)
         return reply.verdicts, unpacked(reply.orders)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""
-        return await self._insist("GET", f"/api/work/playbooks/{digest}", None, 0.0)
+        return await self._run_until_done("GET", f"/api/work/playbooks/{digest}", None, 0.0)
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""
@@ -100,10 +100,10 @@ class HttpWorkLink:
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
     async def _ask(self, name: str, request: msgspec.Struct, reply: type[T], *, wait: float = 0.0) -> T:
-        data = await self._insist("POST", f"/api/work/{name}", _encode(request), wait)
+        data = await self._run_until_done("POST", f"/api/work/{name}", _encode(request), wait)
         return msgspec.json.decode(data, type=reply)
 
-    async def _insist(self, method: str, path: str, body: bytes | None, wait: float) -> bytes:
+    async def _run_until_done(self, method: str, path: str, body: bytes | None, wait: float) -> bytes:
         """Send until it is answered; what the server refuses is raised."""
         pause = FIRST_PAUSE
         while True:

@@ -26,7 +26,7 @@ from noetl.core.model.wire import (
     unpacked,
     wire_reports,
 )
-from noetl.core.model.work import Claim, Report, RunOrder, Standing, Verdict
+from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NoetlError, NotFound, RequestRefused, StoreUnavailable
 from noetl.storage.ports.work_link import RemoteLink
 from noetl.transport.nats_bus import NatsBus
@@ -94,10 +94,10 @@ class NatsWorkLink:
                 return orders
         return []
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Say what this worker holds, which prolongs it."""
         try:
-            return await self._ask("extend", ExtendRequest(worker, list(runs)), Standing)
+            return await self._ask("extend", ExtendRequest(worker, list(runs)), HeartbeatReply)
         except StoreUnavailable:
             return await self._behind.extend(worker, runs)
 
@@ -122,7 +122,7 @@ class NatsWorkLink:
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Hand over events; answered after they are on disk."""
         try:
             reply = await self._ask_leasing(

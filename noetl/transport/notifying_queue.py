@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from noetl.core.model.work import Claim
-from noetl.storage.ports.queue import LineDepth, PoolDepth, QueuedRun, RunQueue
+from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun, RunQueue
 from noetl.transport.nats_bus import NatsBus
 
 
-class TicketedRunQueue:
+class NotifyingRunQueue:
     """`ports.RunQueue` over another one, with a ticket for each run that is put."""
 
     def __init__(self, queue: RunQueue, bus: NatsBus) -> None:
@@ -26,14 +26,14 @@ class TicketedRunQueue:
         for pool, count in Counter(run.pool for run in runs if run.limit is None).items():
             self._bus.issue(pool, count)
 
-    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+    async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
         """Let the first of a line wait for workers again, and tell it: a ticket too many is an empty look."""
-        count = await self._queue.let_out(limit, most, whole=whole, also=also)
+        count = await self._queue.release_waiting(limit, most, whole=whole, also=also)
         for depth in await self._queue.depths() if count else ():
             self._bus.issue(depth.pool, min(count, depth.runs))
         return count
 
-    async def lines(self) -> list[LineDepth]:
+    async def lines(self) -> list[LimitDepth]:
         """Every limit in whose line somebody stands."""
         return await self._queue.lines()
 

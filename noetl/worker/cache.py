@@ -61,7 +61,7 @@ class Secrets:
         return {name: self._values[name][1] for name in names}
 
 
-class Library:
+class PlaybookCache:
     """Playbooks, shared scopes and secrets of the runs this worker works on."""
 
     def __init__(self, link: WorkLink, specs: Mapping[str, ToolSpec], clock: Clock) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from noetl.core.model.tool import Run
 
 
-def make_pool(
+def create_pool(
     link: WorkLink,
     results: ResultStore,
     *,

@@ -205,10 +205,10 @@ class Payloads:
         if content_type == JSON:
             return msgspec.json.decode(b"".join([chunk async for chunk in self._results.open(reference)]))
         from noetl.data.formats import format_of
-        from noetl.data.payload_reader import Part, TooLarge, take
+        from noetl.data.payload_reader import Part, TooLarge, read_part
 
         try:
-            return await take(
+            return await read_part(
                 _Stored(self._results, reference),
                 format_of(content_type=content_type, default="text"),
                 Part(),

@@ -20,10 +20,10 @@ from itertools import islice
 from typing import Any
 
 from noetl.core.model.outcome import error_info
-from noetl.core.model.work import Claim, RunOrder, Verdict
+from noetl.core.model.work import Claim, ReportAck, RunOrder
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.work_link import WorkLink
-from noetl.worker.reports import Outlet, Reporter, RunOver
+from noetl.worker.reports import Reporter, RunEnded, RunReports
 from noetl.worker.runner import Runner, failure_of
 
 CLAIM_WAIT = 20.0  # seconds a claim may wait at the server
@@ -60,7 +60,7 @@ class Held:
 
     __slots__ = ("lost", "order", "outlet", "slot")
 
-    def __init__(self, order: RunOrder, outlet: Outlet) -> None:
+    def __init__(self, order: RunOrder, outlet: RunReports) -> None:
         self.order = order
         self.outlet = outlet
         self.slot: asyncio.Task[None] | None = None
@@ -288,7 +288,7 @@ class Pool:
             key = order.run_id, order.epoch
             if key in self._disowned:
                 continue
-            self._held[key] = held = Held(order, Outlet(order, self._reporter))
+            self._held[key] = held = Held(order, RunReports(order, self._reporter))
             self._line.append(held)
         if orders:
             self._idle.clear()
@@ -338,7 +338,7 @@ class Pool:
             held.slot = me
             try:
                 await self.runner.run(held.order, held.outlet, self._rest)
-            except RunOver:
+            except RunEnded:
                 self._let_go.add([(held.order.run_id, held.order.epoch)])
                 self._release(held)
             except asyncio.CancelledError:
@@ -376,7 +376,7 @@ class Pool:
         self._look()
         self._ensure()
 
-    def _ended(self, outlet: Outlet, verdict: Verdict) -> None:
+    def _ended(self, outlet: RunReports, verdict: ReportAck) -> None:
         """A run's last report was answered, or one of its reports was not wanted."""
         held = self._held.get((outlet.run_id, outlet.epoch))
         if held is None:

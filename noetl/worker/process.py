@@ -30,9 +30,9 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     from noetl.runtime import event_loop as loops
     from noetl.runtime.clock import RealClock
     from noetl.runtime.network_policy import AddressPolicy
-    from noetl.runtime.resources import close_shared
+    from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
-    from noetl.worker.factory import make_pool
+    from noetl.worker.factory import create_pool
     from noetl.worker.pool import HEARTBEAT
 
     if settings.server_url is None or settings.token is None:
@@ -47,7 +47,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         closing.callback(tracing.end)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
-        closing.push_async_callback(close_shared)
+        closing.push_async_callback(close_loop_resources)
         pools = []
         given = shares(settings.worker_pool, settings.slots)
         for pool, slots in given.items():
@@ -55,7 +55,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             worker = name if len(given) == 1 else f"{name}/{pool}"
             link = _link(settings, worker, slots)
             closing.push_async_callback(link.close)
-            made = make_pool(
+            made = create_pool(
                 link,
                 results,
                 worker=worker,
@@ -70,7 +70,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)
         stopping = asyncio.Event()
         _on_signals(stopping)
-        loops.settle()
+        loops.freeze_gc()
         for each in pools:
             await each.start()
         await stopping.wait()

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from noetl.core.model.events import Event
-from noetl.core.model.work import Report, RunOrder, Verdict
+from noetl.core.model.work import Report, ReportAck, RunOrder
 from noetl.errors import RequestRefused
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.work_link import WorkLink
@@ -28,11 +28,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between repeated calls
 _log = logging.getLogger("noetl.work")
 
 
-class RunOver(Exception):
+class RunEnded(Exception):
     """The run was ended or given to another worker: stop, and say nothing more."""
 
 
-class Outlet:
+class RunReports:
     """One run's way to the server."""
 
     __slots__ = ("_reporter", "_waiter", "ending", "epoch", "in_flight", "number", "over", "pending", "run_id")
@@ -57,7 +57,7 @@ class Outlet:
     async def flush(self, events: Sequence[Event] = ()) -> None:
         """Send these and all before them; returns when they are on disk. RunOver when they are not wanted."""
         if self.over:
-            raise RunOver
+            raise RunEnded
         self.pending.extend(events)
         if not self.pending and not self.in_flight:
             return
@@ -90,7 +90,7 @@ class Outlet:
             waiter, self._waiter = self._waiter, None
             if not waiter.done():
                 if self.over:
-                    waiter.set_exception(RunOver())
+                    waiter.set_exception(RunEnded())
                 else:
                     waiter.set_result(None)
 
@@ -99,7 +99,7 @@ class Outlet:
         self.over = True
         self.pending.clear()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(RunOver())
+            self._waiter.set_exception(RunEnded())
         self._waiter = None
 
 
@@ -114,7 +114,7 @@ class Reporter:
         clock: Clock,
         free: Callable[[int], int],
         held: Callable[[], int],
-        on_end: Callable[[Outlet, Verdict], None],
+        on_end: Callable[[RunReports, ReportAck], None],
         on_orders: Callable[[Sequence[RunOrder]], None],
         lanes: int = 1,
     ) -> None:
@@ -126,8 +126,8 @@ class Reporter:
         self._on_end = on_end
         self._on_orders = on_orders
         self._lanes = lanes
-        self._dirty: dict[Outlet, None] = {}  # to be sent now
-        self._lingering: dict[Outlet, None] = {}  # to be sent when the timer rings
+        self._dirty: dict[RunReports, None] = {}  # to be sent now
+        self._lingering: dict[RunReports, None] = {}  # to be sent when the timer rings
         self._bell = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._senders: list[asyncio.Task[None]] = []
@@ -157,7 +157,7 @@ class Reporter:
             self._timer.cancel()
             self._timer = None
 
-    def note(self, outlet: Outlet, *, urgent: bool) -> None:
+    def note(self, outlet: RunReports, *, urgent: bool) -> None:
         """An outlet has something to send."""
         if urgent:
             self.ready(outlet)
@@ -167,7 +167,7 @@ class Reporter:
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(LINGER, self._hurry)
 
-    def ready(self, outlet: Outlet) -> None:
+    def ready(self, outlet: RunReports) -> None:
         """An outlet has something that is to be sent now."""
         self._lingering.pop(outlet, None)
         self._dirty[outlet] = None
@@ -222,14 +222,14 @@ class Reporter:
             if ready <= before:
                 return
 
-    def _take(self) -> list[Outlet]:
+    def _take(self) -> list[RunReports]:
         """The outlets of the next call; one whose last report is still under way waits its turn."""
         batch = [outlet for outlet in self._dirty if not outlet.in_flight][:MOST_REPORTS]
         for outlet in batch:
             del self._dirty[outlet]
         return [outlet for outlet in batch if outlet.pending and not outlet.over]
 
-    async def _send(self, outlets: Sequence[Outlet], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+    async def _send(self, outlets: Sequence[RunReports], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
         self._under_way += 1
         try:
             await self._exchange(outlets, on_orders)
@@ -238,7 +238,7 @@ class Reporter:
             if self._dirty or self._stopping is not None:
                 self.ring()
 
-    async def _exchange(self, outlets: Sequence[Outlet], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+    async def _exchange(self, outlets: Sequence[RunReports], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
         reports: list[Report] = []
         finished = 0
         for outlet in outlets:
@@ -259,7 +259,7 @@ class Reporter:
         if orders:
             on_orders(orders)
 
-    async def _deliver(self, reports: Sequence[Report], finished: int) -> tuple[list[Verdict], list[RunOrder]]:
+    async def _deliver(self, reports: Sequence[Report], finished: int) -> tuple[list[ReportAck], list[RunOrder]]:
         """Hand the reports over, as often as it takes."""
         pause = FIRST_PAUSE
         while True:
@@ -269,16 +269,16 @@ class Reporter:
             except RequestRefused as problem:
                 if len(reports) == 1:
                     _log.error("the server refused a report of run %s: %s", reports[0].run_id, problem)
-                    return [Verdict(reports[0].run_id, False)], []
+                    return [ReportAck(reports[0].run_id, False)], []
                 return await self._one_by_one(reports)
             except Exception as problem:  # noqa: BLE001 - whatever broke on the way, the events must arrive
                 _log.warning("a report could not be delivered, trying again: %s: %s", type(problem).__name__, problem)
             await self._clock.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _one_by_one(self, reports: Sequence[Report]) -> tuple[list[Verdict], list[RunOrder]]:
+    async def _one_by_one(self, reports: Sequence[Report]) -> tuple[list[ReportAck], list[RunOrder]]:
         """One of several was refused: find out which."""
-        verdicts: list[Verdict] = []
+        verdicts: list[ReportAck] = []
         orders: list[RunOrder] = []
         for report in reports:
             some, more = await self._deliver([report], 1)
@@ -287,9 +287,9 @@ class Reporter:
         return verdicts, orders
 
 
-def _in_order(reports: Sequence[Report], verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _in_order(reports: Sequence[Report], verdicts: Sequence[ReportAck]) -> list[ReportAck]:
     """A verdict for each report; one that was not judged was not accepted."""
     if [verdict.run_id for verdict in verdicts] == [report.run_id for report in reports]:
         return list(verdicts)
     by_run = {verdict.run_id: verdict for verdict in verdicts}
-    return [by_run.get(report.run_id, Verdict(report.run_id, accepted=False)) for report in reports]
+    return [by_run.get(report.run_id, ReportAck(report.run_id, accepted=False)) for report in reports]

@@ -29,7 +29,7 @@ from noetl.core.model.work import Item, RunOrder
 from noetl.core.pipeline.actions import Finished, Returned, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
 from noetl.core.pipeline.frame import Frame, open_frame
-from noetl.core.pipeline.nondeterminism_log import DrawLog
+from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import Program
 from noetl.core.pipeline.scopes import NeedsSecret
 from noetl.core.templates.template import compile_value
@@ -39,15 +39,15 @@ from noetl.observability import logging as logs
 from noetl.observability import tracing
 from noetl.runtime.clock import Clock
 from noetl.runtime.network_policy import AddressPolicy
-from noetl.runtime.worker_nondeterminism import WorldDraws
+from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.work_link import WorkLink
-from noetl.worker.cache import Library, Secrets
+from noetl.worker.cache import PlaybookCache, Secrets
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import Surroundings, TaskHost, Watcher
 from noetl.worker.payloads import Payloads, is_parked
-from noetl.worker.reports import Outlet
+from noetl.worker.reports import RunReports
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
 TURN = 8  # tasks of a run before others have their turn
@@ -65,7 +65,9 @@ class Job:
 
     __slots__ = ("deadlines", "frame", "limit", "order", "outlet", "parked", "rest", "secrets")
 
-    def __init__(self, order: RunOrder, outlet: Outlet, frame: Frame, secrets: Secrets, rest: Callable[[bool], None]):
+    def __init__(
+        self, order: RunOrder, outlet: RunReports, frame: Frame, secrets: Secrets, rest: Callable[[bool], None]
+    ):
         self.order = order
         self.outlet = outlet
         self.frame = frame
@@ -121,19 +123,21 @@ class Runner:
         watcher: Watcher | None = None,
         progress_events: bool = True,
     ) -> None:
-        self.library = Library(link, specs, clock)
+        self.library = PlaybookCache(link, specs, clock)
         self.payloads = Payloads(results)
         self.around = Surroundings(results, policy or AddressPolicy(), watcher or Watcher())
         self._collections = StoredCollections(results)
         self._specs = specs
         self._load = load
         self.clock = self._clock = clock
-        self._draws = WorldDraws(clock)
+        self._nondeterminism = SystemNondeterminism(clock)
         self.progress_events = progress_events
         self._tools: dict[str, tuple[Run, bool]] = {}
         self._second = (0, "")
 
-    async def run(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None] = lambda resting: None) -> None:
+    async def run(
+        self, order: RunOrder, outlet: RunReports, rest: Callable[[bool], None] = lambda resting: None
+    ) -> None:
         """Carry out one order; its last events are handed to the outlet before this returns."""
         context = order.context
         ids = {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id}
@@ -147,7 +151,7 @@ class Runner:
             logs.begin(masker, ids | {"trace_id": trace_id})
             await self._carry_out(order, outlet, rest)
 
-    async def _carry_out(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None]) -> None:
+    async def _carry_out(self, order: RunOrder, outlet: RunReports, rest: Callable[[bool], None]) -> None:
         job: Job | None = None
         try:
             job = await self._open(order, outlet, rest)
@@ -167,7 +171,7 @@ class Runner:
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
-    async def _open(self, order: RunOrder, outlet: Outlet, rest: Callable[[bool], None]) -> Job:
+    async def _open(self, order: RunOrder, outlet: RunReports, rest: Callable[[bool], None]) -> Job:
         context = order.context
         programs = self.library.known_programs(context.playbook)
         if programs is None:
@@ -181,7 +185,7 @@ class Runner:
             ]
         if order.position is not None or order.step_scope:
             order = await self._patiently(partial(self._unpark, order))
-        frame = open_frame(order, programs, shared, DrawLog(self._draws), values)
+        frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         return Job(order, outlet, frame, self.library.secrets(context.execution_id), rest)
 
     async def _patiently(self, fetch: Callable[[], Awaitable[T]]) -> T:
@@ -327,7 +331,7 @@ class Runner:
                 await self._provide(job, need)
         await self._finish(job, finished, finished.events)
 
-    async def _fail(self, order: RunOrder, outlet: Outlet, job: Job | None, problem: NoetlError) -> None:
+    async def _fail(self, order: RunOrder, outlet: RunReports, job: Job | None, problem: NoetlError) -> None:
         """What stopped the run is not the author's: say so in the run's last event."""
         kind = getattr(problem, "kind", "unknown")
         told = error_info(kind if kind in ERROR_KINDS else "unknown", str(problem))

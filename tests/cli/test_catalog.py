@@ -1,4 +1,4 @@
-"""The catalogue from the command line."""
+"""The catalog from the command line."""
 
 from __future__ import annotations
 

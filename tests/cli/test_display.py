@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from noetl.cli.output import display
-from noetl.cli.output.display import Lines, Live, duration, sentence
+from noetl.cli.output.display import LiveDisplay, PlainDisplay, duration, sentence
 from noetl.cli.output.progress import Progress
 from noetl.cli.output.terminal import terminal
 from noetl.core.model import events as ev
@@ -121,7 +121,7 @@ def test_durations_are_said_as_people_say_them(seconds, words):
 
 
 def test_lines_say_each_change_once(capsys):
-    lines = Lines()
+    lines = PlainDisplay()
     log = Log(lines.event)
     log(*begin(), step("start"), task("start"), done("start"), step("fetch"), failed("fetch"))
     shown = capsys.readouterr()
@@ -136,7 +136,7 @@ def test_lines_say_each_change_once(capsys):
 
 
 def test_lines_about_a_large_loop_are_few(capsys):
-    lines = Lines()
+    lines = PlainDisplay()
     Log(lines.event)(*begin(), step("fetch"), loop(10_000), *(iteration(i) for i in range(10_000)), done("fetch"))
     said = capsys.readouterr().err.splitlines()
     assert len(said) < 10
@@ -146,7 +146,7 @@ def test_lines_about_a_large_loop_are_few(capsys):
 
 def test_the_live_picture_shows_steps_bars_retries_and_failures(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
-    live = Live()
+    live = LiveDisplay()
     log = Log(live.progress.apply)
     log(*begin(), step("start"), done("start"), step("fetch"), loop(4), iteration(0), task("fetch", "retry"))
     log(step("store"), failed("store"))
@@ -162,7 +162,7 @@ def test_the_live_picture_shows_steps_bars_retries_and_failures(monkeypatch, cap
 def test_the_live_picture_stays_within_the_screen(monkeypatch):
     monkeypatch.setenv("LINES", "20")
     monkeypatch.setenv("COLUMNS", "100")
-    live = Live()
+    live = LiveDisplay()
     log = Log(live.progress.apply)
     log(*begin())
     for number in range(100):
@@ -185,4 +185,4 @@ def test_quiet_shows_nothing(monkeypatch, capsys):
 
 
 def test_without_a_terminal_there_are_lines():
-    assert isinstance(display.open_display(), Lines)
+    assert isinstance(display.open_display(), PlainDisplay)

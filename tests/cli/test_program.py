@@ -33,7 +33,7 @@ def failing(monkeypatch):
         def broken() -> None:
             raise problem
 
-        monkeypatch.setattr(program.Verbs, "get_command", lambda self, ctx, name: broken)
+        monkeypatch.setattr(program.LazyGroup, "get_command", lambda self, ctx, name: broken)
         return program.run(["broken", *words])
 
     return run

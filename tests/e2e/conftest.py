@@ -79,7 +79,7 @@ class Stage:
     def register(self, text: str) -> str:
         from noetl.server.orchestrator.catalog import Source
 
-        stored = self.do(self.orchestrator.catalogue.register(Source(playbook(text)), 1.0))
+        stored = self.do(self.orchestrator.catalog.register(Source(playbook(text)), 1.0))
         path: str = stored.path
         return path
 

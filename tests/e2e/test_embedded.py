@@ -54,7 +54,7 @@ def test_the_catalogue_comes_before_files(tmp_path, monkeypatch):
 
         async with await open_local(home=tmp_path / "home") as engine:
             before = await engine.run("e2e/hello")
-            await engine.orchestrator.catalogue.register(Source(HELLO), 1.0)
+            await engine.orchestrator.catalog.register(Source(HELLO), 1.0)
             return before.data, (await engine.run("e2e/hello")).data
 
     assert asyncio.run(scenario()) == ("from the file", "hello world")

@@ -11,7 +11,7 @@ from managers import managers
 
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import SecretUnavailable
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.secrets.keychain import InstallationKeychain, kind_of
 from noetl.secrets.kinds.credential import MemoryCredentialStore
 from noetl.secrets.managers.aws import sign
@@ -29,7 +29,7 @@ def resolve(*entries, names=None, keychain=None, environment=None, workload=None
         try:
             return await chain.resolve(entries, names or [each.name for each in entries], workload=workload, file=file)
         finally:
-            await close_shared()
+            await close_loop_resources()
 
     return asyncio.run(once())
 
@@ -193,7 +193,7 @@ def with_managers(work):
             try:
                 return await work(made)
             finally:
-                await close_shared()
+                await close_loop_resources()
 
     return asyncio.run(run())
 

@@ -8,12 +8,12 @@ import pytest
 
 from noetl.core.engine.commands import Reply
 from noetl.errors import StoreUnavailable
-from noetl.server.orchestrator.reply import Answer, all_of
+from noetl.server.orchestrator.reply import ReplyFuture, all_of
 
 
 def test_an_answer_can_be_awaited_before_and_after_it_is_there():
     async def check():
-        answer = Answer()
+        answer = ReplyFuture()
         asyncio.get_running_loop().call_soon(answer.give, Reply(True))
         assert (await answer).accepted
         assert (await answer).accepted
@@ -23,7 +23,7 @@ def test_an_answer_can_be_awaited_before_and_after_it_is_there():
 
 def test_a_problem_is_raised_where_the_reply_is_asked_for():
     async def check():
-        answer = Answer()
+        answer = ReplyFuture()
         answer.give(StoreUnavailable("away"))
         await all_of([answer])
         with pytest.raises(StoreUnavailable):
@@ -34,12 +34,12 @@ def test_a_problem_is_raised_where_the_reply_is_asked_for():
 
 def test_an_answer_that_is_not_there_has_no_reply():
     with pytest.raises(asyncio.InvalidStateError):
-        _ = Answer().reply
+        _ = ReplyFuture().reply
 
 
 def test_who_waits_for_several_wakes_with_the_last():
     async def check():
-        answers = [Answer() for _ in range(3)]
+        answers = [ReplyFuture() for _ in range(3)]
         answers[0].give(Reply(True))
         waiting = asyncio.create_task(all_of(answers))
         await asyncio.sleep(0)
@@ -55,7 +55,7 @@ def test_who_waits_for_several_wakes_with_the_last():
 
 def test_an_answer_outlives_who_waited_for_it():
     async def check():
-        answer, heard = Answer(), []
+        answer, heard = ReplyFuture(), []
         waiting = asyncio.create_task(all_of([answer]))
         await asyncio.sleep(0)
         waiting.cancel()

@@ -1,4 +1,4 @@
-"""Looking into the catalogue: shared by those who ask at once, and never older than the question."""
+"""Looking into the catalog: shared by those who ask at once, and never older than the question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from noetl.core.language.compile import Compilation
-from noetl.server.orchestrator.catalog import SHORT, Catalogue, Source
+from noetl.server.orchestrator.catalog import SHORT, Catalog, Source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.playbooks import StoredPlaybook
 from tests.server.conftest import make_orchestrator
@@ -38,11 +38,11 @@ async def _begun(store: Slow, number: int) -> asyncio.Future[None]:
 def test_who_asks_at_once_shares_a_look_that_began_after_the_question():
     async def story() -> None:
         store = Slow()
-        catalogue = Catalogue(store, dict)  # type: ignore[arg-type]
-        first = asyncio.create_task(catalogue.registered("a"))
+        catalog = Catalog(store, dict)  # type: ignore[arg-type]
+        first = asyncio.create_task(catalog.registered("a"))
         look = await _begun(store, 0)
         store.version = 2  # registered while the first look is under way
-        later = [asyncio.create_task(catalogue.registered("a")) for _ in range(20)]
+        later = [asyncio.create_task(catalog.registered("a")) for _ in range(20)]
         await asyncio.sleep(0)
         look.set_result(None)
         (await _begun(store, 1)).set_result(None)
@@ -64,8 +64,8 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_only():
 
     async def story() -> None:
         store = Broken()
-        catalogue = Catalogue(store, dict)  # type: ignore[arg-type]
-        first, second = (asyncio.create_task(catalogue.registered("a")) for _ in range(2))
+        catalog = Catalog(store, dict)  # type: ignore[arg-type]
+        first, second = (asyncio.create_task(catalog.registered("a")) for _ in range(2))
         (await _begun(store, 0)).set_result(None)
         with pytest.raises(OSError, match="away"):
             await first
@@ -81,20 +81,20 @@ def test_while_a_long_text_is_compiled_others_are_answered(asked, monkeypatch):
     short = head + "workflow: [{step: a, tool: {kind: noop}}]\n"
     long = short + "# " + "x" * SHORT
     answered = threading.Event()
-    check = Catalogue.check
+    check = Catalog.check
 
-    def held_up(self: Catalogue, source: Source, **how: bool) -> Compilation:
+    def held_up(self: Catalog, source: Source, **how: bool) -> Compilation:
         if len(source.text) > SHORT:
             assert answered.wait(10), "nobody was answered meanwhile"
         return check(self, source, **how)
 
     async def story() -> None:
-        monkeypatch.setattr(Catalogue, "check", held_up)
+        monkeypatch.setattr(Catalog, "check", held_up)
         orchestrator = make_orchestrator()
         if asked == "submit":
             slow = asyncio.ensure_future(orchestrator.submit(Submission(text=long)))
         else:
-            slow = asyncio.ensure_future(orchestrator.catalogue.register(Source(long), 0.0))
+            slow = asyncio.ensure_future(orchestrator.catalog.register(Source(long), 0.0))
         await asyncio.sleep(0)
         assert await orchestrator.submit(Submission(text=short))
         assert not slow.done()

@@ -3,7 +3,7 @@
 import asyncio
 
 from noetl.errors import Conflict, StoreUnavailable
-from noetl.server.lifecycle.background import Deeds
+from noetl.server.lifecycle.background import BackgroundTasks
 from tests.simulation.virtual import VirtualClock, VirtualLoop
 
 
@@ -15,7 +15,7 @@ def played(scenario):
 
 def test_a_deed_is_tried_until_the_store_is_back_and_begun_once_meanwhile():
     async def scenario(clock):
-        deeds = Deeds(clock)
+        deeds = BackgroundTasks(clock)
         tries = []
 
         async def deed():
@@ -24,7 +24,7 @@ def test_a_deed_is_tried_until_the_store_is_back_and_begun_once_meanwhile():
                 raise StoreUnavailable("away")
 
         for _ in range(20):  # more often than it is tried
-            deeds.insist_once("it", deed)
+            deeds.run_single("it", deed)
             await clock.sleep(0.01)
         assert len(tries) == 2  # at once, and after a twentieth of a second
         await clock.sleep(0.1)
@@ -36,7 +36,7 @@ def test_a_deed_is_tried_until_the_store_is_back_and_begun_once_meanwhile():
 
 def test_a_deed_that_has_ended_or_failed_can_begin_anew():
     async def scenario(clock):
-        deeds = Deeds(clock)
+        deeds = BackgroundTasks(clock)
         done = []
 
         async def deed():
@@ -45,7 +45,7 @@ def test_a_deed_that_has_ended_or_failed_can_begin_anew():
                 raise Conflict("no")
 
         for _ in range(3):
-            deeds.insist_once("it", deed)
+            deeds.run_single("it", deed)
             await clock.sleep(0.01)
         assert len(done) == 3
         await deeds.close()

@@ -3,7 +3,7 @@
 import asyncio
 
 from noetl.core.model.work import Claim
-from noetl.server.dispatch.dispatcher import Claims
+from noetl.server.dispatch.dispatcher import Dispatcher
 from noetl.server.dispatch.leases import Leases
 from noetl.storage.ports.queue import QueuedRun
 from noetl.storage.queue.memory import MemoryRunQueue
@@ -74,7 +74,7 @@ def test_a_worker_that_fell_silent_is_given_nothing_until_it_asks_again():
             leased.append((claim.worker, [run.run_id for run in runs]))
             return list(runs)
 
-        claims = Claims(queue, lease, lambda claim, orders: None)
+        claims = Dispatcher(queue, lease, lambda claim, orders: None)
         silent = asyncio.create_task(claims.claim(Claim("silent", 1), 30))
         other = asyncio.create_task(claims.claim(Claim("other", 1), 30))
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from noetl.core.engine.concurrency_keys import needs_of
+from noetl.core.engine.concurrency_keys import concurrency_keys_of
 from noetl.core.model.work import Claim
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.orchestrator.catalog import Source
@@ -168,19 +168,19 @@ def call(path):
 
 async def play_children(orchestrator, texts, first):
     for source in texts.values():
-        await orchestrator.catalogue.register(Source(source), at=0.0)
+        await orchestrator.catalog.register(Source(source), at=0.0)
     return [await orchestrator.submit(Submission(path=path)) for path in first]
 
 
 def test_children_wait_for_the_limit_of_their_playbook_without_holding_a_slot_of_a_worker():
     from noetl.runtime.clock import RealClock
-    from noetl.worker.factory import make_pool
+    from noetl.worker.factory import create_pool
 
     async def scenario():
         async with control_plane(playbook_child=1, playbook_parent=3) as (orchestrator, store):
             texts = {"parent": text("parent", call("child")), "child": text("child", PLAIN)}
             ids = await play_children(orchestrator, texts, ["parent"] * 6)
-            pool = make_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=2)
+            pool = create_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=2)
             await pool.start()
             try:
                 assert [(await orchestrator.wait(each, 10)).status for each in ids] == ["success"] * 6
@@ -194,7 +194,7 @@ def test_children_wait_for_the_limit_of_their_playbook_without_holding_a_slot_of
 
 def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves():
     from noetl.runtime.clock import RealClock
-    from noetl.worker.factory import make_pool
+    from noetl.worker.factory import create_pool
 
     def calls_while(path):
         tool = f"{{kind: playbook, path: {path}, input: {{n: '{{{{ workload.n - 1 }}}}'}}}}"
@@ -212,7 +212,7 @@ def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves()
             }
             orchestrator.start()
             ids = await play_children(orchestrator, texts, ["a", "b", "a", "b"])
-            pool = make_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            pool = create_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=4)
             await pool.start()
             try:
                 assert [(await orchestrator.wait(each, 20)).status for each in ids] == ["success"] * 4
@@ -301,5 +301,5 @@ def test_a_step_needs_its_pool_and_the_credentials_that_its_text_names():
 
     playbook = compile_playbook(source, file="", specs=specs()).playbook
     assert playbook is not None
-    needs = needs_of(playbook, playbook.steps[0])
+    needs = concurrency_keys_of(playbook, playbook.steps[0])
     assert needs == ("pool gpu", "credential lake", "credential pg_main", "credential token")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from noetl.server.orchestrator.execution_actor import Execution
-from noetl.server.orchestrator.execution_cache import Executions
+from noetl.server.orchestrator.execution_actor import ExecutionActor
+from noetl.server.orchestrator.execution_cache import ExecutionCache
 
 
-def registry(capacity: int) -> Executions:
-    return Executions(None, lambda execution, decision: None, list, capacity)
+def registry(capacity: int) -> ExecutionCache:
+    return ExecutionCache(None, lambda execution, decision: None, list, capacity)
 
 
 def test_idle_executions_are_forgotten_the_longest_untouched_first():
@@ -18,7 +18,7 @@ def test_idle_executions_are_forgotten_the_longest_untouched_first():
 
 
 def test_executions_at_work_stay_however_many_they_are(monkeypatch):
-    monkeypatch.setattr(Execution, "idle", False)
+    monkeypatch.setattr(ExecutionActor, "idle", False)
     known = registry(2)
     held = [known.of(str(number)) for number in range(10)]
     assert [known.of(str(number)) for number in range(10)] == held
@@ -32,7 +32,7 @@ def test_many_at_work_are_not_all_looked_at_for_each_new_one(monkeypatch):
         looked += 1
         return False
 
-    monkeypatch.setattr(Execution, "idle", property(idle))
+    monkeypatch.setattr(ExecutionActor, "idle", property(idle))
     known = registry(80)
     for number in range(800):
         known.of(str(number))

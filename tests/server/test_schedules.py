@@ -72,7 +72,7 @@ class Installation:
         )
         self.orchestrators.append(orchestrator)
         self.orchestrator = orchestrator
-        schedules = Schedules(self.triggers, orchestrator.catalogue, self.clock)
+        schedules = Schedules(self.triggers, orchestrator.catalog, self.clock)
         return schedules, Scheduler(self.triggers, orchestrator, self.clock)
 
     async def move_to(self, text: str) -> list[str]:
@@ -104,7 +104,7 @@ def installed(begin: str, tmp_path) -> Callable[[Callable[[Installation], Awaita
         async def whole() -> None:
             installation = Installation(begin, BlobResults(str(tmp_path / "results")))
             try:
-                await installation.orchestrator.catalogue.register(Source(NOOP), 0.0)
+                await installation.orchestrator.catalog.register(Source(NOOP), 0.0)
                 await scenario(installation)
             finally:
                 for orchestrator in installation.orchestrators:
@@ -341,7 +341,7 @@ def test_a_tick_that_cannot_start_is_told_and_the_next_one_comes(at_noon):
         assert await here.move_to("2026-01-10T13:00") == []
         failed = await here.schedules.get(added.name)
         assert "no playbook 'daily'" in (failed.last_error or "")
-        await here.orchestrator.catalogue.register(Source(NOOP), 0.0)
+        await here.orchestrator.catalog.register(Source(NOOP), 0.0)
         assert await here.move_to("2026-01-10T14:00") == ["01-10 14:00"]
         assert (await here.schedules.get(added.name)).last_error is None
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import msgspec
 
 from noetl.core.engine import accept, advance, decide, outstanding
-from noetl.core.engine.commands import LeaseExpired, Reply, ReportMade
+from noetl.core.engine.commands import ExpireLease, Reply, ReportRun
 from noetl.core.engine.effects import EnqueueRun, StartChild
 from noetl.core.engine.handlers import admission, reduce, routing
 from noetl.core.engine.handlers import execution_completion as completion
@@ -23,7 +23,7 @@ from noetl.core.engine.handlers.admission import examine_waiting_tokens
 from noetl.core.engine.lease_rules import claim
 from noetl.core.engine.run_orders import order_of
 from noetl.core.model.events import PlaybookProcessed
-from noetl.server.concurrency.limiter import Lines
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch import worker_service as workers
 from noetl.server.dispatch.leases import Leases
 from noetl.server.lifecycle import children, recovery
@@ -61,7 +61,7 @@ def catches(name: str, seeds: range = range(400), faults: int = 60) -> Story | N
 
 @_bug("reports of an old epoch are believed")
 def _() -> Any:
-    judge = accept.JUDGES[ReportMade]
+    judge = accept.JUDGES[ReportRun]
 
     def believing(state: Any, fact: Any, env: Any, record: Any) -> Reply:
         run = state.open.get(fact.report.run_id)
@@ -69,7 +69,7 @@ def _() -> Any:
             fact = msgspec.structs.replace(fact, report=msgspec.structs.replace(fact.report, epoch=run.epoch))
         return judge(state, fact, env, record)
 
-    return patch.dict(accept.JUDGES, {ReportMade: believing})
+    return patch.dict(accept.JUDGES, {ReportRun: believing})
 
 
 @_bug("a claim does not raise the epoch")
@@ -96,12 +96,12 @@ def _() -> Any:
 
 @_bug("leases are not watched again after a restart")
 def _() -> Any:
-    return patch.object(workers.Workers, "adopt", lambda self, state: None)
+    return patch.object(workers.WorkerService, "adopt", lambda self, state: None)
 
 
 @_bug("an expired lease is forgotten instead of taken back")
 def _() -> Any:
-    return patch.dict(accept.JUDGES, {LeaseExpired: lambda state, fact, env, record: Reply(True)})
+    return patch.dict(accept.JUDGES, {ExpireLease: lambda state, fact, env, record: Reply(True)})
 
 
 @_bug("a lease whose order got lost waits for its end")
@@ -147,7 +147,7 @@ def _() -> Any:
     async def idle(self: Any, only: Any = None) -> None:
         return
 
-    return patch.object(Lines, "look", idle)
+    return patch.object(ConcurrencyLimiter, "look", idle)
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.advance import fold
-from noetl.core.engine.capacity import held
+from noetl.core.engine.capacity import slots_held
 from noetl.core.model.events import (
     Event,
     IterationDone,
@@ -56,7 +56,7 @@ def judge_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], 
     state = fold(playbook, list(log))
     if state.status != again.status:
         return [f"folded status {state.status}, projected {again.status}"]
-    holds, shown_holds = held(state), (summary.held if summary else None) or {}
+    holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}
     return [] if holds == shown_holds else [f"its row holds {shown_holds}, its log says {holds}"]
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from noetl.core.model.work import Claim, Report, RunOrder, Standing, Verdict
+from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NoetlError, StoreUnavailable
 from tests.simulation.virtual import alive
 
@@ -36,28 +36,30 @@ class FaultyLink:
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
         """Ask for runs."""
-        orders: list[RunOrder] = await self._insist(lambda work: work.claim(claim, wait=wait), wait, leases=True)
+        orders: list[RunOrder] = await self._run_until_done(
+            lambda work: work.claim(claim, wait=wait), wait, leases=True
+        )
         self._hear(orders)
         return orders
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """A sign of life."""
-        return await self._insist(lambda work: work.extend(worker, runs))
+        return await self._run_until_done(lambda work: work.extend(worker, runs))
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Wait to hear of runs that were taken away."""
-        return await self._insist(lambda work: work.revoked(worker, wait=wait), wait)
+        return await self._run_until_done(lambda work: work.revoked(worker, wait=wait), wait)
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Let go."""
-        await self._insist(lambda work: work.give_back(worker, runs))
+        await self._run_until_done(lambda work: work.give_back(worker, runs))
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Hand over events; one whose lease has passed on must not be believed."""
 
-        async def delivered(work: Any) -> tuple[list[Verdict], list[RunOrder]]:
+        async def delivered(work: Any) -> tuple[list[ReportAck], list[RunOrder]]:
             stale = [(report, self._world.length_of(report)) for report in reports if self._world.has_passed_on(report)]
             verdicts, orders = await work.report(worker, reports, free=free)
             for report, before in stale:
@@ -65,13 +67,13 @@ class FaultyLink:
                     self._world.complaints.append(f"{report.run_id}: events of an old epoch were accepted")
             return verdicts, orders
 
-        verdicts, orders = await self._insist(delivered, leases=True)
+        verdicts, orders = await self._run_until_done(delivered, leases=True)
         self._hear(orders)
         return verdicts, orders
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""
-        return await self._insist(lambda work: work.playbook(digest))
+        return await self._run_until_done(lambda work: work.playbook(digest))
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """There are none here."""
@@ -95,7 +97,7 @@ class FaultyLink:
     def _trouble(self) -> None:
         self.troubled = self._world.clock.monotonic()
 
-    async def _insist(
+    async def _run_until_done(
         self, call: Callable[[Any], Coroutine[Any, Any, T]], wait: float = 0.0, *, leases: bool = False
     ) -> T:
         while True:

@@ -209,7 +209,7 @@ class SimServer:
             queue=MemoryRunQueue(),
             specs=lambda: SPECS,
             clock=world.clock,
-            draws=world.draws,
+            nondeterminism=world.nondeterminism,
             lease_seconds=LEASE_SECONDS,
             limits=world.limits,
         )
@@ -309,7 +309,7 @@ class World:
         self.dice = dice
         self.clock = clock
         self.texts = dict(texts)
-        self.draws = SimDraws(clock, 7)
+        self.nondeterminism = SimDraws(clock, 7)
         self.store = FaultyStore(dice, clock)
         self.store.crash = self.crash_server
         self.store.witness = self._witness

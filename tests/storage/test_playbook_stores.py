@@ -1,4 +1,4 @@
-"""The catalogue, on every back end."""
+"""The catalog, on every back end."""
 
 import asyncio
 

@@ -11,7 +11,7 @@ from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.queue.postgres import PostgresRunQueue
 from noetl.testing.conformance.run_queue import RunQueueSuite, runs, taken_within
 from noetl.transport.nats_bus import NatsBus
-from noetl.transport.notifying_queue import TicketedRunQueue
+from noetl.transport.notifying_queue import NotifyingRunQueue
 
 
 class TestMemory(RunQueueSuite):
@@ -21,7 +21,7 @@ class TestMemory(RunQueueSuite):
 
 class TestTicketed(RunQueueSuite):
     async def open_queue(self) -> RunQueue:
-        return TicketedRunQueue(MemoryRunQueue(), NatsBus("nats://127.0.0.1:1"))  # tickets that reach nobody
+        return NotifyingRunQueue(MemoryRunQueue(), NatsBus("nats://127.0.0.1:1"))  # tickets that reach nobody
 
 
 class TestPostgres(RunQueueSuite):

@@ -4,7 +4,7 @@ import asyncio
 
 from noetl.core.model.events import PlaybookProcessed, TaskDone
 from noetl.core.model.outcome import ok
-from noetl.storage.events.log_tail import Tails, follow
+from noetl.storage.events.log_tail import LogTails, follow
 from noetl.testing.conformance.event_store import make_append
 
 BODY = TaskDone(step="s", step_run_id="1:s:1", task="t", kind="noop", outcome=ok())
@@ -16,7 +16,7 @@ class Store:
     def __init__(self):
         self.log = []
         self.reads = 0
-        self.tails = Tails(self._lengths)
+        self.tails = LogTails(self._lengths)
 
     async def _lengths(self, followed):
         return [(name, len(self.log)) for name in followed]

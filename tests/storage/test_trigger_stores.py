@@ -51,14 +51,14 @@ def test_one_server_has_a_duty_until_it_leaves_or_falls_silent(database: str) ->
             one, two = PostgresCluster(opened, "one"), PostgresCluster(opened, "two")
             await one.join()
             await two.join()
-            assert await one.on_duty("timers", 60) is True
-            assert await two.on_duty("timers", 60) is False
-            assert await one.on_duty("timers", 60) is True
-            assert await two.on_duty("other", 0) is True
+            assert await one.acquire_leadership("timers", 60) is True
+            assert await two.acquire_leadership("timers", 60) is False
+            assert await one.acquire_leadership("timers", 60) is True
+            assert await two.acquire_leadership("other", 0) is True
             await one.leave()
-            assert await two.on_duty("timers", 0) is True
+            assert await two.acquire_leadership("timers", 0) is True
             await asyncio.sleep(0.01)
-            assert await one.on_duty("timers", 60) is True
+            assert await one.acquire_leadership("timers", 60) is True
         finally:
             await opened.close()
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import tool_call
 from noetl.tools import registry as tools
 from noetl.tools.registry import load
@@ -17,7 +17,7 @@ from noetl.tools.registry import load
 def loop():
     with asyncio.Runner() as runner:
         yield runner
-        runner.run(close_shared())
+        runner.run(close_loop_resources())
 
 
 @pytest.fixture

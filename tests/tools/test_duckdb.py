@@ -17,7 +17,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
 from noetl.data.formats import CONTENT_TYPES
 from noetl.data.table_files import encode_rows
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
 
@@ -136,7 +136,7 @@ def test_rows_references_and_addresses_become_tables(tmp_path: Path, s3: dict[st
             references[format] = await host.put_result(chunks(data), content_type=CONTENT_TYPES[format])
         put = {"action": "put", "uri": f"s3://{bucket}/t.parquet", "data": [{"id": 4}], "auth": "s3"}
         await load("artifact")(tool_call("artifact", put, host=host))
-        await close_shared()
+        await close_loop_resources()
         return references
 
     references = asyncio.run(prepare())
@@ -207,7 +207,7 @@ def test_a_task_that_is_cancelled_stops_its_query() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await close_shared()  # waits for the thread: it would not end if the query still ran
+        await close_loop_resources()  # waits for the thread: it would not end if the query still ran
         return time.monotonic() - started
 
     assert asyncio.run(cancelled()) < 5
@@ -221,7 +221,7 @@ def test_writers_of_one_file_come_one_after_the_other(tmp_path: Path) -> None:
         run = load("duckdb")
         call = {"file": "x.db", "command": "update t set n = n + 1; select n from t"}
         outcomes = await asyncio.gather(*(run(tool_call("duckdb", call, host=host)) for _ in range(20)))
-        await close_shared()
+        await close_loop_resources()
         return list(outcomes)
 
     assert [outcome.status for outcome in asyncio.run(many())] == ["ok"] * 20
@@ -247,7 +247,7 @@ def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None
         await asyncio.sleep(0.2)
         await asyncio.to_thread(holder.communicate)
         outcome = await task
-        await close_shared()
+        await close_loop_resources()
         return outcome
 
     assert asyncio.run(wait()).data["rows"] == [{"a": 1}]
@@ -260,7 +260,7 @@ def test_a_file_is_let_go_when_nobody_uses_it(tmp_path: Path) -> None:
         await asyncio.sleep(0.5)
         code = f"import duckdb; duckdb.connect({str(tmp_path / 'x.db')!r}).close()"
         other = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True)
-        await close_shared()
+        await close_loop_resources()
         return other.returncode
 
     assert asyncio.run(deed()) == 0

@@ -10,7 +10,7 @@ import pytest
 from noetl.connections.http import raw_requests as http_lane
 from noetl.connections.http.client import HttpFailure, Request, client, exchange
 from noetl.core.model.tool import Timeout
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -52,7 +52,7 @@ async def listening(*answers):
     try:
         yield peer
     finally:
-        await close_shared()
+        await close_loop_resources()
         server.close()
 
 
@@ -91,7 +91,7 @@ def test_a_small_request_is_on_the_wire_as_the_session_writes_it(name, monkeypat
                 request.method, url, headers=request.headers, params=request.params, body=request.body
             )  # fmt: skip
             assert await sent(request) == (200, b"ok")
-            await close_shared()
+            await close_loop_resources()
             by_session(monkeypatch)
             assert await sent(request) == (200, b"ok")
         assert peer.heads[0] == peer.heads[1]

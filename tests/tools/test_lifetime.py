@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from noetl.runtime.resources import close_shared, shared
+from noetl.runtime.resources import close_loop_resources, per_loop
 from noetl.testing.tools import run_tool
 
 
@@ -22,7 +22,7 @@ class Thing:
 
 def test_a_key_names_one_thing_per_loop():
     async def twice():
-        return shared("k", object) is shared("k", object), id(shared("k", object))
+        return per_loop("k", object) is per_loop("k", object), id(per_loop("k", object))
 
     assert asyncio.run(twice())[0]
 
@@ -31,13 +31,13 @@ def test_closing_goes_newest_first_and_reaches_all_despite_a_failure():
     log = []
 
     async def open_and_close():
-        shared("a", lambda: Thing(log, "a"))
-        shared("b", lambda: Thing(log, "b", fails=True))
-        shared("c", lambda: Thing(log, "c"))
-        shared("plain", object)
+        per_loop("a", lambda: Thing(log, "a"))
+        per_loop("b", lambda: Thing(log, "b", fails=True))
+        per_loop("c", lambda: Thing(log, "c"))
+        per_loop("plain", object)
         with pytest.raises(OSError, match="b"):
-            await close_shared()
-        await close_shared()
+            await close_loop_resources()
+        await close_loop_resources()
 
     asyncio.run(open_and_close())
     assert log == ["c", "b", "a"]

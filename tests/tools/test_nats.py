@@ -15,7 +15,7 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -132,7 +132,7 @@ def test_messages_are_published_and_requests_answered(nats_server: str) -> None:
         )
         await client.flush()
         await client.close()
-        await close_shared()
+        await close_loop_resources()
         return seen, answer, nobody
 
     seen, answer, nobody = asyncio.run(deed())
@@ -232,7 +232,7 @@ def test_a_server_that_dies_in_the_middle_is_an_error_and_its_return_is_noticed(
             outcomes.append(await run(tool_call("nats", call, timeout=3)))
             await asyncio.to_thread(server.start)
             outcomes.append(await run(tool_call("nats", call, timeout=10)))
-            await close_shared()
+            await close_loop_resources()
             return outcomes
 
         before, during, after = asyncio.run(crash())

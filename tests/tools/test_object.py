@@ -15,7 +15,7 @@ import pytest
 
 from noetl.connections import objects
 from noetl.core.model.outcome import Outcome
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -206,7 +206,7 @@ def test_a_put_that_is_cancelled_leaves_no_object(host: ToolHost, bucket: str) -
         outcome = await load("object")(
             tool_call("object", {"action": "exists", "uri": call["uri"], "auth": "store"}, host=host)
         )
-        await close_shared()
+        await close_loop_resources()
         return outcome
 
     assert asyncio.run(cancelled()).data["exists"] is False

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.outcome import Outcome
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -163,7 +163,7 @@ def test_a_transaction_the_author_forgot_to_end_is_undone(table: str) -> None:
         run = load("postgres")
         first = await run(tool_call("postgres", {"auth": table, "command": "begin; insert into t values (1, 'a')"}))
         second = await run(tool_call("postgres", {"auth": table, "command": "select count(*) as n from t"}))
-        await close_shared()
+        await close_loop_resources()
         return [first, second]
 
     assert [outcome.status for outcome in asyncio.run(both())] == ["ok", "ok"]
@@ -190,7 +190,7 @@ def test_one_task_leaves_no_trace_in_the_session_of_the_next(database: str) -> N
         first = await run(tool_call("postgres", {"auth": database, "command": command}))
         await run(tool_call("postgres", {"auth": database, "command": "select 1"}))
         second = await run(tool_call("postgres", {"auth": database, "command": command}))
-        await close_shared()
+        await close_loop_resources()
         return first, second
 
     first, second = asyncio.run(both())
@@ -225,7 +225,7 @@ def test_attempts_side_by_side_have_one_effect(table: str) -> None:
             tool_call("postgres", {"auth": table, "command": command}, spec={"exactly_once": True}) for _ in range(4)
         ]
         outcomes = await asyncio.gather(*(run(call) for call in calls))
-        await close_shared()
+        await close_loop_resources()
         return list(outcomes)
 
     outcomes = asyncio.run(both())
@@ -325,7 +325,7 @@ def test_two_transactions_that_wait_for_each_other_end_as_deadlock_and_one_retry
     async def deadlock() -> tuple[list[Outcome], Outcome]:
         outcomes = list(await asyncio.gather(update(1, 2), update(2, 1)))
         again = await update(1, 2)
-        await close_shared()
+        await close_loop_resources()
         return outcomes, again
 
     outcomes, again = asyncio.run(deadlock())
@@ -371,7 +371,7 @@ def test_connections_are_shared_and_bounded(database: str) -> None:
         run = load("postgres")
         call = {"auth": database, "command": "select pg_backend_pid() as pid, pg_sleep(0.02)"}
         outcomes = await asyncio.gather(*(run(tool_call("postgres", call, spec={"pool_size": 3})) for _ in range(12)))
-        await close_shared()
+        await close_loop_resources()
         return list(outcomes)
 
     assert len({outcome.data["rows"][0]["pid"] for outcome in asyncio.run(many())}) == 3
@@ -389,7 +389,7 @@ def test_a_pool_that_stays_full_is_an_error_that_says_so(database: str) -> None:
         second = await run(tool_call("postgres", slow, spec=spec, timeout=timeout))
         first.cancel()
         await asyncio.wait([first])
-        await close_shared()
+        await close_loop_resources()
         return second
 
     outcome = asyncio.run(both())
@@ -417,7 +417,7 @@ def test_a_task_that_is_cancelled_stops_its_statement_and_spares_the_connection(
         after = (await run(tool_call("postgres", {"auth": database, "command": "select pg_backend_pid() as p"}))).data
         active = ACTIVE.format("pg_sleep(60)")
         left = (await run(tool_call("postgres", {"auth": database, "command": active}))).data
-        await close_shared()
+        await close_loop_resources()
         return pid["rows"][0]["p"], after["rows"][0]["p"], left["rows"]
 
     before, after, active = asyncio.run(cancelled())
@@ -439,7 +439,7 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error_and_its_return_i
             gone = await run(tool_call("postgres", {**call, "command": "select 1"}))
             await asyncio.to_thread(server.start)
             back = await run(tool_call("postgres", {**call, "command": "select 1 as a"}))
-            await close_shared()
+            await close_loop_resources()
             return during, gone, back
 
         during, gone, back = asyncio.run(crash())

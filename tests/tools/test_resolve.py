@@ -13,7 +13,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
 from noetl.data.formats import CONTENT_TYPES
 from noetl.data.table_files import encode_rows
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.storage.results import open_store
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -230,7 +230,7 @@ def test_an_artifact_is_put_and_got_by_reference() -> None:
         put = await run(tool_call("artifact", {"action": "put", "data": ROWS, "format": "parquet"}, host=host))
         ref = msgspec.to_builtins(put.ref)
         got = await run(tool_call("artifact", {"action": "get", "ref": ref, "limit": 1}, host=host))
-        await close_shared()
+        await close_loop_resources()
         return put, got
 
     put, got = asyncio.run(both())

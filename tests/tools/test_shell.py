@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noetl.core.templates.binding import Bound, bound_parts, compile_bound
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.tools.registry import load, specs
 from noetl.tools.shell.value_binding import CannotBind, bind
@@ -240,7 +240,7 @@ def test_others_have_their_turn_while_many_lines_come_and_none_is_lost(tmp_path)
         while not running.done():
             turn += 1
             await asyncio.sleep(0)
-        await close_shared()
+        await close_loop_resources()
         return host.lines
 
     assert asyncio.run(check()) == [("stdout", str(number)) for number in range(1, 30_001)]

@@ -11,7 +11,7 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
 
@@ -109,7 +109,7 @@ def test_a_statement_that_takes_too_long_is_interrupted() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await close_shared()
+        await close_loop_resources()
 
     asyncio.run(cancelled())
 

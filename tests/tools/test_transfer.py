@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.templates.deferred import Late
+from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool
 
@@ -243,11 +243,11 @@ def test_columns_are_chosen_renamed_and_made(host: ToolHost, database: str, kind
     assert move(host, source, {**target, "mapping": {"key": "id", "name": "full_name"}}).error is None
     assert query(database, "select * from t") == [(1, "ada")]
     mapping = {
-        "name": Late("{{ row.full_name | upper }}"),
+        "name": DeferredTemplate("{{ row.full_name | upper }}"),
         "key": "id",
         "source": {"value": "api"},
-        "chunk": Late("{{ chunk.index }}"),
-        "run": Late("{{ workload.day }}-{{ row.id }}"),
+        "chunk": DeferredTemplate("{{ chunk.index }}"),
+        "run": DeferredTemplate("{{ workload.day }}-{{ row.id }}"),
         "n": 7,
     }
     scopes = {"workload": {"day": "monday"}}
@@ -260,7 +260,7 @@ def test_columns_are_chosen_renamed_and_made(host: ToolHost, database: str, kind
 
 
 def test_templates_of_a_target_see_the_chunk(host: ToolHost, tmp_path: Path) -> None:
-    path = Late(
+    path = DeferredTemplate(
         "{{ workload.day }}/{{ chunk.index }}-{{ chunk.size }}-{{ chunk.first }}-{{ chunk.last }}-{{ chunk.total }}.json"
     )
     outcome = move(
@@ -274,7 +274,9 @@ def test_templates_of_a_target_see_the_chunk(host: ToolHost, tmp_path: Path) -> 
 
 def test_the_total_is_counted_when_it_is_asked_for(host: ToolHost, database: str, tmp_path: Path) -> None:
     source = {"kind": "postgres", "auth": database, "query": "select n as id from generate_series(1, 25) n"}
-    move(host, source, {"kind": "file", "path": Late("{{ chunk.index }}-of-{{ chunk.total }}.csv")}, chunk=10)
+    move(
+        host, source, {"kind": "file", "path": DeferredTemplate("{{ chunk.index }}-of-{{ chunk.total }}.csv")}, chunk=10
+    )
     assert sorted(file.name for file in tmp_path.glob("*-of-*")) == ["0-of-3.csv", "1-of-3.csv", "2-of-3.csv"]
 
 
@@ -383,7 +385,7 @@ def test_a_source_that_fails_is_an_error_of_its_kind(
         ([{"kind": "file", "path": "x.csv", "mode": "upsert", "key": "id"}], "only databases"),
         ([{"kind": "file", "path": "x.csv", "on_error": "cry"}], "'cry'"),
         ([{"kind": "file", "path": "x.txt"}], "not as text"),
-        ([{"kind": "postgres", "table": Late("{{ chunk.index }}")}], "cannot depend on the chunk"),
+        ([{"kind": "postgres", "table": DeferredTemplate("{{ chunk.index }}")}], "cannot depend on the chunk"),
         ([{"kind": "postgres", "table": "t"}], "no host"),
     ],
 )
@@ -424,7 +426,7 @@ def test_a_transfer_that_takes_too_long_is_stopped_and_undone(host: ToolHost, da
 
 
 def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, tmp_path: Path) -> None:
-    from noetl.runtime.resources import close_shared
+    from noetl.runtime.resources import close_loop_resources
     from noetl.testing.tools import tool_call
     from noetl.tools.registry import load
 
@@ -438,7 +440,7 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, 
             await asyncio.sleep(0.5)
             await asyncio.to_thread(server.kill)
             outcome = await task
-            await close_shared()
+            await close_loop_resources()
             return outcome
 
         first = asyncio.run(crash({"kind": "file", "path": "x.parquet"}))

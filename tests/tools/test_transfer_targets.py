@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.templates.deferred import Late, Made
-from noetl.runtime.resources import close_shared
+from noetl.core.templates.deferred import DeferredTemplate, Made
+from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
 from tests.e2e.api import serving
@@ -34,7 +34,7 @@ def several(host: ToolHost, *calls: dict[str, Any]) -> list[Outcome]:
         try:
             return await asyncio.gather(*(tool(tool_call("transfer", call, host=host)) for call in calls))
         finally:
-            await close_shared()
+            await close_loop_resources()
 
     return asyncio.run(run())
 
@@ -214,7 +214,14 @@ def test_many_rows_of_a_round_number_are_stored_as_a_table(host: ToolHost, datab
 
 def test_a_mapping_keeps_types_and_takes_what_templates_made_as_values(host: ToolHost, database: str) -> None:
     query = "SELECT 1 AS id, date '2024-01-01' AS day, 2.50::numeric(8,2) AS price"
-    mapping = {"id": "id", "day": "day", "price": "price", "twice": Late("{{ row.id * 2 }}"), "run": Made("id"), "n": 5}
+    mapping = {
+        "id": "id",
+        "day": "day",
+        "price": "price",
+        "twice": DeferredTemplate("{{ row.id * 2 }}"),
+        "run": Made("id"),
+        "n": 5,
+    }
     target = {"kind": "postgres", "auth": Made(database), "table": Made("t"), "mapping": mapping}
     given = {"source": {"kind": "postgres", "auth": database, "query": query}, "targets": [target]}
     outcome = run_tool("transfer", given, host=host)

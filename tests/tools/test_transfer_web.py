@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.templates.deferred import Late
+from noetl.core.templates.deferred import DeferredTemplate
 from noetl.embedded import open_local
 from noetl.testing.tools import run_tool
 
@@ -117,13 +117,21 @@ def move(source: Any, *targets: Any, **others: Any) -> Outcome:
     ("path", "source", "chunk"),
     [
         ("/all", {}, {"path": "data.items"}),
-        ("/next", {"pages": {"next": Late("{{ page.data.next }}")}}, {"path": "data"}),
-        ("/cursor", {"pages": {"param": "page", "next": Late("{{ page.data.cursor }}")}}, None),
-        ("/cursor", {"pages": {"next": Late("{{ {'page': page.data.cursor} if page.data.cursor else none }}")}}, None),
+        ("/next", {"pages": {"next": DeferredTemplate("{{ page.data.next }}")}}, {"path": "data"}),
+        ("/cursor", {"pages": {"param": "page", "next": DeferredTemplate("{{ page.data.cursor }}")}}, None),
+        (
+            "/cursor",
+            {"pages": {"next": DeferredTemplate("{{ {'page': page.data.cursor} if page.data.cursor else none }}")}},
+            None,
+        ),
         ("/link", {"pages": "link"}, None),
         ("/counted", {"pages": {"param": "page", "start": 0}}, {"path": "data"}),
         ("/counted", {"pages": {"param": "page", "start": 0, "size": 10, "ahead": 1}}, None),
-        ("/counted", {"pages": {"param": "page", "start": 0, "until": Late("{{ page.count < 10 }}")}}, None),
+        (
+            "/counted",
+            {"pages": {"param": "page", "start": 0, "until": DeferredTemplate("{{ page.count < 10 }}")}},
+            None,
+        ),
         ("/counted", {"pages": {"param": "page", "start": 0, "last": 2}}, None),
         ("/busy", {"pages": {"param": "page", "start": 0, "last": 2}}, None),
     ],
@@ -149,7 +157,7 @@ def test_an_api_without_rows_moves_nothing(api: Api, tmp_path: Path) -> None:
     [
         ({"path": "/gone"}, "not_found"),
         ({"path": "/broken", "pages": {"param": "page", "start": 0}, "retry": {"attempts": 1}}, "server_error"),
-        ({"path": "/circle", "pages": {"next": Late("{{ page.data.next }}")}}, "schema"),
+        ({"path": "/circle", "pages": {"next": DeferredTemplate("{{ page.data.next }}")}}, "schema"),
         ({"path": "/all", "rows": "data.nothing"}, "schema"),
         ({"path": "/all", "pages": {"by": "magic"}}, "schema"),
         ({"path": "/next", "pages": {"next": "{{ page.data.next }}"}}, "schema"),
@@ -175,7 +183,11 @@ def test_a_hook_receives_every_chunk_as_a_list_of_rows(api: Api) -> None:
 
 
 def test_a_hook_may_be_sent_what_a_template_makes(api: Api) -> None:
-    body = {"part": Late("{{ chunk.index + 1 }}"), "rows": Late("{{ chunk.data }}"), "done": Late("{{ chunk.last }}")}
+    body = {
+        "part": DeferredTemplate("{{ chunk.index + 1 }}"),
+        "rows": DeferredTemplate("{{ chunk.data }}"),
+        "done": DeferredTemplate("{{ chunk.last }}"),
+    }
     move([{"id": 1}, {"id": 2}], {"kind": "http", "url": f"{api.url}/hook", "json": body}, chunk={"size": 1})
     assert api.received == [
         {"part": 1, "rows": [{"id": 1}], "done": False},

@@ -20,8 +20,8 @@ from noetl.runtime.clock import RealClock
 from noetl.server.dispatch import worker_service as workers
 from noetl.server.http.access import Tokens
 from noetl.server.http.app import create_app
-from noetl.server.http.dependencies import Parts
-from noetl.server.http.nats_endpoint import WorkOverNats
+from noetl.server.http.dependencies import AppState
+from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.queue import RunQueue
@@ -32,10 +32,10 @@ from noetl.tools.registry import specs
 from noetl.transport.http_link import HttpWorkLink
 from noetl.transport.nats_bus import NatsBus, unword, word
 from noetl.transport.nats_link import NatsWorkLink
-from noetl.transport.notifying_queue import TicketedRunQueue
+from noetl.transport.notifying_queue import NotifyingRunQueue
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
-from noetl.worker.factory import make_pool
+from noetl.worker.factory import create_pool
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -76,7 +76,7 @@ class Served(WorkLinkSuite):
 
     @asynccontextmanager
     async def served(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
-        self.parts = Parts(orchestrator, self.tokens, specs)
+        self.parts = AppState(orchestrator, self.tokens, specs)
 
         async def readiness() -> list[str]:
             return []
@@ -102,7 +102,7 @@ class Served(WorkLinkSuite):
             execution_id = await orchestrator.submit(Submission(text=TWO))
             line = link("w")
             lose(line)
-            worker = make_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            worker = create_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
             line.doubt = worker.doubt
             await worker.start()
             try:
@@ -156,7 +156,7 @@ class OverNats(Served):
 
         def wrapped(queue: RunQueue) -> RunQueue:
             self.bus = NatsBus(self.url, prefix=self.prefix)
-            return TicketedRunQueue(queue, self.bus)
+            return NotifyingRunQueue(queue, self.bus)
 
         self.queue_of = wrapped
 
@@ -167,7 +167,7 @@ class OverNats(Served):
             bus = self.bus
             assert bus is not None
             closing.push_async_callback(bus.close)
-            WorkOverNats(bus, lambda: self.parts, self.app.state.roster).start()
+            NatsWorkerEndpoint(bus, lambda: self.parts, self.app.state.roster).start()
             bus.start()
             assert await bus.connected(10)
             links: dict[str, WorkLink] = {}

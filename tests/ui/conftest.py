@@ -48,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def started(cluster: Cluster) -> Callable[..., str]:
-    """Starts a playbook of the catalogue and gives its execution id."""
+    """Starts a playbook of the catalog and gives its execution id."""
 
     def start(path: str, **payload: object) -> str:
         status, answer = cluster.ask("POST", "/api/execute", {"path": path, "payload": payload})

@@ -297,7 +297,7 @@ workflow:
         both.control.start()
         await both.worker(slots=1)
         try:
-            await both.control.catalogue.register(Source(HEAD + child, "child.yaml"), at=0.0)
+            await both.control.catalog.register(Source(HEAD + child, "child.yaml"), at=0.0)
             execution = await both.submit(parent)
             finished = await both.done(execution)
             assert finished.output.data == [{"got": 2}, {"got": 4}, {"got": 6}]

@@ -301,7 +301,7 @@ def test_what_a_tool_returns_must_be_data():
 
 def test_what_a_warm_process_prints_is_told_of_the_run_that_calls_it(caplog):
     from noetl.observability import logging as logs
-    from noetl.runtime.resources import shared
+    from noetl.runtime.resources import per_loop
     from noetl.tools.python.process_pool import PythonPool
     from noetl.tools.python.spec import run
 
@@ -317,7 +317,7 @@ def test_what_a_warm_process_prints_is_told_of_the_run_that_calls_it(caplog):
             for run_id in ("1:s:1", "1:s:2"):
                 bench.link.offer(bench.order(run=run_id, context_id=run_id))
                 await bench.link.until_ended(run_id)
-            await shared(PythonPool, PythonPool).close()
+            await per_loop(PythonPool, PythonPool).close()
 
     handler, told = Ids(), logging.getLogger("noetl.task")
     told.addHandler(handler)

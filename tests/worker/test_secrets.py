@@ -11,7 +11,7 @@ from work_link import Bench
 from noetl.core.model.events import StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.runtime.network_policy import AddressPolicy
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.worker.host import Surroundings, Watcher
 
 CANARY = 'c4n"ary/+secret value'
@@ -202,7 +202,7 @@ def test_a_source_is_fetched_over_http_where_the_policy_allows_it():
             strict.runner.around = Surroundings(strict.results, AddressPolicy(private=False), Watcher())
             denied = (await strict.once(workload={"name": "code.py"}))[-1].output
         finally:
-            await close_shared()
+            await close_loop_resources()
             await server.cleanup()
         assert there.data == "result = 2"
         assert gone.error.kind == "not_found" and "404" in gone.error.message

@@ -16,7 +16,7 @@ from noetl.core.model.outcome import Outcome, ok
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
-from noetl.core.model.work import Claim, Report, RunContext, RunOrder, Standing, Verdict
+from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunContext, RunOrder
 from noetl.errors import NotFound, PayloadUnavailable, SecretUnavailable
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
@@ -145,10 +145,10 @@ class FakeLink:
             orders.append(self._orders.get_nowait())
         return orders
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         self.extended.append(list(runs))
         unsaid = [key for key in self.leased if key not in runs]
-        return Standing([run_id for run_id, _ in runs if run_id in self.lost], unsaid, self.term)
+        return HeartbeatReply([run_id for run_id, _ in runs if run_id in self.lost], unsaid, self.term)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         return [await self._revoked.get()]
@@ -158,7 +158,7 @@ class FakeLink:
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         self.free_seen.append(free)
         if self.report_gate is not None:
             await self.report_gate.wait()
@@ -170,7 +170,7 @@ class FakeLink:
         self.reports += reports
         for report in reports:
             self.story.append("report " + ",".join(event.NAME for event in report.events))
-        verdicts = [Verdict(r.run_id, r.run_id not in self.refuse, self.verdict_error) for r in reports]
+        verdicts = [ReportAck(r.run_id, r.run_id not in self.refuse, self.verdict_error) for r in reports]
         async with self._ended:
             self._ended.notify_all()
         orders, self.follow_ups = self.follow_ups[:free], self.follow_ups[free:]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
-from noetl.cli.target import Place, server_option, token_option
+from noetl.cli.target import Target, server_option, token_option
 
 if TYPE_CHECKING:
     from noetl.client import Client
@@ -45,7 +45,7 @@ def set_(name: str, type_: str, data: str, server: str | None, token: str | None
     fields = _fields(data)
 
     async def keep() -> None:
-        async with _store(Place(server=server, token=token)) as store:
+        async with _store(Target(server=server, token=token)) as store:
             await store.set(name, type_, fields)
 
     asyncio.run(keep())
@@ -61,7 +61,7 @@ def list_(server: str | None, token: str | None, as_json: bool) -> None:
     """List names and types; values are never shown."""
 
     async def listed() -> list[tuple[str, str]]:
-        async with _store(Place(server=server, token=token)) as store:
+        async with _store(Target(server=server, token=token)) as store:
             return await store.list()
 
     found = asyncio.run(listed())
@@ -83,7 +83,7 @@ def delete(name: str, server: str | None, token: str | None) -> None:
     from noetl.errors import NotFound
 
     async def forget() -> bool:
-        async with _store(Place(server=server, token=token)) as store:
+        async with _store(Target(server=server, token=token)) as store:
             return await store.delete(name)
 
     if not asyncio.run(forget()):
@@ -153,7 +153,7 @@ class _ServerCredentials:
 
 
 @asynccontextmanager
-async def _store(place: Place) -> AsyncIterator[CredentialStore | _ServerCredentials]:
+async def _store(place: Target) -> AsyncIterator[CredentialStore | _ServerCredentials]:
     from noetl.secrets.keychain import open_credentials
 
     settings = place.settings()

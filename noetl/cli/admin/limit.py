@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
-from noetl.cli.target import Place, placed
+from noetl.cli.target import Target, with_target
 
 subject_argument = click.argument("subject", metavar="pool|credential|playbook")
 name_argument = click.argument("name", metavar="NAME")
@@ -32,10 +32,10 @@ def limit() -> None:
     metavar="N",
     help="Turns that executions of the playbook get where others get one, while runs wait for workers.",
 )
-@placed
+@with_target
 @as_json
 @talk
-def set_(subject: str, name: str, most: int | None, weight: int | None, place: Place, as_json: bool) -> None:
+def set_(subject: str, name: str, most: int | None, weight: int | None, place: Target, as_json: bool) -> None:
     """Set a limit or a weight, or change it.
 
     Who holds more than a lower limit allows, finishes; 0 holds everything back.
@@ -46,10 +46,10 @@ def set_(subject: str, name: str, most: int | None, weight: int | None, place: P
 
 
 @limit.command("list")
-@placed
+@with_target
 @as_json
 @talk
-def list_(place: Place, as_json: bool) -> None:
+def list_(place: Target, as_json: bool) -> None:
     """List all limits: how much of each is held, and how many wait."""
     found = place.ask(lambda desk: desk.limits.list())
     if as_json:
@@ -67,10 +67,10 @@ def list_(place: Place, as_json: bool) -> None:
 @limit.command()
 @subject_argument
 @name_argument
-@placed
+@with_target
 @as_json
 @talk
-def show(subject: str, name: str, place: Place, as_json: bool) -> None:
+def show(subject: str, name: str, place: Target, as_json: bool) -> None:
     """Show a limit: who holds what it limits, and how many wait."""
     _show(place.ask(lambda desk: desk.limits.get(subject, name)), as_json)
 
@@ -78,9 +78,9 @@ def show(subject: str, name: str, place: Place, as_json: bool) -> None:
 @limit.command()
 @subject_argument
 @name_argument
-@placed
+@with_target
 @talk
-def remove(subject: str, name: str, place: Place) -> None:
+def remove(subject: str, name: str, place: Target) -> None:
     """Remove a limit; who waits for it goes on."""
     place.ask(lambda desk: desk.limits.remove(subject, name))
     terminal.note(f"{subject} {name} is limited no more")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
-from noetl.cli.target import Place, placed
+from noetl.cli.target import Target, with_target
 
 name_argument = click.argument("name", metavar="NAME")
 
@@ -17,7 +17,7 @@ name_argument = click.argument("name", metavar="NAME")
 def schedule() -> None:
     """Start playbooks by the clock.
 
-    Schedules are kept beside the catalogue; a server carries them out, each tick once, however many servers there are.
+    Schedules are kept beside the catalog; a server carries them out, each tick once, however many servers there are.
     """
 
 
@@ -43,7 +43,7 @@ def schedule() -> None:
     help="A tick that comes while the execution before still runs.",
 )
 @click.option("--paused", is_flag=True, help="Keep it, and do not begin yet.")
-@placed
+@with_target
 @as_json
 @talk
 def add(
@@ -56,7 +56,7 @@ def add(
     catch_up: str,
     overlap: str,
     paused: bool,
-    place: Place,
+    place: Target,
     as_json: bool,
 ) -> None:
     """Start a registered playbook whenever EXPR says so.
@@ -81,10 +81,10 @@ def add(
 
 
 @schedule.command("list")
-@placed
+@with_target
 @as_json
 @talk
-def list_(place: Place, as_json: bool) -> None:
+def list_(place: Target, as_json: bool) -> None:
     """List all schedules."""
     found = place.ask(lambda desk: desk.schedules.list())
     if as_json:
@@ -112,10 +112,10 @@ def list_(place: Place, as_json: bool) -> None:
 
 @schedule.command()
 @name_argument
-@placed
+@with_target
 @as_json
 @talk
-def show(name: str, place: Place, as_json: bool) -> None:
+def show(name: str, place: Target, as_json: bool) -> None:
     """Show a schedule: when it ticks, how far it is, what came of the last tick."""
     _show(place.ask(lambda desk: desk.schedules.get(name)), as_json)
 
@@ -123,10 +123,10 @@ def show(name: str, place: Place, as_json: bool) -> None:
 @schedule.command()
 @name_argument
 @click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
-@placed
+@with_target
 @as_json
 @talk
-def next(name: str, count: int, place: Place, as_json: bool) -> None:
+def next(name: str, count: int, place: Target, as_json: bool) -> None:
     """Print the next ticks, on the clock of the schedule."""
     found = place.ask(lambda desk: desk.schedules.get(name, count))
     if as_json:
@@ -140,29 +140,29 @@ def next(name: str, count: int, place: Place, as_json: bool) -> None:
 
 @schedule.command()
 @name_argument
-@placed
+@with_target
 @as_json
 @talk
-def pause(name: str, place: Place, as_json: bool) -> None:
+def pause(name: str, place: Target, as_json: bool) -> None:
     """Tick no more; ticks that pass meanwhile are gone."""
     _show(place.ask(lambda desk: desk.schedules.pause(name)), as_json)
 
 
 @schedule.command()
 @name_argument
-@placed
+@with_target
 @as_json
 @talk
-def resume(name: str, place: Place, as_json: bool) -> None:
+def resume(name: str, place: Target, as_json: bool) -> None:
     """Tick again, from now on."""
     _show(place.ask(lambda desk: desk.schedules.resume(name)), as_json)
 
 
 @schedule.command()
 @name_argument
-@placed
+@with_target
 @talk
-def remove(name: str, place: Place) -> None:
+def remove(name: str, place: Target) -> None:
     """Forget a schedule; executions that it started go on."""
     place.ask(lambda desk: desk.schedules.remove(name))
     terminal.note(f"schedule {name} is forgotten")

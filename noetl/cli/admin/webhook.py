@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
-from noetl.cli.target import Place, server_option, token_option
+from noetl.cli.target import Target, server_option, token_option
 
 if TYPE_CHECKING:
     from noetl.client import Client
@@ -132,5 +132,5 @@ def _read(words: str, limit: int) -> bytes:
 
 
 def _client(server: str | None, token: str | None) -> Client:
-    place = Place(server=server, token=token)
+    place = Target(server=server, token=token)
     return place.client(place.settings())

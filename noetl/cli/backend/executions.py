@@ -27,7 +27,7 @@ LAST = "last"
 PAGE = 1_000
 
 
-class ScheduleDesk(Protocol):
+class ScheduleBackend(Protocol):
     """Where schedules are kept; answers are documents."""
 
     async def add(self, path: str, cron: str, **fields: Any) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ class ScheduleDesk(Protocol):
         """Tick again."""
 
 
-class LimitDesk(Protocol):
+class LimitBackend(Protocol):
     """Where limits are kept; answers are documents."""
 
     async def set(self, subject: str, name: str, most: int | None, weight: int | None) -> Mapping[str, Any]:
@@ -65,15 +65,15 @@ class LimitDesk(Protocol):
         """Forget it."""
 
 
-class Desk(Protocol):
+class Backend(Protocol):
     """Where executions are looked at and steered."""
 
     @property
-    def schedules(self) -> ScheduleDesk:
+    def schedules(self) -> ScheduleBackend:
         """Where schedules are kept."""
 
     @property
-    def limits(self) -> LimitDesk:
+    def limits(self) -> LimitBackend:
         """Where limits are kept."""
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
@@ -119,7 +119,7 @@ class Desk(Protocol):
         """All problems of a playbook's text, which is called `file`."""
 
     async def register(self, text: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
-        """Put a playbook into the catalogue."""
+        """Put a playbook into the catalog."""
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
         """The newest version of every path."""
@@ -128,7 +128,7 @@ class Desk(Protocol):
         """A version; NotFound when there is none."""
 
 
-async def named(desk: Desk, execution_id: str) -> ExecutionSummary:
+async def named(desk: Backend, execution_id: str) -> ExecutionSummary:
     """The execution of an id; `last` is the newest one that nobody called."""
     if execution_id != LAST:
         return await desk.summary(execution_id)
@@ -141,7 +141,7 @@ async def named(desk: Desk, execution_id: str) -> ExecutionSummary:
     raise NotFound("there is no execution yet; `noetl run FILE` makes one")
 
 
-class LocalDesk:
+class LocalBackend:
     """The embedded engine's answers."""
 
     def __init__(self, engine: LocalEngine) -> None:
@@ -225,24 +225,24 @@ class LocalDesk:
         return list(compile_playbook(text, file=file, specs=specs(), strict=strict, legacy=legacy).diagnostics)
 
     async def register(self, text: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
-        """Put a playbook into the catalogue."""
+        """Put a playbook into the catalog."""
         import time
 
         from noetl.server.orchestrator.catalog import Source
 
-        return await self._orchestrator.catalogue.register(Source(text), time.time(), strict=strict, legacy=legacy)
+        return await self._orchestrator.catalog.register(Source(text), time.time(), strict=strict, legacy=legacy)
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
         """The newest version of every path."""
         found: list[StoredPlaybook] = []
-        catalogue = self._orchestrator.catalogue
-        while page := await catalogue.list(search=search, after=found[-1].path if found else None, limit=PAGE):
+        catalog = self._orchestrator.catalog
+        while page := await catalog.list(search=search, after=found[-1].path if found else None, limit=PAGE):
             found += page
         return found
 
     async def playbook(self, path: str, version: int | None = None) -> StoredPlaybook:
         """A version."""
-        found = await self._orchestrator.catalogue.registered(path, version)
+        found = await self._orchestrator.catalog.registered(path, version)
         if found is None:
             raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
         return found
@@ -253,7 +253,7 @@ class LocalDesk:
         return LocalSchedules(self._engine)
 
     @property
-    def limits(self) -> LimitDesk:
+    def limits(self) -> LimitBackend:
         """Limits of this machine's store."""
         from noetl.cli.backend.limits import LocalLimits
 
@@ -279,7 +279,7 @@ class LocalSchedules:
 
         orchestrator = engine.orchestrator
         self._clock = RealClock()
-        self._schedules = Schedules(open_triggers(orchestrator.store), orchestrator.catalogue, self._clock)
+        self._schedules = Schedules(open_triggers(orchestrator.store), orchestrator.catalog, self._clock)
 
     async def add(self, path: str, cron: str, **fields: Any) -> Mapping[str, Any]:
         """Keep a new one."""
@@ -314,7 +314,7 @@ class LocalSchedules:
         return schedule_document(schedule, self._clock.now(), count)
 
 
-class ServerSchedules:
+class RemoteSchedules:
     """Schedules of a server."""
 
     def __init__(self, client: Client) -> None:
@@ -345,7 +345,7 @@ class ServerSchedules:
         return await asyncio.to_thread(self._client.resume_schedule, name)
 
 
-class ServerDesk:
+class RemoteBackend:
     """A server's answers; its blocking client works in threads."""
 
     def __init__(self, client: Client) -> None:
@@ -418,7 +418,7 @@ class ServerDesk:
         return [msgspec.structs.replace(one, file=file) for one in found]
 
     async def register(self, text: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
-        """Put a playbook into the catalogue."""
+        """Put a playbook into the catalog."""
         return await asyncio.to_thread(lambda: self.client.register(text, strict=strict, legacy=legacy))
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
@@ -430,16 +430,16 @@ class ServerDesk:
         return await asyncio.to_thread(self.client.playbook, path, version)
 
     @property
-    def schedules(self) -> ServerSchedules:
+    def schedules(self) -> RemoteSchedules:
         """Schedules of the server."""
-        return ServerSchedules(self.client)
+        return RemoteSchedules(self.client)
 
     @property
-    def limits(self) -> LimitDesk:
+    def limits(self) -> LimitBackend:
         """Limits of the server."""
-        from noetl.cli.backend.limits import ServerLimits
+        from noetl.cli.backend.limits import RemoteLimits
 
-        return ServerLimits(self.client)
+        return RemoteLimits(self.client)
 
 
 async def _recorded(envelopes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[Recorded]:

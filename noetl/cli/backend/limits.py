@@ -52,7 +52,7 @@ class LocalLimits:
         return limits
 
 
-class ServerLimits:
+class RemoteLimits:
     """Limits of a server."""
 
     def __init__(self, client: Client) -> None:

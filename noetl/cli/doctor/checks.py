@@ -94,9 +94,9 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
 def _left(settings: Settings, unfinished: list[str]) -> list[str]:
     """Unfinished executions whose process is gone, where that can be known."""
-    from noetl.storage.factory import open_owners
+    from noetl.storage.factory import open_process_locks
 
-    owners = open_owners(settings.store) if unfinished else None
+    owners = open_process_locks(settings.store) if unfinished else None
     if owners is None:
         return []
     try:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from noetl.cli.doctor.findings import FAILED, OK, WARNING, Finding, nearest_folder
 from noetl.errors import NoetlError, RequestRefused
-from noetl.runtime.process_table import Fleet, Member, readiness
+from noetl.runtime.process_table import ProcessEntry, ProcessTable, readiness
 from noetl.settings import Settings, without_password
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def nats(settings: Settings) -> Iterator[Finding]:
 
 def processes(settings: Settings) -> Iterator[Finding]:
     """The servers and workers of this machine; without a server, whether one could be started."""
-    fleet = Fleet(settings.home)
+    fleet = ProcessTable(settings.home)
     servers = [member for prefix in ("server", "cluster-server") for member in fleet.members(prefix)]
     workers = [member for prefix in ("worker", "cluster-worker") for member in fleet.members(prefix)]
     asked = (settings.server_url or "").split(",")  # looked at as whoever uses them does
@@ -131,7 +131,7 @@ def processes(settings: Settings) -> Iterator[Finding]:
         yield _address(settings)
 
 
-def _server(member: Member, found: Readiness) -> Iterator[Finding]:
+def _server(member: ProcessEntry, found: Readiness) -> Iterator[Finding]:
     where = f"{member.url} (process {member.pid})"
     log = f"; its log is {member.log}" if member.log else ""
     if not found.ready:

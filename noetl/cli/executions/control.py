@@ -11,10 +11,10 @@ import click
 from noetl.cli.executions.inspect import id_argument
 from noetl.cli.output.terminal import as_json, talk, terminal
 from noetl.cli.run import timeout_option
-from noetl.cli.target import Place, placed
+from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
-    from noetl.cli.backend.executions import Desk
+    from noetl.cli.backend.executions import Backend
     from noetl.embedded import LocalEngine
     from noetl.storage.ports.events import ExecutionSummary
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 @click.command()
 @id_argument
 @click.option("--reason", default="cancelled by the user", help="Kept in the log.")
-@placed
+@with_target
 @as_json
 @talk
-def cancel(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
+def cancel(execution_id: str, reason: str, place: Target, as_json: bool) -> None:
     """Stop an execution; what it has done stays done."""
     _steer(place, execution_id, lambda desk, found: desk.cancel(found, reason), as_json, "being cancelled")
 
@@ -33,10 +33,10 @@ def cancel(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
 @click.command()
 @id_argument
 @click.option("--reason", default="", help="Kept in the log.")
-@placed
+@with_target
 @as_json
 @talk
-def pause(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
+def pause(execution_id: str, reason: str, place: Target, as_json: bool) -> None:
     """Start nothing new in an execution; what runs goes on."""
     _steer(place, execution_id, lambda desk, found: desk.pause(found, reason), as_json)
 
@@ -45,10 +45,10 @@ def pause(execution_id: str, reason: str, place: Place, as_json: bool) -> None:
 @id_argument
 @click.option("--reason", default="", help="Kept in the log.")
 @timeout_option
-@placed
+@with_target
 @as_json
 @talk
-def resume(execution_id: str, reason: str, timeout: float | None, place: Place, as_json: bool) -> int:
+def resume(execution_id: str, reason: str, timeout: float | None, place: Target, as_json: bool) -> int:
     """Go on with an execution that was paused, or whose process died.
 
     An execution of this machine that was left behind by a killed `noetl run` goes on in this process, where it
@@ -60,7 +60,7 @@ def resume(execution_id: str, reason: str, timeout: float | None, place: Place, 
     return asyncio.run(_resume_here(execution_id, reason, timeout, place, as_json))
 
 
-async def _resume_here(execution_id: str, reason: str, timeout: float | None, place: Place, as_json: bool) -> int:
+async def _resume_here(execution_id: str, reason: str, timeout: float | None, place: Target, as_json: bool) -> int:
     from noetl.cli.backend.executions import named
     from noetl.cli.run import drive
     from noetl.errors import Conflict
@@ -88,11 +88,11 @@ async def _resume_here(execution_id: str, reason: str, timeout: float | None, pl
 @click.option("--payload", metavar="JSON|@FILE", help="Laid over the execution's ctx; @- is stdin.")
 @click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of ctx, read as YAML.")
 @click.option("--name", default="", help="What the signal is called in the log.")
-@placed
+@with_target
 @as_json
 @talk
 def signal(
-    execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, place: Place, as_json: bool
+    execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, place: Target, as_json: bool
 ) -> None:
     """Tell an execution something: the values are laid over its ctx, which may open a closed gate."""
     from noetl.cli.inputs import read_payload
@@ -102,9 +102,9 @@ def signal(
 
 
 def _steer(
-    place: Place,
+    place: Target,
     execution_id: str,
-    deed: Callable[[Desk, str], Awaitable[ExecutionSummary]],
+    deed: Callable[[Backend, str], Awaitable[ExecutionSummary]],
     as_json: bool,
     goes_on: str = "",  # what to say of it while it has not ended
 ) -> None:

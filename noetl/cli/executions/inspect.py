@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
-from noetl.cli.target import Place, placed
+from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
     from noetl.core.model.events import Event, Recorded
@@ -40,10 +40,10 @@ id_argument = click.argument("execution_id", metavar="ID")
 )
 @click.option("--path", help="Only those of this playbook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
-@placed
+@with_target
 @as_json
 @talk
-def executions(status: tuple[str, ...], path: str | None, limit: int, place: Place, as_json: bool) -> None:
+def executions(status: tuple[str, ...], path: str | None, limit: int, place: Target, as_json: bool) -> None:
     """List executions, newest first."""
 
     async def listed() -> list[ExecutionSummary]:
@@ -73,10 +73,10 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, place: Pla
 
 @click.command()
 @id_argument
-@placed
+@with_target
 @as_json
 @talk
-def status(execution_id: str, place: Place, as_json: bool) -> None:
+def status(execution_id: str, place: Target, as_json: bool) -> None:
     """Show how an execution is.
 
     Its status, its steps, its error. With --json the same document as `noetl run --json`.
@@ -125,10 +125,10 @@ def status(execution_id: str, place: Place, as_json: bool) -> None:
 @id_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the execution has ended.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
-@placed
+@with_target
 @as_json
 @talk
-def events(execution_id: str, follow: bool, after: int, place: Place, as_json: bool) -> None:
+def events(execution_id: str, follow: bool, after: int, place: Target, as_json: bool) -> None:
     """Print an execution's log; with --json one envelope a line."""
 
     def show(recorded: Recorded) -> None:
@@ -158,10 +158,10 @@ def events(execution_id: str, follow: bool, after: int, place: Place, as_json: b
 @click.command()
 @id_argument
 @click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Fold only up to this event.")
-@placed
+@with_target
 @as_json
 @talk
-def replay(execution_id: str, at: int | None, place: Place, as_json: bool) -> None:
+def replay(execution_id: str, at: int | None, place: Target, as_json: bool) -> None:
     """Fold an execution's log again and show the state.
 
     No template is rendered, no tool runs: the log has every decision. --at shows any moment of the past.
@@ -185,10 +185,10 @@ def replay(execution_id: str, at: int | None, place: Place, as_json: bool) -> No
 
 @click.command()
 @id_argument
-@placed
+@with_target
 @as_json
 @talk
-def why(execution_id: str, place: Place, as_json: bool) -> None:
+def why(execution_id: str, place: Target, as_json: bool) -> None:
     """Say in words why an execution is where it is.
 
     What it waits for or what ended it, and which way its tokens came.

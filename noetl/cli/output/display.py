@@ -35,13 +35,13 @@ class Display(Protocol):
 def open_display() -> Display:
     """The display that suits this terminal and the user's wishes."""
     if terminal.quiet:
-        return Silent()
+        return SilentDisplay()
     if sys.stderr.isatty() and terminal.colours(sys.stderr) and (sys.stderr.encoding or "").lower().startswith("utf"):
-        return Live()
-    return Lines()
+        return LiveDisplay()
+    return PlainDisplay()
 
 
-class Silent:
+class SilentDisplay:
     """--quiet."""
 
     def event(self, recorded: Recorded) -> None:
@@ -54,7 +54,7 @@ class Silent:
         """Say nothing."""
 
 
-class Lines:
+class PlainDisplay:
     """A line whenever a step changes its state; about a loop, at most one a second."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-class Live:
+class LiveDisplay:
     """A row per step that moves: a spinner, the loop's bar, retries, time."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The catalogue, here or on a server: playbooks under their paths, in versions."""
+"""The catalog, here or on a server: playbooks under their paths, in versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from noetl.cli.output.terminal import as_json, talk, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.run import MAX_READ
-from noetl.cli.target import Place, placed
+from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
     from noetl.storage.ports.playbooks import StoredPlaybook
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @strict
 @legacy
-@placed
+@with_target
 @as_json
 @talk
-def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Place, as_json: bool) -> int:
-    """Put playbooks into the catalogue.
+def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, as_json: bool) -> int:
+    """Put playbooks into the catalog.
 
     Each goes under its own metadata.path. A text that differs from the newest version becomes a new
     version; the same text again changes nothing. When one of the files has errors, none is registered.
@@ -66,10 +66,10 @@ def catalog() -> None:
 
 @catalog.command("list")
 @click.option("--search", metavar="WORDS", help="Only paths that contain this.")
-@placed
+@with_target
 @as_json
 @talk
-def list_(search: str | None, place: Place, as_json: bool) -> None:
+def list_(search: str | None, place: Target, as_json: bool) -> None:
     """List the newest version of every path."""
 
     async def listed() -> list[StoredPlaybook]:
@@ -88,10 +88,10 @@ def list_(search: str | None, place: Place, as_json: bool) -> None:
 @catalog.command()
 @click.argument("path")
 @click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version instead of the newest.")
-@placed
+@with_target
 @as_json
 @talk
-def show(path: str, version: int | None, place: Place, as_json: bool) -> None:
+def show(path: str, version: int | None, place: Target, as_json: bool) -> None:
     """Print a registered playbook's text."""
 
     async def found() -> StoredPlaybook:

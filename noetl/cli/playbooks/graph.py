@@ -12,7 +12,7 @@ import click
 from noetl.cli.output.terminal import as_json, talk, terminal
 from noetl.cli.playbook_files import read_bounded
 from noetl.cli.playbooks.validate import legacy, strict
-from noetl.cli.target import Place, placed
+from noetl.cli.target import Target, with_target
 
 
 def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
@@ -45,9 +45,9 @@ def _compilation(text: bytes, file: str, *, strict: bool = False, legacy: bool =
     help="What to write.",
 )
 @legacy
-@placed
+@with_target
 @talk
-def graph(target: str, format: str, legacy: bool, place: Place) -> None:
+def graph(target: str, format: str, legacy: bool, place: Target) -> None:
     """Draw the steps and arcs of a playbook; run nothing.
 
     The argument is a file (- is stdin), the path of a registered playbook, or the id of an execution.
@@ -71,7 +71,7 @@ def _net(compilation: Any) -> Any:
     return net_document(compilation.playbook)
 
 
-async def _kept_net(target: str, legacy: bool, place: Place) -> Any:
+async def _kept_net(target: str, legacy: bool, place: Target) -> Any:
     """The net of an execution, or of a registered playbook."""
     from noetl.cli.backend.executions import LAST, named
     from noetl.cli.inputs import split_version

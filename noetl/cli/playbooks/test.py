@@ -12,7 +12,7 @@ from noetl.cli.output.terminal import as_json, talk, terminal
 from noetl.cli.target import store_option
 
 if TYPE_CHECKING:
-    from noetl.testing.playbook_tests.assertions import Verdict
+    from noetl.testing.playbook_tests.assertions import CaseResult
     from noetl.testing.playbook_tests.cases import Case
 
 FAILED, USAGE, INVALID = 1, 2, 3
@@ -35,7 +35,7 @@ def test(places: tuple[str, ...], words: str | None, record: str | None, store: 
         return asyncio.run(_record(record, store))
     from noetl.testing.playbook_tests.cases import BadTestFile, find, read
 
-    verdicts: list[Verdict] = []
+    verdicts: list[CaseResult] = []
     broken: list[str] = []
     for file in find(list(places)):
         try:
@@ -69,12 +69,12 @@ def test(places: tuple[str, ...], words: str | None, record: str | None, store: 
     return FAILED if failed else 0
 
 
-async def _run(file: str, playbook: Path, cases: list[Case], *, quiet: bool) -> list[Verdict]:
-    from noetl.testing.playbook_tests.assertions import rehearse
+async def _run(file: str, playbook: Path, cases: list[Case], *, quiet: bool) -> list[CaseResult]:
+    from noetl.testing.playbook_tests.assertions import run_case
 
     verdicts = []
     for case in cases:
-        verdict = await rehearse(file, playbook, case)
+        verdict = await run_case(file, playbook, case)
         verdicts.append(verdict)
         if quiet:
             continue
@@ -87,11 +87,11 @@ async def _run(file: str, playbook: Path, cases: list[Case], *, quiet: bool) -> 
 
 
 async def _record(execution_id: str, store: str | None) -> int:
-    from noetl.cli.backend.executions import LocalDesk, named
-    from noetl.cli.local_engine import working
+    from noetl.cli.backend.executions import LocalBackend, named
+    from noetl.cli.local_engine import open_engine
     from noetl.testing.playbook_tests.recording import record
 
-    async with working(store, work=False) as engine:
-        found = (await named(LocalDesk(engine), execution_id)).execution_id
+    async with open_engine(store, work=False) as engine:
+        found = (await named(LocalBackend(engine), execution_id)).execution_id
         terminal.data(await record(engine, found))
     return 0

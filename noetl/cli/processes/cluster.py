@@ -11,10 +11,10 @@ import click
 
 from noetl.cli.output.terminal import as_json, talk, terminal
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
-from noetl.runtime.process_table import Fleet, Readiness, readiness
+from noetl.runtime.process_table import ProcessTable, Readiness, readiness
 
 if TYPE_CHECKING:
-    from noetl.runtime.process_table import Member
+    from noetl.runtime.process_table import ProcessEntry
     from noetl.settings import Settings
 
 START_SECONDS = 120.0
@@ -37,7 +37,7 @@ def cluster_start(servers: int, workers: int, port: str | None, background: bool
     from noetl.testing.cluster import local_cluster
 
     settings = _settings(server_port=port)
-    fleet = Fleet(settings.home)
+    fleet = ProcessTable(settings.home)
     if fleet.find(local_cluster.HOLDER) is not None and not os.environ.get("NOETL_DETACHED"):
         raise Conflict("a cluster runs already; `noetl cluster stop` stops it")
     if local_cluster.members(fleet):
@@ -68,7 +68,7 @@ def cluster_stop(forget: bool) -> None:
     from noetl.testing.cluster import local_cluster
 
     home = _settings().home
-    fleet = Fleet(home)
+    fleet = ProcessTable(home)
     holder = fleet.find(local_cluster.HOLDER)
     if holder is not None and not fleet.stop(holder, 2 * local_cluster.STOP_SECONDS):
         terminal.warn("the cluster did not stop in time and was killed; nothing that was acknowledged is lost")
@@ -87,7 +87,7 @@ def cluster_status(as_json: bool) -> int:
     from noetl.testing.cluster import local_cluster
 
     home = _settings().home
-    fleet = Fleet(home)
+    fleet = ProcessTable(home)
     members = local_cluster.members(fleet)
     absent = local_cluster.absent(home, members)
     rows = []
@@ -126,7 +126,7 @@ def cluster_status(as_json: bool) -> int:
 # ── inside ──────────────────────────────────────────────────────────────────────────────
 
 
-def _hold(held: Any, fleet: Fleet, settings: Settings) -> int:
+def _hold(held: Any, fleet: ProcessTable, settings: Settings) -> int:
     """Start it and keep it alive until a signal comes; a second one does not wait."""
     from noetl.testing.cluster import local_cluster
 
@@ -155,7 +155,7 @@ def _hold(held: Any, fleet: Fleet, settings: Settings) -> int:
         held.stop()
 
 
-def _show(fleet: Fleet, settings: Settings) -> None:
+def _show(fleet: ProcessTable, settings: Settings) -> None:
     from noetl.testing.cluster import local_cluster
 
     members = local_cluster.members(fleet)
@@ -171,11 +171,11 @@ def _show(fleet: Fleet, settings: Settings) -> None:
     terminal.note("  noetl register FILE, noetl execute PATH, noetl executions ... mean this cluster while it runs")
 
 
-def _wait(settings: Settings, holder: Member, count: int) -> None:
+def _wait(settings: Settings, holder: ProcessEntry, count: int) -> None:
     """Until every part runs, every server is ready and every worker has asked for work."""
     from noetl.testing.cluster import local_cluster
 
-    fleet = Fleet(settings.home)
+    fleet = ProcessTable(settings.home)
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and fleet.is_alive(holder):
         parts = local_cluster.members(fleet)

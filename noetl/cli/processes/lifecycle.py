@@ -19,7 +19,7 @@ from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 from noetl.runtime.process_table import Readiness, readiness, wait_ready
 
 if TYPE_CHECKING:
-    from noetl.runtime.process_table import Fleet, Member
+    from noetl.runtime.process_table import ProcessEntry, ProcessTable
     from noetl.settings import Settings
 
 UNREACHABLE = 4
@@ -110,7 +110,7 @@ def server_status(name: str | None, as_json: bool) -> int:
     return 0 if found and all(said.ready for _, said in found) else UNREACHABLE
 
 
-def _server_document(member: Member | None, said: Readiness) -> dict[str, Any]:
+def _server_document(member: ProcessEntry | None, said: Readiness) -> dict[str, Any]:
     return {
         "running": member is not None,
         "ready": said.ready,
@@ -280,10 +280,10 @@ def _flags(**values: str | None) -> list[str]:
     return [word for name, value in values.items() if value is not None for word in (f"--{name}", value)]
 
 
-def _fleet(settings: Settings) -> Fleet:
-    from noetl.runtime.process_table import Fleet
+def _fleet(settings: Settings) -> ProcessTable:
+    from noetl.runtime.process_table import ProcessTable
 
-    return Fleet(settings.home)
+    return ProcessTable(settings.home)
 
 
 def _url(settings: Settings) -> str:
@@ -325,7 +325,7 @@ def _called(name: str | None) -> str:
     return f"server-{name}"
 
 
-def _check_others(fleet: Fleet, called: str, settings: Settings) -> None:
+def _check_others(fleet: ProcessTable, called: str, settings: Settings) -> None:
     """A home has one server, unless they share a Postgres and have names of their own."""
     running = fleet.members("server")
     if not running:
@@ -345,17 +345,17 @@ def _shares(settings: Settings) -> bool:
     return settings.store.startswith(("postgres:", "postgresql:"))
 
 
-def _free_names(fleet: Fleet, count: int) -> list[str]:
+def _free_names(fleet: ProcessTable, count: int) -> list[str]:
     taken = {member.name for member in fleet.members("worker")}
     return [name for number in range(1, 1000) if (name := f"worker-{number}") not in taken][:count]
 
 
 def _check_token(settings: Settings) -> None:
     """A token that the server does not know is said at once; a server that is away is waited for."""
-    from noetl.transport.api_connection import ServerLine
+    from noetl.transport.api_connection import ApiConnection
 
     assert settings.server_url is not None
-    line = ServerLine(settings.server_url, settings.token, timeout=5.0)
+    line = ApiConnection(settings.server_url, settings.token, timeout=5.0)
     try:
         line.ask("POST", "/api/work/extend", {"worker": f"check-{os.getpid()}", "runs": []})
     except StoreUnavailable as problem:
@@ -364,7 +364,7 @@ def _check_token(settings: Settings) -> None:
         line.close()
 
 
-def _serve(settings: Settings, fleet: Fleet, called: str) -> None:
+def _serve(settings: Settings, fleet: ProcessTable, called: str) -> None:
     from noetl.server.process import serve, take_address
 
     _log_to_stderr(settings)
@@ -418,7 +418,9 @@ def _log_to_stderr(settings: Settings) -> None:
     logs.configure(settings.log_format, level)
 
 
-def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | None, slots: str | None) -> list[Member]:
+def _start_workers(
+    fleet: ProcessTable, settings: Settings, count: int, pool: str | None, slots: str | None
+) -> list[ProcessEntry]:
     names = _free_names(fleet, count)
     flags = _flags(pool=pool, slots=slots)
     assert settings.server_url is not None
@@ -432,7 +434,7 @@ def _start_workers(fleet: Fleet, settings: Settings, count: int, pool: str | Non
     return [fleet.start(name, ["worker", "start", *flags], environ) for name in names]
 
 
-def _stop(fleet: Fleet, members: list[Member]) -> int:
+def _stop(fleet: ProcessTable, members: list[ProcessEntry]) -> int:
     for member in members:
         if fleet.is_alive(member):
             os.kill(member.pid, signal.SIGTERM)
@@ -449,7 +451,7 @@ def _child(arguments: list[str], environ: dict[str, str], keep: tuple[int, ...] 
     return subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE, pass_fds=keep)
 
 
-def _wait_ready(fleet: Fleet, member: Member) -> None:
+def _wait_ready(fleet: ProcessTable, member: ProcessEntry) -> None:
     try:
         wait_ready(member.url, lambda: fleet.is_alive(member))
     except StoreUnavailable:

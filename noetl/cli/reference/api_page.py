@@ -7,7 +7,7 @@ from typing import Any
 
 TITLES = {
     "executions": "Executions",
-    "playbooks": "Playbooks and the catalogue",
+    "playbooks": "Playbooks and the catalog",
     "schedules": "Schedules",
     "webhooks": "Webhooks",
     "limits": "Limits",

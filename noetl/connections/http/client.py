@@ -30,10 +30,10 @@ from msgspec import Struct, field
 from yarl import URL
 
 from noetl import __version__
-from noetl.connections.http.raw_requests import Lanes, Reply
+from noetl.connections.http.raw_requests import RawRequestSender, Reply
 from noetl.core.model.tool import Timeout
 from noetl.errors import NoetlError
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 CONNECT_S = 10.0
 READ_S = 60.0
@@ -157,7 +157,7 @@ class HttpClient:
             headers={"User-Agent": agent},
             **_HEADER_LIMITS,
         )
-        self.lanes = Lanes(connector, agent, **_HEADER_LIMITS)
+        self.lanes = RawRequestSender(connector, agent, **_HEADER_LIMITS)
         self._contexts: dict[Any, ssl.SSLContext] = {}
 
     async def close(self) -> None:
@@ -185,7 +185,7 @@ class HttpClient:
 
 def client() -> HttpClient:
     """The running loop's client."""
-    return shared(HttpClient, HttpClient)
+    return per_loop(HttpClient, HttpClient)
 
 
 class Answer:

@@ -70,7 +70,7 @@ class Reply:
             connection.close()
 
 
-class Watch:
+class RequestTimer:
     """How long servers may be silent before they begin to answer: one timer for all who wait, set when it has to be.
 
     A timer for each of many thousand calls that last a few milliseconds costs more than all else that is done for
@@ -106,7 +106,7 @@ class Watch:
         self._timer = loop.call_at(min(self._until.values()), self._look) if self._until else None
 
 
-class Lanes:
+class RawRequestSender:
     """The origins that were called, each with what a request to it begins with."""
 
     def __init__(self, connector: aiohttp.BaseConnector, agent: str, **limits: Any) -> None:
@@ -114,7 +114,7 @@ class Lanes:
         self._limits = limits
         self._agent = agent
         self._open: dict[tuple[Any, ...], tuple[aiohttp.ClientRequest, str, str]] = {}
-        self._watch = Watch()
+        self._watch = RequestTimer()
         self._usable = KNOWN[0] <= tuple(int(part) for part in aiohttp.__version__.split(".")[:2]) < KNOWN[1]
 
     async def send(

@@ -13,24 +13,24 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.capacity import Gate
+from noetl.core.engine.capacity import CapacityCheck
 from noetl.core.engine.commands import (
-    CancelAsked,
-    ChildBegan,
-    ChildEnded,
-    ClaimMade,
-    Fact,
-    LeaseExpired,
-    PauseAsked,
+    CancelExecution,
+    ClaimRun,
+    Command,
+    ExpireLease,
+    FireTimer,
+    PauseExecution,
+    RecordChildEnd,
+    RecordChildStart,
     Reply,
-    ReportMade,
-    RequestMade,
-    ResumeAsked,
-    RunReturned,
-    SignalSent,
-    TimerDue,
+    ReportRun,
+    ResumeExecution,
+    ReturnRun,
+    SendSignal,
+    StartExecution,
 )
-from noetl.core.engine.evaluation.context import Env
+from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.assignments import ctx_patch
 from noetl.core.engine.handlers.loops import fail_step
@@ -58,7 +58,7 @@ from noetl.core.model.events import (
     TaskStarted,
 )
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
-from noetl.core.model.work import Report, Verdict
+from noetl.core.model.work import Report, ReportAck
 
 _ENDED = "the execution has ended"
 _OF_A_STEP = frozenset([StepDone, StepFailed])
@@ -72,12 +72,12 @@ _YES = Reply(True)
 Record = Callable[[Sequence[Event], int | None], None]
 
 
-def accept(state: State, fact: Fact, env: Env, record: Record) -> Reply:
+def accept(state: State, fact: Command, env: EvaluationContext, record: Record) -> Reply:
     """Judge one fact: record what follows at once, answer."""
     kind = type(fact)
-    if state.finished is not None and kind is not ReportMade and kind is not RequestMade:
+    if state.finished is not None and kind is not ReportRun and kind is not StartExecution:
         return Reply(False, _ENDED)
-    if state.request is None and kind is not RequestMade:
+    if state.request is None and kind is not StartExecution:
         return Reply(False, "the execution has not been requested")
     return JUDGES[kind](state, fact, env, record)
 
@@ -85,7 +85,7 @@ def accept(state: State, fact: Fact, env: Env, record: Record) -> Reply:
 # ── people ──────────────────────────────────────────────────────────────────────────────
 
 
-def _request(state: State, fact: RequestMade, env: Env, record: Record) -> Reply:
+def _request(state: State, fact: StartExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.request is not None:
         return Reply(False, "the execution has been requested already")
     record([fact.request], None)
@@ -93,13 +93,13 @@ def _request(state: State, fact: RequestMade, env: Env, record: Record) -> Reply
     return _YES
 
 
-def _cancel(state: State, fact: CancelAsked, env: Env, record: Record) -> Reply:
+def _cancel(state: State, fact: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
         record([ExecutionCancelled(reason=fact.reason)], None)
     return _YES
 
 
-def _pause(state: State, fact: PauseAsked, env: Env, record: Record) -> Reply:
+def _pause(state: State, fact: PauseExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
     if not state.paused:
@@ -107,13 +107,13 @@ def _pause(state: State, fact: PauseAsked, env: Env, record: Record) -> Reply:
     return _YES
 
 
-def _resume(state: State, fact: ResumeAsked, env: Env, record: Record) -> Reply:
+def _resume(state: State, fact: ResumeExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.paused:
         record([ExecutionResumed(reason=fact.reason)], None)
     return _YES
 
 
-def _signal(state: State, fact: SignalSent, env: Env, record: Record) -> Reply:
+def _signal(state: State, fact: SendSignal, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
     record([SignalReceived(name=fact.name, payload=fact.payload)], None)
@@ -125,7 +125,7 @@ def _signal(state: State, fact: SignalSent, env: Env, record: Record) -> Reply:
 # ── time ────────────────────────────────────────────────────────────────────────────────
 
 
-def _timer(state: State, fact: TimerDue, env: Env, record: Record) -> Reply:
+def _timer(state: State, fact: FireTimer, env: EvaluationContext, record: Record) -> Reply:
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
         child = state.children.get(run_id)
@@ -154,25 +154,25 @@ def _timer(state: State, fact: TimerDue, env: Env, record: Record) -> Reply:
 # ── leases ──────────────────────────────────────────────────────────────────────────────
 
 
-def _claim(state: State, fact: ClaimMade, env: Env, record: Record) -> Reply:
+def _claim(state: State, fact: ClaimRun, env: EvaluationContext, record: Record) -> Reply:
     refusal = claim_refusal(state, fact.run_id)
     if refusal is not None:
         return Reply(False, refusal)
     if kept_from(state, fact.run_id, fact.worker):
         return Reply(False, "the loop is local, and another worker has it", kept=True)
     if env.room is not None:
-        full = Gate(state, env.room, in_line=True).lacks(step_of(state, fact.run_id))
+        full = CapacityCheck(state, env.room, in_line=True).lacks(step_of(state, fact.run_id))
         if full is not None:
             return Reply(False, f"the limit of {full} is reached", limit=full)
     record(*claim(state, fact.worker, fact.run_id))
     return _YES  # advance adds the order, made when everything has settled
 
 
-def _expired(state: State, fact: LeaseExpired, env: Env, record: Record) -> Reply:
+def _expired(state: State, fact: ExpireLease, env: EvaluationContext, record: Record) -> Reply:
     return _take_back(state, fact.run_id, fact.epoch, record, returned=False)
 
 
-def _returned(state: State, fact: RunReturned, env: Env, record: Record) -> Reply:
+def _returned(state: State, fact: ReturnRun, env: EvaluationContext, record: Record) -> Reply:
     return _take_back(state, fact.run_id, fact.epoch, record, returned=True)
 
 
@@ -187,7 +187,7 @@ def _take_back(state: State, run_id: str, epoch: int, record: Record, *, returne
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _report(state: State, fact: ReportMade, env: Env, record: Record) -> Reply:
+def _report(state: State, fact: ReportRun, env: EvaluationContext, record: Record) -> Reply:
     report = fact.report
     run = state.open.get(report.run_id)
     if run is None:
@@ -210,7 +210,9 @@ def _report(state: State, fact: ReportMade, env: Env, record: Record) -> Reply:
     return _accept_events(state, env, run, report, fresh, record)
 
 
-def _accept_events(state: State, env: Env, run: Run, report: Report, fresh: Sequence[Any], record: Record) -> Reply:
+def _accept_events(
+    state: State, env: EvaluationContext, run: Run, report: Report, fresh: Sequence[Any], record: Record
+) -> Reply:
     """Record the events of a report that are new, one after the other."""
     lease = run.seq
     plain: list[Event] = []  # nothing follows from them that the next one would have to know
@@ -223,7 +225,7 @@ def _accept_events(state: State, env: Env, run: Run, report: Report, fresh: Sequ
             problem = _accept_writes(state, run, event, record)
             if problem is not None:
                 record([end_run(state, env, run, problem)], state.seq)
-                return Reply(True, verdict=Verdict(report.run_id, True, problem))
+                return Reply(True, verdict=ReportAck(report.run_id, True, problem))
         elif kind in _TERMINAL:
             plain.append(_humbled(event) if event.by_server or (kind is StepFailed and event.fatal) else event)
             break
@@ -235,11 +237,11 @@ def _accept_events(state: State, env: Env, run: Run, report: Report, fresh: Sequ
         record(plain, lease)
         if type(plain[-1]) is ChildRequested:
             _limit_depth(state, plain[-1], record)
-    return Reply(True, "", Verdict(report.run_id, True))
+    return Reply(True, "", ReportAck(report.run_id, True))
 
 
 def _no(report: Report, reason: str) -> Reply:
-    return Reply(False, reason, Verdict(report.run_id, False))
+    return Reply(False, reason, ReportAck(report.run_id, False))
 
 
 def _refuse(state: State, run: Run, report: Report, reason: str, record: Record) -> Reply:
@@ -284,7 +286,7 @@ def _known(state: State, report: Report) -> Reply | None:
         same = loop.status(index) != PENDING and loop.checksums[index] == checksum(last)
     else:
         return None
-    return Reply(True, "it is known already", Verdict(report.run_id, True)) if same else None
+    return Reply(True, "it is known already", ReportAck(report.run_id, True)) if same else None
 
 
 def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
@@ -372,7 +374,7 @@ def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, ea
     )
 
 
-def _child_began(state: State, fact: ChildBegan, env: Env, record: Record) -> Reply:
+def _child_began(state: State, fact: RecordChildStart, env: EvaluationContext, record: Record) -> Reply:
     child = state.children.get(fact.key)
     if child is None:
         return Reply(False, "nobody waits for this child")
@@ -391,7 +393,7 @@ def _child_began(state: State, fact: ChildBegan, env: Env, record: Record) -> Re
     return _YES
 
 
-def _child_ended(state: State, fact: ChildEnded, env: Env, record: Record) -> Reply:
+def _child_ended(state: State, fact: RecordChildEnd, env: EvaluationContext, record: Record) -> Reply:
     child = state.children.get(fact.key)
     if child is None:
         return Reply(False, "nobody waits for this child")
@@ -399,17 +401,17 @@ def _child_ended(state: State, fact: ChildEnded, env: Env, record: Record) -> Re
     return _YES
 
 
-JUDGES: dict[type[Fact], Callable[[State, Any, Env, Record], Reply]] = {
-    RequestMade: _request,
-    CancelAsked: _cancel,
-    PauseAsked: _pause,
-    ResumeAsked: _resume,
-    SignalSent: _signal,
-    TimerDue: _timer,
-    ClaimMade: _claim,
-    LeaseExpired: _expired,
-    RunReturned: _returned,
-    ReportMade: _report,
-    ChildBegan: _child_began,
-    ChildEnded: _child_ended,
+JUDGES: dict[type[Command], Callable[[State, Any, EvaluationContext, Record], Reply]] = {
+    StartExecution: _request,
+    CancelExecution: _cancel,
+    PauseExecution: _pause,
+    ResumeExecution: _resume,
+    SendSignal: _signal,
+    FireTimer: _timer,
+    ClaimRun: _claim,
+    ExpireLease: _expired,
+    ReturnRun: _returned,
+    ReportRun: _report,
+    RecordChildStart: _child_began,
+    RecordChildEnd: _child_ended,
 }

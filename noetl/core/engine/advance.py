@@ -8,7 +8,7 @@ that, and so on until nothing follows any more: the state is *at rest*. What it 
     at last:        commands for what became owed
 
 One append holds at most about `BUDGET` events: a playbook that goes round without ever needing a worker
-would otherwise keep the server for itself. What is left is asked for by the command `GoOn`: an advance
+would otherwise keep the server for itself. What is left is asked for by the command `ContinueLater`: an advance
 without facts looks at everything again.
 """
 
@@ -22,17 +22,17 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from noetl.core.engine.accept import accept
-from noetl.core.engine.capacity import Gate, Room
-from noetl.core.engine.commands import ClaimAny, ClaimMade, Fact, Reply
+from noetl.core.engine.capacity import Capacity, CapacityCheck
+from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, Command, Reply
 from noetl.core.engine.decide import HANDLERS, decide, settle
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import CancelRun, Command, GoOn, SetTimer
-from noetl.core.engine.evaluation.context import Env, Needs
+from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, SetTimer
+from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext
 from noetl.core.engine.evolve import APPLIERS, Applier, evolve
 from noetl.core.engine.lease_rules import claim, claimable, is_innermost, open_loops
 from noetl.core.engine.outstanding import (
     answer_parent,
-    command_for,
+    effect_for,
     enqueue,
     enqueue_iteration,
     is_at_rest,
@@ -69,7 +69,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id, task_run_id
 from noetl.core.model.playbook import Playbook
-from noetl.core.templates.template import Draws
+from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
 
 __all__ = ["Decision", "advance", "begin", "fold", "is_at_rest", "next_due", "order_for", "outstanding"]
@@ -98,18 +98,18 @@ def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None =
 
 def advance(
     state: State,
-    facts: Sequence[Fact] = (),
+    facts: Sequence[Command] = (),
     *,
     at: float,
-    draws: Draws | None = None,
+    nondeterminism: NondeterminismSource | None = None,
     resolved: Mapping[str, Any] | None = None,
-    room: Room | None = None,
+    room: Capacity | None = None,
 ) -> Decision:
     """Judge the facts and decide everything that follows from them; `state` is moved in place.
 
     `at` is the time of all events it makes. When the decision has `needs`, see `Decision`. `room` is what is left of
     what is limited, where something that this playbook uses is."""
-    env = Env(state.playbook, at, draws, dict(resolved) if resolved else {}, room)
+    env = EvaluationContext(state.playbook, at, nondeterminism, dict(resolved) if resolved else {}, room)
     ending = state.ending is not None
     timer = next_due(state) if state.due else None
     stirred = not facts or ((state.fresh > 0 or ending) and not is_at_rest(state))
@@ -120,8 +120,8 @@ class _Advance(Struct, eq=False, gc=False):
     """One advance under way; it can stop for a need and go on where it stopped."""
 
     state: State
-    env: Env
-    facts: Sequence[Fact]
+    env: EvaluationContext
+    facts: Sequence[Command]
     ending: bool  # it was ending when this advance began
     timer: float | None  # as it was then
     stirred: bool
@@ -139,7 +139,7 @@ class _Advance(Struct, eq=False, gc=False):
         """Go on until at rest, or until something is needed."""
         try:
             self._until_at_rest()
-        except Needs as needs:
+        except DataNeeded as needs:
             return Decision(tuple(self.events), needs=(needs.need,), _resume=self._resume)
         return self._decision()
 
@@ -155,14 +155,14 @@ class _Advance(Struct, eq=False, gc=False):
         while self.next_fact < len(facts):
             fact = facts[self.next_fact]
             kind = type(fact)
-            if kind is ClaimAny:
+            if kind is ClaimAnyRun:
                 if self.stirred:
                     self._settle()
                 self._claim_any(fact)  # type: ignore[arg-type]
             else:
                 # A fact that meets a need is judged again from the beginning: what it recorded has moved the state.
                 reply = accept(state, fact, env, self._record)
-                if kind is ClaimMade and reply.accepted:
+                if kind is ClaimRun and reply.accepted:
                     self.claims.append((len(self.replies), [fact.run_id]))  # type: ignore[attr-defined]
                 self.replies.append(reply)
             self.next_fact += 1
@@ -193,12 +193,12 @@ class _Advance(Struct, eq=False, gc=False):
                     continue
             self.stirred = False
 
-    def _claim_any(self, fact: ClaimAny) -> None:
+    def _claim_any(self, fact: ClaimAnyRun) -> None:
         """Lease what is owed to a worker that has room for it."""
         state = self.state
         taken: list[str] = []
         if not state.paused and state.ending is None and state.finished is None:
-            gate = None if self.env.room is None else Gate(state, self.env.room, in_line=False)
+            gate = None if self.env.room is None else CapacityCheck(state, self.env.room, in_line=False)
             taken = list(islice(claimable(state, fact.pool, fact.worker, gate), fact.slots))
             for run_id in taken:
                 events, cause = claim(state, fact.worker, run_id)
@@ -291,10 +291,10 @@ class _Advance(Struct, eq=False, gc=False):
             self.replies[position] = Reply(True, "", None, tuple(orders))
         return Decision(tuple(self.events), tuple(self._commands()), tuple(self.replies))
 
-    def _commands(self) -> list[Command]:
+    def _commands(self) -> list[Effect]:
         """What became owed."""
         state = self.state
-        commands: list[Command] = [*self.cancelled]
+        commands: list[Effect] = [*self.cancelled]
         if state.finished is not None:
             if self.events and type(self.events[-1].body) is PlaybookProcessed:
                 commands += answer_parent(state)
@@ -309,15 +309,15 @@ class _Advance(Struct, eq=False, gc=False):
         for key in self.children:
             child = state.children.get(key)
             if child is not None:
-                commands.append(command_for(state, child))
+                commands.append(effect_for(state, child))
         due = next_due(state) if state.due else None
         if due != self.timer:
             commands.append(SetTimer(due))
         if self.stirred:  # the budget of this append is spent; whoever looks for it looks at the last command
-            commands.append(GoOn())
+            commands.append(ContinueLater())
         return commands
 
-    def _enqueue(self, commands: list[Command]) -> None:
+    def _enqueue(self, commands: list[Effect]) -> None:
         state, owed = self.state, len(commands)
         commands += [enqueue(state, state.open[run_id]) for run_id in self.queued if run_id in state.queued]
         for step_run_id, path in self.loops:
@@ -329,7 +329,7 @@ class _Advance(Struct, eq=False, gc=False):
             fresh = range(max(first, loop.claimed), loop.issued)
             commands += [enqueue_iteration(state, loop, index) for index in fresh if index not in loop.ahead]
         if self.env.room is not None:
-            gate = Gate(state, self.env.room, in_line=False)
+            gate = CapacityCheck(state, self.env.room, in_line=False)
             commands[owed:] = [structs.replace(each, limit=gate.lacks(each.step)) for each in commands[owed:]]  # type: ignore[attr-defined]
 
 

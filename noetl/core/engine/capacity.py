@@ -1,9 +1,8 @@
-"""Limits: how much an execution holds of what is limited, and whether a claim may take more.
+"""Capacity: how many slots of limited keys an execution holds, and whether a claim may take more.
 
-What is held follows from the state alone: the runs that workers hold now, and whether the execution has begun. So
-nothing can leak: a worker that is lost, a run that ends, is cancelled or waits for a child holds nothing, because
-the log says so. The shell knows what others hold and says how much room is left (`Room`); the claim that would not fit
-is not made, and the reply names the key that is full.
+The slots held follow from the state alone: the leased runs, and whether the execution has started. They cannot leak:
+a lost worker and a run that ended, was cancelled or waits for a child hold nothing, because the log says so. The shell
+passes in how many slots the others leave free (`Capacity`); a claim that does not fit is rejected with the full key.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from noetl.core.engine.concurrency_keys import playbook_key
 from noetl.core.engine.state import State
 
 
-class Room(Struct, frozen=True):
+class Capacity(Struct, frozen=True):
     """How much of each limited key this execution may hold in all, at the moment of a decision.
 
     `line` are the keys that somebody waits for: slots of these go to who stands in line, not to who comes by."""
@@ -25,7 +24,7 @@ class Room(Struct, frozen=True):
     line: frozenset[str] = frozenset()
 
 
-def held(state: State) -> dict[str, int]:
+def slots_held(state: State) -> dict[str, int]:
     """The slots that an execution holds now, by key."""
     if state.finished is not None or not state.begun:
         return {}
@@ -37,16 +36,16 @@ def held(state: State) -> dict[str, int]:
     return holding
 
 
-class Gate:
+class CapacityCheck:
     """One look at what fits: each run that is let through takes its slots, so that the next one finds less."""
 
     __slots__ = ("_holding", "_in_line", "_room", "_state")
 
-    def __init__(self, state: State, room: Room, *, in_line: bool) -> None:
+    def __init__(self, state: State, room: Capacity, *, in_line: bool) -> None:
         """`in_line`: for runs that have waited for their turn, as opposed to those that come by."""
         self._state = state
         self._room = room
-        self._holding = held(state)
+        self._holding = slots_held(state)
         self._in_line = in_line
 
     def lacks(self, step: str) -> str | None:

@@ -13,14 +13,14 @@ from msgspec import Struct, field
 
 from noetl.core.model.events import ExecutionRequested
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.work import Report, RunOrder, Verdict
+from noetl.core.model.work import Report, ReportAck, RunOrder
 
 
-class Fact(Struct, frozen=True, gc=False):
+class Command(Struct, frozen=True, gc=False):
     """Base of everything that can be told to an execution."""
 
 
-class RequestMade(Fact, frozen=True):
+class StartExecution(Command, frozen=True):
     """Somebody asks for this execution: the first fact of every one.
 
     The shell has looked for the keychain's entries before; `error` says what it missed."""
@@ -30,14 +30,14 @@ class RequestMade(Fact, frozen=True):
     error: ErrorInfo | None = None
 
 
-class ClaimMade(Fact, frozen=True):
+class ClaimRun(Command, frozen=True):
     """A worker takes the lease of a run that was enqueued. The reply brings the order."""
 
     worker: str
     run_id: str
 
 
-class ClaimAny(Fact, frozen=True):
+class ClaimAnyRun(Command, frozen=True):
     """A worker has free slots: lease it what this execution owes, up to `slots` runs.
 
     Put it behind a report, and one append ends a step, starts the next and leases it.
@@ -48,64 +48,64 @@ class ClaimAny(Fact, frozen=True):
     pool: str | None = None
 
 
-class ReportMade(Fact, frozen=True):
+class ReportRun(Command, frozen=True):
     """A worker hands over what happened in a run. The reply brings the verdict."""
 
     report: Report
     worker: str = ""
 
 
-class LeaseExpired(Fact, frozen=True):
+class ExpireLease(Command, frozen=True):
     """No heartbeat came for too long: the run is taken back, and that uses up an attempt."""
 
     run_id: str
     epoch: int
 
 
-class RunReturned(Fact, frozen=True):
+class ReturnRun(Command, frozen=True):
     """A worker that is shutting down gives a run back; no attempt is lost."""
 
     run_id: str
     epoch: int
 
 
-class CancelAsked(Fact, frozen=True):
+class CancelExecution(Command, frozen=True):
     """Somebody wants the execution stopped."""
 
     reason: str = ""
 
 
-class PauseAsked(Fact, frozen=True):
+class PauseExecution(Command, frozen=True):
     """Somebody wants no new run to be started for a while."""
 
     reason: str = ""
 
 
-class ResumeAsked(Fact, frozen=True):
+class ResumeExecution(Command, frozen=True):
     """Somebody wants the execution to go on."""
 
     reason: str = ""
 
 
-class SignalSent(Fact, frozen=True):
+class SendSignal(Command, frozen=True):
     """Somebody outside patches `ctx`: `payload` is laid over it, key by key."""
 
     name: str = ""
     payload: dict[str, Any] = field(default_factory=dict)
 
 
-class TimerDue(Fact, frozen=True):
+class FireTimer(Command, frozen=True):
     """Time has passed: whatever was due by `at` of this advance is carried out."""
 
 
-class ChildBegan(Fact, frozen=True):
+class RecordChildStart(Command, frozen=True):
     """The child asked for by `StartChild(key)` exists under this execution id."""
 
     key: str
     child: str
 
 
-class ChildEnded(Fact, frozen=True):
+class RecordChildEnd(Command, frozen=True):
     """The child has ended (or could not be started: then `child` may be empty)."""
 
     key: str
@@ -118,7 +118,7 @@ class Reply(Struct, frozen=True, omit_defaults=True, gc=False):
 
     accepted: bool
     reason: str = ""
-    verdict: Verdict | None = None  # to a report
+    verdict: ReportAck | None = None  # to a report
     orders: tuple[RunOrder, ...] = ()  # to a claim
     kept: bool = False  # to a claim: the run waits for another worker; ask again later
     limit: str | None = None  # to a claim: the key whose limit is reached; the run waits in line

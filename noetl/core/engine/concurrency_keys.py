@@ -36,7 +36,7 @@ def playbook_key(path: str) -> str:
     return PLAYBOOK + path
 
 
-def needs_of(playbook: Playbook, step: Step) -> tuple[str, ...]:
+def concurrency_keys_of(playbook: Playbook, step: Step) -> tuple[str, ...]:
     """The keys of which each run of this step takes one slot while a worker holds it."""
     names: dict[str, None] = {}
     called: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_step_set
 from noetl.core.engine.handlers.admission import examine_waiting_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_sets
@@ -41,20 +41,20 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.outcome import Outcome, ok
 
-Handler = Callable[[State, Any, Env], list[Event]]
+Handler = Callable[[State, Any, EvaluationContext], list[Event]]
 
 
-def decide(state: State, event: Event, env: Env) -> list[Event]:
+def decide(state: State, event: Event, env: EvaluationContext) -> list[Event]:
     """What follows from an event that was just applied (one that has a handler)."""
     return HANDLERS[type(event)](state, event, env)
 
 
-def settle(state: State, env: Env) -> list[Event]:
+def settle(state: State, env: EvaluationContext) -> list[Event]:
     """What follows when no event asks for anything more: tokens are looked at, then the end."""
     return examine_waiting_tokens(state, env) or conclude(state)
 
 
-def _step_scheduled(state: State, event: StepScheduled, env: Env) -> list[Event]:
+def _step_scheduled(state: State, event: StepScheduled, env: EvaluationContext) -> list[Event]:
     step_run = state.runs.get(event.step_run_id)
     if step_run is None or step_run.phase != "open" or state.ending is not None:
         return []
@@ -65,7 +65,7 @@ def _step_scheduled(state: State, event: StepScheduled, env: Env) -> list[Event]
     return []
 
 
-def _pass_through(state: State, env: Env, step_run: StepRun) -> list[Event]:
+def _pass_through(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """A step without a task needs no worker: it is done as soon as it began."""
     name, run_id = step_run.step.name, step_run.id
     started = StepStarted(step=name, step_run_id=run_id, worker="server", by_server=True)
@@ -81,7 +81,7 @@ def _pass_through(state: State, env: Env, step_run: StepRun) -> list[Event]:
     return [started, StepDone(step=name, step_run_id=run_id, output=output, patch=writes, by_server=True)]
 
 
-def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Event]:
+def _step_ended(state: State, event: StepDone | StepFailed, env: EvaluationContext) -> list[Event]:
     step_run = state.runs.get(event.step_run_id)
     if step_run is None or state.ending is not None:
         return []
@@ -91,7 +91,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: Env) -> list[Ev
     return [CtxPatched(patch, "step", event.step, event.step_run_id)]
 
 
-def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:
+def _leave(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """The step has ended and its `set` is applied: synthesize, then route."""
     if step_run.failed:
         return route(state, env, step_run, "step.failed")
@@ -100,13 +100,13 @@ def _leave(state: State, env: Env, step_run: StepRun) -> list[Event]:
     return route(state, env, step_run, "step.done")
 
 
-def _synthesized(state: State, event: WorkflowSynthesized, env: Env) -> list[Event]:
+def _synthesized(state: State, event: WorkflowSynthesized, env: EvaluationContext) -> list[Event]:
     if event.error is not None:
         return []  # the step.failed beside it is routed
     return route(state, env, state.runs[event.step_run_id], "step.done")
 
 
-def _ctx_patched(state: State, event: CtxPatched, env: Env) -> list[Event]:
+def _ctx_patched(state: State, event: CtxPatched, env: EvaluationContext) -> list[Event]:
     step_run = state.runs.get(event.run_id) if event.run_id else None
     if step_run is None or state.ending is not None:
         return []

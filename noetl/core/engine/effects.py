@@ -19,11 +19,11 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
 
 
-class Command(Struct, frozen=True, gc=False):
+class Effect(Struct, frozen=True, gc=False):
     """Base of everything the engine asks for after the append."""
 
 
-class EnqueueRun(Command, frozen=True):
+class EnqueueRun(Effect, frozen=True):
     """Let a worker claim this run (answer with the fact ClaimMade)."""
 
     run_id: str
@@ -35,7 +35,7 @@ class EnqueueRun(Command, frozen=True):
     limit: str | None = None  # it waits in line: the limit of this key is reached
 
 
-class CancelRun(Command, frozen=True):
+class CancelRun(Effect, frozen=True):
     """Tell the worker that holds this lease to stop and to kill its tool; its reports are refused."""
 
     run_id: str
@@ -44,7 +44,7 @@ class CancelRun(Command, frozen=True):
     reason: str = "cancelled"
 
 
-class StartChild(Command, frozen=True):
+class StartChild(Effect, frozen=True):
     """Find or start the child execution of this key (answer with ChildBegan, or ChildEnded).
 
     `key` is the calling task run's id and the child's idempotency key: a restart finds it."""
@@ -58,14 +58,14 @@ class StartChild(Command, frozen=True):
     return_step: str | None = None
 
 
-class AwaitChild(Command, frozen=True):
+class AwaitChild(Effect, frozen=True):
     """A child is under way; answer with ChildEnded when it has ended (or already had)."""
 
     key: str
     child: str
 
 
-class CancelChild(Command, frozen=True):
+class CancelChild(Effect, frozen=True):
     """Nobody waits for this child's answer any more: cancel it. Still answer with ChildEnded."""
 
     key: str
@@ -73,7 +73,7 @@ class CancelChild(Command, frozen=True):
     reason: str = ""
 
 
-class AnswerParent(Command, frozen=True):
+class AnswerParent(Effect, frozen=True):
     """This execution has ended: give its caller ChildEnded(parent.task_run_id, child, outcome)."""
 
     parent: Parent
@@ -81,29 +81,29 @@ class AnswerParent(Command, frozen=True):
     outcome: Outcome
 
 
-class SetTimer(Command, frozen=True):
+class SetTimer(Effect, frozen=True):
     """Send TimerDue at this instant (seconds since the epoch); None: no timer is needed now."""
 
     at: float | None
 
 
-class GoOn(Command, frozen=True):
+class ContinueLater(Effect, frozen=True):
     """There was more to decide than one append should hold: call advance again without facts."""
 
 
-class Need(Struct, frozen=True):
+class DataRequest(Struct, frozen=True):
     """Base of what must be answered before the decision can be made; `key` names the answer."""
 
     key: str
 
 
-class Hydrate(Need, frozen=True):
+class FetchPayload(DataRequest, frozen=True):
     """A template reads a stored payload: answer with the data, or with PayloadUnavailable."""
 
     reference: Reference
 
 
-class Keep(Need, frozen=True):
+class StorePayload(DataRequest, frozen=True):
     """A value is too large for the log: store these bytes (JSON) and answer with the Reference.
 
     With `parts` it is the list of all elements of these JSON lists, stored ones and given ones, in order."""
@@ -114,7 +114,7 @@ class Keep(Need, frozen=True):
     content_type: str = "application/json"
 
 
-class ValidateSynthesis(Need, frozen=True):
+class ValidateSynthesis(DataRequest, frozen=True):
     """A step hands over workflow nodes as data: answer with `Synthesized`.
 
     The validator is the one playbooks are validated with; `known` are the steps that exist."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from noetl.core.engine.capacity import Gate
-from noetl.core.engine.evaluation.context import Env
+from noetl.core.engine.capacity import CapacityCheck
+from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers.loops import fail_step
 from noetl.core.engine.state import PENDING, Loop, Run, State, StepRun
 from noetl.core.model.events import Event, IterationFailed, IterationStarted, StepStarted, WorkerLost
@@ -101,7 +101,7 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
-def claimable(state: State, pool: str | None, worker: str = "", gate: Gate | None = None) -> Iterator[str]:
+def claimable(state: State, pool: str | None, worker: str = "", gate: CapacityCheck | None = None) -> Iterator[str]:
     """The runs of a pool that this worker can claim, oldest first; with a gate, those that it lets through."""
     for run_id in state.queued:
         step_run = state.open[run_id].step_run
@@ -171,7 +171,7 @@ def _task_at(state: State, owner: Step | Block, position: Position | None) -> An
     return next((task for task in owner.tasks if task.name == position.task), None)
 
 
-def end_run(state: State, env: Env, run: Run, why: ErrorInfo) -> Event:
+def end_run(state: State, env: EvaluationContext, run: Run, why: ErrorInfo) -> Event:
     """End a run with a failure the server found."""
     step_run = run.step_run
     outcome = Outcome("error", error=why)
@@ -182,7 +182,7 @@ def end_run(state: State, env: Env, run: Run, why: ErrorInfo) -> Event:
     return fail_step(state, env, step_run, outcome)
 
 
-def worker_lost(state: State, event: WorkerLost, env: Env) -> list[Event]:
+def worker_lost(state: State, event: WorkerLost, env: EvaluationContext) -> list[Event]:
     """A run that has cost three workers in a row is not tried again."""
     run = state.open.get(iteration_id(event.step_run_id, event.path))
     if run is None or event.returned or run.lost < POISON:

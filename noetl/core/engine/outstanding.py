@@ -11,9 +11,9 @@ from noetl.core.engine.effects import (
     AnswerParent,
     AwaitChild,
     CancelChild,
-    Command,
+    ContinueLater,
+    Effect,
     EnqueueRun,
-    GoOn,
     SetTimer,
     StartChild,
 )
@@ -23,21 +23,21 @@ from noetl.core.model.events import Parent
 from noetl.core.model.outcome import Outcome, error_info
 
 
-def outstanding(state: State) -> list[Command]:
+def outstanding(state: State) -> list[Effect]:
     """Every command that is owed now."""
     if state.finished is not None:
         return list(answer_parent(state))
-    commands: list[Command] = []
+    commands: list[Effect] = []
     if not state.paused and state.ending is None:
         commands += (enqueue(state, state.open[run_id]) for run_id in state.queued)
         commands += (enqueue_iteration(state, loop, index) for loop in open_loops(state) for index in loop.unclaimed())
-    commands += (command_for(state, child) for child in state.children.values())
+    commands += (effect_for(state, child) for child in state.children.values())
     due = next_due(state)
     if due is not None:
         commands.append(SetTimer(due))
     if not is_at_rest(state) or (state.ending is None and (state.waiting or not state.runs)):
         # Whether a decision is owed cannot always be seen from here; an advance without facts finds out.
-        commands.append(GoOn())
+        commands.append(ContinueLater())
     return commands
 
 
@@ -62,7 +62,7 @@ def leases(state: State) -> Iterator[tuple[str, int, str]]:
             yield run.id, run.epoch, run.worker
 
 
-def command_for(state: State, child: Child) -> Command:
+def effect_for(state: State, child: Child) -> Effect:
     """What is owed to a child execution: a start, an ear, or an end."""
     if state.ending is not None or child.run_id not in state.open:
         why = "its caller has ended" if child.run_id else "it took longer than the calling task's spec.timeout"
@@ -81,7 +81,7 @@ def command_for(state: State, child: Child) -> Command:
     )
 
 
-def answer_parent(state: State) -> Iterator[Command]:
+def answer_parent(state: State) -> Iterator[Effect]:
     """The caller of a finished child waits for its output."""
     parent = state.request.parent if state.request else None
     if parent is not None and state.finished is not None:

@@ -54,10 +54,10 @@ def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict
     root, older = source.root, False
     if root is not None and (legacy or asks_for_legacy(root)):
         from noetl.core.language.dialects.v2025_11_translation.translate_steps import (
-            retell,  # most documents need none of it
+            translate,  # most documents need none of it
         )
 
-        told = retell(root, specs)
+        told = translate(root, specs)
         root, older = told.root, told.older
         for problem in told.problems:
             findings.add(*problem)

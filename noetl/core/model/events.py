@@ -229,7 +229,7 @@ class StepDone(Event, frozen=True, omit_defaults=True):
     step_run_id: str
     output: Outcome
     patch: dict[str, Any] = field(default_factory=dict)  # ctx writes of the step's own `set`: dotted path -> value
-    draws: dict[str, Any] = field(default_factory=dict)  # now()/uuid()/random() used
+    nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")  # now()/uuid()/random() used
     results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
     by_server: bool = False
 
@@ -245,7 +245,7 @@ class StepFailed(Event, frozen=True, omit_defaults=True):
     step_run_id: str
     output: Outcome
     patch: dict[str, Any] = field(default_factory=dict)
-    draws: dict[str, Any] = field(default_factory=dict)
+    nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     results: dict[str, Outcome] = field(default_factory=dict)
     fatal: bool = False  # a limit was reached: no arc may take it, the execution ends
     by_server: bool = False
@@ -416,7 +416,7 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
     delay: float = 0.0
     rule: int | None = None  # index of the rule that matched
     patch: dict[str, dict[str, Any]] = field(default_factory=dict)  # scope -> dotted path (`a.b`) -> value
-    draws: dict[str, Any] = field(default_factory=dict)
+    nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     position: Position | None = None
     skipped: bool = False
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from noetl.core.model.events import decode_body, encode_body
-from noetl.core.model.work import Claim, Report, RunContext, RunOrder, Verdict
+from noetl.core.model.work import Claim, Report, ReportAck, RunContext, RunOrder
 
 RunEpoch = tuple[str, int]
 
@@ -99,7 +99,7 @@ class ReportRequest(Struct, frozen=True, omit_defaults=True):
 class ReportReply(Struct, frozen=True):
     """A verdict on each report, and perhaps the next runs."""
 
-    verdicts: list[Verdict]
+    verdicts: list[ReportAck]
     orders: OrdersReply
 
 

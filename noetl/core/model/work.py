@@ -75,7 +75,7 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     events: tuple[Event, ...]
 
 
-class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
+class ReportAck(Struct, frozen=True, omit_defaults=True, gc=False):
     """The server's answer to a report, given after its events are on disk.
 
     `accepted` False: the run is no longer this worker's (or never was): stop, kill the tool.
@@ -87,7 +87,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
     error: ErrorInfo | None = None
 
 
-class Standing(Struct, frozen=True, omit_defaults=True, gc=False):
+class HeartbeatReply(Struct, frozen=True, omit_defaults=True, gc=False):
     """The server's answer to a worker that said what it holds.
 
     `lost` is no longer the worker's. `unknown` is the worker's by the log, and was not among what it said: an answer

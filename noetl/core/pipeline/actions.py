@@ -68,7 +68,7 @@ class Finished(Struct, frozen=True, gc=False):
     results: dict[str, Outcome]
     patch: dict[str, Any]
     step_patch: dict[str, Any]
-    draws: dict[str, Any]
+    nondeterminism: dict[str, Any]
     events: tuple[Event, ...]
     stop: bool = False
     skipped: bool = False
@@ -100,7 +100,7 @@ class Finished(Struct, frozen=True, gc=False):
             step_run_id=self.step_run_id,
             output=output,
             patch=self.patch,
-            draws=self.draws,
+            nondeterminism=self.nondeterminism,
             results=results,
         )
 

@@ -23,7 +23,7 @@ from noetl.core.pipeline.actions import Action, Finished, Returned, Wait
 from noetl.core.pipeline.calls import end_pipeline
 from noetl.core.pipeline.directives import DIRECTIVES, Move
 from noetl.core.pipeline.error_locations import NEEDS, info_of
-from noetl.core.pipeline.frame import Frame, Held, Level, enter, position_of, show
+from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_of, show
 from noetl.core.pipeline.policy import default_directive, matching_rule
 from noetl.core.pipeline.program import CompiledRule, CompiledTask
 from noetl.core.pipeline.run_completion import fail_level, finish, runaway
@@ -90,7 +90,7 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
         recorded = None if recorded is None else with_helpers(compiled.tool, recorded)
     recorded = outcome if recorded is None else recorded
     if compiled.plain and not frame.call_patch:
-        held = Held(compiled.task.name, outcome, recorded, frame.shared)
+        held = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
         move = DIRECTIVES[default_directive(compiled, outcome)](frame, level, None, outcome)
         return _settle(frame, level, compiled, held, move, None, {})
     before = snapshot(frame, level)
@@ -98,7 +98,7 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     rule = None
     unset: dict[str, str] | None = {} if outcome.status == "error" else None
     names, task = level.names, compiled.task
-    held = Held(task.name, outcome, recorded, frame.shared)
+    held = TaskResult(task.name, outcome, recorded, frame.shared)
     unnamed = _NOT_SHOWN
     if task.generated is None:  # else it is transparent: its guards look at the task before it
         show_output(frame.shared, level, outcome)
@@ -135,7 +135,7 @@ def _settle(
     frame: Frame,
     level: Level,
     compiled: CompiledTask,
-    held: Held,
+    held: TaskResult,
     move: Move,
     rule: CompiledRule | None,
     patch: Patch,
@@ -159,7 +159,7 @@ def _settle(
             delay=move.delay or _NO_DELAY,
             rule=rule.index if rule else None,
             patch=patch,
-            draws=frame.draws.take(),
+            nondeterminism=frame.nondeterminism.take(),
             # An ended pipeline is settled by the event that follows in the same report.
             position=None if level.ended else position_of(frame),
         )
@@ -190,7 +190,7 @@ def abort_calls(frame: Frame, depth: int) -> None:
 # ── after a task ────────────────────────────────────────────────────────────────────────
 
 
-def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: Held) -> None:
+def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: TaskResult) -> None:
     """Carry out a directive: the program counter, and what the next task sees of this one."""
     frame.wait = move.delay
     if move.do == "retry":
@@ -209,7 +209,7 @@ def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: 
         level.ended = "done"
 
 
-def _remember(frame: Frame, level: Level, compiled: CompiledTask, held: Held) -> None:
+def _remember(frame: Frame, level: Level, compiled: CompiledTask, held: TaskResult) -> None:
     """The task is finished: what comes after it sees its result."""
     name = compiled.task.name
     level.results[name] = level.last = held
@@ -223,7 +223,7 @@ def _remember(frame: Frame, level: Level, compiled: CompiledTask, held: Held) ->
     level.fallbacks.discard(name)
 
 
-def _show_result(level: Level, name: str, held: Held) -> Any:
+def _show_result(level: Level, name: str, held: TaskResult) -> Any:
     """Let the task's result be read by its name; what stood there before is given back."""
     if name not in level.program.bare or name in RESERVED or name in level.iterators:
         return _NOT_SHOWN

@@ -53,7 +53,7 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
             if compiled.name in given and not transforms:
                 continue
             try:
-                value = compiled.value.evaluate(level.names, frame.draws)
+                value = compiled.value.evaluate(level.names, frame.nondeterminism)
             except NEEDS:
                 raise
             except TemplateError as problem:
@@ -150,7 +150,7 @@ def _descend(frame: Frame, level: Level) -> Outcome | None:
     while len(level.loops) < len(loops):
         described = loops[len(level.loops)]
         try:
-            items = _items(described.collection.evaluate(level.names, frame.draws))
+            items = _items(described.collection.evaluate(level.names, frame.nondeterminism))
         except NEEDS:
             raise
         except TemplateError as problem:
@@ -215,7 +215,7 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
         return False
     show_output(frame.shared, level, outcome)
     try:
-        return holds(described.until, level.names, frame.draws)
+        return holds(described.until, level.names, frame.nondeterminism)
     except NEEDS:
         raise
     except TemplateError as problem:

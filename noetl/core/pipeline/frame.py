@@ -19,13 +19,13 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.core.model.work import RunOrder
-from noetl.core.pipeline.nondeterminism_log import DrawLog
+from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, Shared, iteration, names_of, one_iteration, show_output
 from noetl.core.templates.views import ResultView
 
 
-class Held:
+class TaskResult:
     """A finished task's outcome: with its data, as the log has it, and as templates see it."""
 
     __slots__ = ("_name", "_shared", "_view", "outcome", "recorded")
@@ -106,13 +106,13 @@ class Level:
         self.iter: dict[str, Any] = {}
         self.iter_base: dict[str, Any] = {}
         self.scratch: dict[str, Any] = {}  # what was written to `iter`
-        self.results: dict[str, Held] = {}
+        self.results: dict[str, TaskResult] = {}
         self.previous: str | None = None  # label of `_prev`
-        self.last: Held | None = None  # the last task that ran to its end
+        self.last: TaskResult | None = None  # the last task that ran to its end
         self.ran = False  # some task ran and was not skipped
         self.ended: Literal["done", "failed"] | None = None
         self.error: ErrorInfo | None = None
-        self.failing: Held | None = None  # the task that failed the pipeline; None when it was something else
+        self.failing: TaskResult | None = None  # the task that failed the pipeline; None when it was something else
         self.loops: list[BlockLoop] = []
         self.names: dict[str, Any] = {}
         self.fallbacks: set[str] = set()
@@ -155,12 +155,12 @@ class Frame:
     __slots__ = (
         "call_patch",
         "ctx",
-        "draws",
         "interrupted",
         "keychain",
         "levels",
         "looping",
         "lost",
+        "nondeterminism",
         "order",
         "outbox",
         "path",
@@ -175,13 +175,13 @@ class Frame:
         "written",
     )
 
-    def __init__(self, order: RunOrder, programs: Programs, shared: Shared, draws: DrawLog) -> None:
+    def __init__(self, order: RunOrder, programs: Programs, shared: Shared, nondeterminism: NondeterminismLog) -> None:
         self.order = order
         self.programs = programs
         self.playbook: Playbook = programs.playbook
         self.shared = shared
         self.keychain = Keychain(programs.secrets) if programs.secrets else _NO_KEYCHAIN
-        self.draws = draws
+        self.nondeterminism = nondeterminism
         self.run_id = order.run_id
         self.path: IterationPath = order.path  # empty for a step without a loop
         self.looping = bool(order.items or order.path)  # the run is one iteration of a looping step
@@ -224,13 +224,17 @@ class Frame:
 
 
 def open_frame(
-    order: RunOrder, programs: Programs, shared: Shared, draws: DrawLog, values: Sequence[Any] | None = None
+    order: RunOrder,
+    programs: Programs,
+    shared: Shared,
+    nondeterminism: NondeterminismLog,
+    values: Sequence[Any] | None = None,
 ) -> Frame:
     """A frame at the beginning of the run, or where an earlier lease left it.
 
     `values` are the run's loop elements, outermost first, when the order has them by reference.
     """
-    frame = Frame(order, programs, shared, draws)
+    frame = Frame(order, programs, shared, nondeterminism)
     definition = order.context.definition
     program = programs.step(order.context.step) if definition is None else programs.synthesized(definition)
     level = Level(program)
@@ -395,7 +399,7 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
         level.input = position.input
         level.input_made = True
     for label, recorded in position.results.items():
-        level.results[label] = Held(label, recorded, recorded, frame.shared)
+        level.results[label] = TaskResult(label, recorded, recorded, frame.shared)
     if position.previous is not None:
         level.last = level.results.get(position.previous)
     level.ran = position.previous is not None

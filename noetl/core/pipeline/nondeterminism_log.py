@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetl.core.templates.template import Draws
+from noetl.core.templates.budget import NondeterminismSource
 
 
-class DrawLog:
+class NondeterminismLog:
     """Passes draws through from the shell's source and remembers them until they are reported."""
 
     __slots__ = ("_source", "_taken")
 
-    def __init__(self, source: Draws) -> None:
+    def __init__(self, source: NondeterminismSource) -> None:
         self._source = source
         self._taken: list[tuple[str, Any]] = []
 

@@ -36,7 +36,7 @@ def default_directive(compiled: CompiledTask, outcome: Outcome) -> str:
 def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> float:
     """A number of a directive, which may be a template."""
     try:
-        found: Any = value.evaluate(level.names, frame.draws)
+        found: Any = value.evaluate(level.names, frame.nondeterminism)
         if isinstance(found, str):
             found = float(found)
         if isinstance(found, bool) or not isinstance(found, int | float) or found != found or found < 0:
@@ -53,7 +53,7 @@ def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) ->
 
 def _holds(frame: Frame, level: Level, rule: CompiledRule, when: Compiled) -> bool:
     try:
-        return holds(when, level.names, frame.draws)
+        return holds(when, level.names, frame.nondeterminism)
     except NEEDS:
         raise
     except TemplateError as problem:

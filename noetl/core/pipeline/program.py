@@ -26,7 +26,7 @@ from noetl.core.model.playbook import (
 )
 from noetl.core.model.tool import ToolSpec, named_input
 from noetl.core.templates.binding import compile_bound
-from noetl.core.templates.deferred import compile_late
+from noetl.core.templates.deferred import compile_deferred
 from noetl.core.templates.template import Compiled, compile_value
 
 WORKBOOK = "workbook"
@@ -323,7 +323,7 @@ def _fields(
             static[name] = value
             continue
         if late and name in late:
-            compiled = compile_late(value, late[name])
+            compiled = compile_deferred(value, late[name])
         else:
             compiled = compile_bound(value) if name in bound else compile_value(value)
         if compiled.static:

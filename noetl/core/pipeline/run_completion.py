@@ -51,7 +51,7 @@ def finish(frame: Frame, level: Level) -> Finished:
         results=results,
         patch=patch.get("ctx", {}),
         step_patch=_step_patch(frame, level) if frame.looping else {},
-        draws=frame.draws.take(),
+        nondeterminism=frame.nondeterminism.take(),
         events=frame.drain(),
         stop=stop,
         skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
@@ -77,7 +77,7 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
         return False
     show_output(frame.shared, level, outcome)
     try:
-        return holds(until, level.names, frame.draws)
+        return holds(until, level.names, frame.nondeterminism)
     except NEEDS:
         raise
     except TemplateError as problem:

@@ -59,7 +59,7 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     try:
         if assignment.reads_secret:
             raise TemplateError("a secret cannot be written into a scope")
-        value = assignment.value.evaluate(level.names, frame.draws)
+        value = assignment.value.evaluate(level.names, frame.nondeterminism)
         _hold_reference_rules(assignment.keys[-1], value, assignment.literal)
         if assignment.scope == "ctx" and not assignment.value.static:
             _hold_size_limit(value)
@@ -146,13 +146,13 @@ def _scratch_below(owner: Level, keys: tuple[str, ...]) -> dict[str, Any]:
 def snapshot(frame: Frame, level: Level) -> tuple[Any, ...]:
     """The scopes as they are, to go back to when an evaluation must be repeated."""
     owner = frame.iter_owner(level)
-    return frame.ctx, frame.written, level.step, owner.scratch, frame.draws.mark()
+    return frame.ctx, frame.written, level.step, owner.scratch, frame.nondeterminism.mark()
 
 
 def restore(frame: Frame, level: Level, before: tuple[Any, ...]) -> None:
     """Go back to `snapshot`."""
     ctx, frame.written, level.step, scratch, mark = before
-    frame.draws.rewind(mark)
+    frame.nondeterminism.rewind(mark)
     owner = frame.iter_owner(level)
     owner.write_iter(scratch)
     for each in frame.levels[frame.levels.index(owner) :]:

@@ -35,13 +35,13 @@ def prepare(frame: Frame, level: Level) -> ErrorInfo | None:
         and not level.input_made
         and (frame.looping or frame.order.context.defer_input)
     ):
-        mark = frame.draws.mark()
+        mark = frame.nondeterminism.mark()
         made = {**level.input, **program.static_input}
         try:
             for compiled in program.input:
                 made[compiled.name] = _evaluate(frame, level, compiled)
         except NEEDS:
-            frame.draws.rewind(mark)
+            frame.nondeterminism.rewind(mark)
             raise
         except TemplateError as problem:
             return info_of(problem)
@@ -94,7 +94,7 @@ def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
             do="skip",
             rule=rule.index,
             patch=patch,
-            draws=frame.draws.take(),
+            nondeterminism=frame.nondeterminism.take(),
             position=None if level.ended else position_of(frame),
             skipped=True,
         )
@@ -114,7 +114,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
     attempt = level.attempt + frame.lost if interrupted else level.attempt
     _show_locals(level, attempt)
     names["input"] = level.input
-    mark = frame.draws.mark()
+    mark = frame.nondeterminism.mark()
     problem: TemplateError | None = None
     try:
         rendered = _render(frame, level, compiled)
@@ -123,7 +123,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
         request = child_request(frame, level, rendered, spec) if compiled.suspends else None
     except NEEDS:
-        frame.draws.rewind(mark)
+        frame.nondeterminism.rewind(mark)
         names["input"] = level.input
         raise
     except TemplateError as raised:
@@ -182,7 +182,7 @@ def _rendered_again(frame: Frame, level: Level) -> dict[str, Any]:
     """The input of a task that began under an earlier lease, if its rules look at it."""
     if not level.compiled.policy_reads_input:
         return {}
-    mark = frame.draws.mark()
+    mark = frame.nondeterminism.mark()
     try:
         return _render(frame, level, level.compiled)
     except NEEDS:
@@ -190,7 +190,7 @@ def _rendered_again(frame: Frame, level: Level) -> dict[str, Any]:
     except TemplateError:
         return {}  # it could be rendered when the task began; only its rules miss it now
     finally:
-        frame.draws.rewind(mark)
+        frame.nondeterminism.rewind(mark)
         level.names["input"] = level.input
 
 
@@ -217,7 +217,7 @@ def _spec(frame: Frame, level: Level, compiled: CompiledTask, rendered: dict[str
 
 def _evaluate(frame: Frame, level: Level, compiled: CompiledField) -> Any:
     try:
-        return compiled.value.evaluate(level.names, frame.draws)
+        return compiled.value.evaluate(level.names, frame.nondeterminism)
     except NEEDS:
         raise
     except TemplateError as problem:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateSyntaxError
 
-from noetl.core.templates.budget import MAX_TEXT, Draws, Run
+from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, NondeterminismSource
 from noetl.core.templates.operators import to_text
 from noetl.core.templates.sandbox import SANDBOX
 from noetl.core.templates.template import Compiled, compile_value
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
     @property
     def text(self) -> str:
         """The value as a template would have written it."""
-        return to_text(Run(), self.value)
+        return to_text(EvaluationBudget(), self.value)
 
 
 def compile_bound(value: Any) -> Compiled:
@@ -56,9 +56,11 @@ class _BoundValue(Compiled):
         self._inner = compile_value(_marking(value))
         self.names = plain.names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         try:
-            return self._inner.evaluate(names, draws, max_text=max_text)
+            return self._inner.evaluate(names, nondeterminism, max_text=max_text)
         except TemplateError as problem:
             problem.text = _unmarked(problem.text)
             problem.message = _unmarked(problem.message)

@@ -1,6 +1,6 @@
 """How much one evaluation may use, counted without a clock.
 
-Every evaluation owns a `Run`: a purse of operations and of characters. Loop turns, calls and
+Every evaluation owns a `EvaluationBudget`: a purse of operations and of characters. Loop turns, calls and
 filters spend operations, text and lists that are made spend characters; an empty purse is a
 `TemplateError` of kind `limit`. Counting instead of timing keeps evaluation deterministic: the
 same template over the same data fails at the same place on every machine.
@@ -31,7 +31,7 @@ MAX_DEPTH = 200  # lists in lists, mappings in mappings
 MAX_WIDTH = 100_000  # padding that format, center and friends may ask for
 
 
-class Draws(Protocol):
+class NondeterminismSource(Protocol):
     """Where `now()`, `uuid()` and `random()` come from; whoever gives them records them."""
 
     def now(self) -> str:
@@ -44,17 +44,17 @@ class Draws(Protocol):
         """A number from 0 up to, but not including, 1."""
 
 
-class NeedsRun(Exception):
+class NeedsBudget(Exception):
     """An expression that seemed not to need counting met something large; evaluate it with a run."""
 
 
-class Run:
+class EvaluationBudget:
     """The purse and the draws of one evaluation."""
 
-    __slots__ = ("draws", "max_text", "operations", "text", "weights")
+    __slots__ = ("max_text", "nondeterminism", "operations", "text", "weights")
 
-    def __init__(self, draws: Draws | None = None, max_text: int = MAX_TEXT) -> None:
-        self.draws = draws
+    def __init__(self, nondeterminism: NondeterminismSource | None = None, max_text: int = MAX_TEXT) -> None:
+        self.nondeterminism = nondeterminism
         self.max_text = max_text
         self.operations = MAX_OPERATIONS
         self.text = max_text * MADE_FACTOR
@@ -65,20 +65,20 @@ class Run:
         """Count operations."""
         self.operations -= operations
         if self.operations < 0:
-            too_much(f"it needs more than {MAX_OPERATIONS:,} operations")
+            limit_exceeded(f"it needs more than {MAX_OPERATIONS:,} operations")
 
     def spend_text(self, length: int) -> None:
         """Count a text of that many characters that is about to be made."""
         if length > self.max_text:
-            too_much(f"it would make a text of {length:,} characters (at most {self.max_text:,})")
+            limit_exceeded(f"it would make a text of {length:,} characters (at most {self.max_text:,})")
         self.text -= length
         if self.text < 0:
-            too_much(f"it makes more than {self.max_text * MADE_FACTOR:,} characters in all")
+            limit_exceeded(f"it makes more than {self.max_text * MADE_FACTOR:,} characters in all")
 
     def spend_items(self, length: int) -> None:
         """Count a list of that many elements that is about to be made."""
         if length > MAX_ITEMS:
-            too_much(f"it would make a list of {length:,} elements (at most {MAX_ITEMS:,})")
+            limit_exceeded(f"it would make a list of {length:,} elements (at most {MAX_ITEMS:,})")
         self.spend(1 + (length >> 3))
 
     def weigh(self, made: Any) -> Any:
@@ -90,7 +90,7 @@ class Run:
             if type(element) not in _LIGHT:
                 weight += self.weight_of(element)
         if weight > MAX_WEIGHT:
-            too_much(f"it would make a list that holds more than {MAX_WEIGHT:,} elements in all")
+            limit_exceeded(f"it would make a list that holds more than {MAX_WEIGHT:,} elements in all")
         if weight > 1 + len(made):  # else its length says it all
             if self.weights is None:
                 self.weights = {}
@@ -115,6 +115,6 @@ class Run:
 _LIGHT = frozenset([int, float, bool, type(None)])
 
 
-def too_much(message: str) -> NoReturn:
+def limit_exceeded(message: str) -> NoReturn:
     """Refuse what would go beyond a limit."""
     raise TemplateError(f"the template asks for too much: {message}", kind="limit")

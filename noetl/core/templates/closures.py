@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import nodes
 
 from noetl.core.templates import operators as operations
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.filters import FILTERS, apply_filter
 from noetl.core.templates.functions import FUNCTIONS, invoke
 from noetl.core.templates.lookup import Undefined, lookup, no_such_key
@@ -428,7 +428,7 @@ def text_of(builder: Builder, output: nodes.Output) -> Closure:
         for part in output.nodes
     ]
 
-    def write(names: Mapping[str, Any], run: Run) -> str:
+    def write(names: Mapping[str, Any], run: EvaluationBudget) -> str:
         pieces = [data if build is None else operations.write(run, build(names, run)) for data, build in parts]
         text = "".join(pieces)
         if len(text) > run.max_text:

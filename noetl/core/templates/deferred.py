@@ -2,7 +2,7 @@
 
 `transfer` gives its targets a name of its own, `chunk`, anew for every chunk. A template in a target that
 reads it cannot be evaluated before the tool runs; all other templates beside it can, and are.
-What is left carries its type with it (`Late`), so a text that merely looks like a template, and came
+What is left carries its type with it (`DeferredTemplate`), so a text that merely looks like a template, and came
 from data, is never taken for one. Text that the others made has a type too (`Made`): where a plain word
 would name something, as a column does in a mapping, it is a value.
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.templates.budget import MAX_TEXT, Draws
+from noetl.core.templates.budget import MAX_TEXT, NondeterminismSource
 from noetl.core.templates.template import Compiled, compile_value, is_template
 
 
-class Late(str):
+class DeferredTemplate(str):
     """A template that a tool evaluates itself, with names of its own."""
 
     __slots__ = ()
@@ -28,8 +28,8 @@ class Made(str):
     __slots__ = ()
 
 
-def compile_late(value: Any, late: frozenset[str]) -> Compiled:
-    """A value in which templates that read one of these names stay templates (`Late`)."""
+def compile_deferred(value: Any, late: frozenset[str]) -> Compiled:
+    """A value in which templates that read one of these names stay templates (`DeferredTemplate`)."""
     return compile_value(_leaving(value, late))
 
 
@@ -38,10 +38,12 @@ class _Left(Compiled):
     static = False
 
     def __init__(self, text: str, names: tuple[str, ...]) -> None:
-        self._text = Late(text)
+        self._text = DeferredTemplate(text)
         self.names = names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         return self._text
 
 
@@ -53,8 +55,10 @@ class _Making(Compiled):
         self._inner = inner
         self.names = inner.names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
-        value = self._inner.evaluate(names, draws, max_text=max_text)
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
+        value = self._inner.evaluate(names, nondeterminism, max_text=max_text)
         return Made(value) if type(value) is str else value
 
 

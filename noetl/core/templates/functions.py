@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from noetl.core.templates import lookup as lookup_module
-from noetl.core.templates.budget import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, Run, too_much
+from noetl.core.templates.budget import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Undefined, kind_of, lookup, unwrap
 from noetl.core.templates.operators import explain, to_text
 from noetl.errors import TemplateError
@@ -43,7 +43,7 @@ class _Method(Function):
         self.bound = bound
 
 
-def invoke(run: Run, function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+def invoke(run: EvaluationBudget, function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call what a template calls."""
     if not isinstance(function, Function):
         if isinstance(function, Undefined):
@@ -91,39 +91,39 @@ _CALL_PROBLEMS = [
 # ── functions ───────────────────────────────────────────────────────────────────────────
 
 
-def _range(run: Run, *bounds: int) -> range:
+def _range(run: EvaluationBudget, *bounds: int) -> range:
     made = range(*bounds)
     try:
         length = len(made)
     except OverflowError:
         length = MAX_RANGE + 1
     if length > MAX_RANGE:
-        too_much(f"range() would have more than {MAX_RANGE:,} elements")
+        limit_exceeded(f"range() would have more than {MAX_RANGE:,} elements")
     return made
 
 
-def _dict(run: Run, *args: Any, **fields: Any) -> dict[str, Any]:
+def _dict(run: EvaluationBudget, *args: Any, **fields: Any) -> dict[str, Any]:
     return dict(*args, **fields)
 
 
-def _drawn(run: Run, name: str) -> Any:
-    if run.draws is None:
+def _drawn(run: EvaluationBudget, name: str) -> Any:
+    if run.nondeterminism is None:
         raise TemplateError(f"{name}() is not available here: nothing would record what it draws")
-    return run.draws
+    return run.nondeterminism
 
 
-def _now(run: Run, format: str | None = None) -> str:
+def _now(run: EvaluationBudget, format: str | None = None) -> str:
     from noetl.core.templates.filters.dates import strftime
 
     moment: str = _drawn(run, "now").now()
     return moment if format is None else strftime(run, moment, format)
 
 
-def _uuid(run: Run) -> str:
+def _uuid(run: EvaluationBudget) -> str:
     return str(_drawn(run, "uuid").uuid())
 
 
-def _random(run: Run) -> float:
+def _random(run: EvaluationBudget) -> float:
     return float(_drawn(run, "random").random())
 
 
@@ -142,16 +142,16 @@ FUNCTIONS: dict[str, tuple[Function, str]] = {
 # ── methods ─────────────────────────────────────────────────────────────────────────────
 
 
-def padding(run: Run, text: str, width: int) -> int:
+def padding(run: EvaluationBudget, text: str, width: int) -> int:
     """A width that a text is padded to, checked and counted."""
     if width > MAX_WIDTH:
-        too_much(f"a width of {width:,} (at most {MAX_WIDTH:,})")
+        limit_exceeded(f"a width of {width:,} (at most {MAX_WIDTH:,})")
     run.spend_text(max(len(text), width))
     return width
 
 
 def _padded(method: Callable[..., str]) -> Callable[..., str]:
-    def pad(run: Run, text: str, width: int, *fill: str) -> str:
+    def pad(run: EvaluationBudget, text: str, width: int, *fill: str) -> str:
         return method(text, padding(run, text, width), *fill)
 
     return pad
@@ -160,7 +160,7 @@ def _padded(method: Callable[..., str]) -> Callable[..., str]:
 def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method whose answer is never larger than what it works on."""
 
-    def call(run: Run, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> Any:
         run.spend(1 + (len(value) >> 6))
         made = method(value, *args, **kwargs)
         if isinstance(made, str):
@@ -170,7 +170,7 @@ def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def replace_text(run: Run, text: str, old: str, new: str, count: int = -1) -> str:
+def replace_text(run: EvaluationBudget, text: str, old: str, new: str, count: int = -1) -> str:
     """`text.replace(old, new)`, its size known before."""
     times = text.count(old)
     if count >= 0:
@@ -179,7 +179,7 @@ def replace_text(run: Run, text: str, old: str, new: str, count: int = -1) -> st
     return text.replace(old, new, count)
 
 
-def join_texts(run: Run, separator: str, parts: Iterable[Any]) -> str:
+def join_texts(run: EvaluationBudget, separator: str, parts: Iterable[Any]) -> str:
     """`separator.join(parts)`, its size known before."""
     if isinstance(parts, str):
         run.spend_text(len(parts) * (1 + len(separator)))
@@ -190,7 +190,7 @@ def join_texts(run: Run, separator: str, parts: Iterable[Any]) -> str:
 
 
 def split_text(
-    run: Run, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
+    run: EvaluationBudget, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
 ) -> list[str]:
     """`text.split(separator, maxsplit)`, in a bounded number of pieces."""
     run.spend(1 + (len(text) >> 6))
@@ -202,7 +202,7 @@ def split_text(
     return pieces
 
 
-def split_lines(run: Run, text: str, keepends: bool = False) -> list[str]:
+def split_lines(run: EvaluationBudget, text: str, keepends: bool = False) -> list[str]:
     """The lines of a text."""
     run.spend(1 + (len(text) >> 6))
     run.spend_text(len(text))
@@ -210,17 +210,17 @@ def split_lines(run: Run, text: str, keepends: bool = False) -> list[str]:
     return text.splitlines(keepends)
 
 
-def _rsplit(run: Run, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+def _rsplit(run: EvaluationBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
     return split_text(run, text, sep, maxsplit, right=True)
 
 
-def _split(run: Run, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+def _split(run: EvaluationBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
     return split_text(run, text, sep, maxsplit)
 
 
-def _expandtabs(run: Run, text: str, tabsize: int = 8) -> str:
+def _expandtabs(run: EvaluationBudget, text: str, tabsize: int = 8) -> str:
     if tabsize > MAX_WIDTH:
-        too_much(f"tabs of {tabsize:,} characters")
+        limit_exceeded(f"tabs of {tabsize:,} characters")
     run.spend_text(len(text) + text.count("\t") * max(tabsize, 0))
     return text.expandtabs(tabsize)
 
@@ -228,7 +228,7 @@ def _expandtabs(run: Run, text: str, tabsize: int = 8) -> str:
 class _Formatter(string.Formatter):
     """`str.format` that reads fields as templates do and knows the width it is asked for."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: EvaluationBudget) -> None:
         self._run = run
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
@@ -255,16 +255,16 @@ class _Formatter(string.Formatter):
         return to_text(self._run, value) if conversion == "s" else super().convert_field(value, conversion)
 
 
-def format_text(run: Run, text: str, *args: Any, **kwargs: Any) -> str:
+def format_text(run: EvaluationBudget, text: str, *args: Any, **kwargs: Any) -> str:
     """`text.format(...)`."""
     return _Formatter(run).vformat(text, args, kwargs)
 
 
-def _format_map(run: Run, text: str, mapping: Mapping[str, Any]) -> str:
+def _format_map(run: EvaluationBudget, text: str, mapping: Mapping[str, Any]) -> str:
     return _Formatter(run).vformat(text, (), mapping)
 
 
-def _zfill(run: Run, text: str, width: int) -> str:
+def _zfill(run: EvaluationBudget, text: str, width: int) -> str:
     return text.zfill(padding(run, text, width))
 
 
@@ -290,36 +290,36 @@ _TEXT: dict[str, Callable[..., Any]] = {
 }
 
 
-def _keys(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
+def _keys(run: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
     run.spend(1 + (len(mapping) >> 3))
     return list(mapping)
 
 
-def _values(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
+def _values(run: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
     run.spend(1 + (len(mapping) >> 3))
     return list(mapping.values())
 
 
-def _items(run: Run, mapping: Mapping[str, Any]) -> list[Any]:
+def _items(run: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
     run.spend(1 + (len(mapping) >> 3))
     return [run.weigh(pair) for pair in mapping.items()]
 
 
-def _get(run: Run, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
+def _get(run: EvaluationBudget, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
     return mapping.get(key, default)
 
 
-def _index(run: Run, elements: Sequence[Any], value: Any, *bounds: int) -> int:
+def _index(run: EvaluationBudget, elements: Sequence[Any], value: Any, *bounds: int) -> int:
     run.spend_walk(elements)
     return elements.index(value, *bounds)
 
 
-def _count(run: Run, elements: Sequence[Any], value: Any) -> int:
+def _count(run: EvaluationBudget, elements: Sequence[Any], value: Any) -> int:
     run.spend_walk(elements)
     return elements.count(value)
 
 
-def _copy(run: Run, value: Any) -> Any:
+def _copy(run: EvaluationBudget, value: Any) -> Any:
     run.spend_items(len(value))
     return dict(value) if isinstance(value, Mapping) else list(value)
 
@@ -335,7 +335,7 @@ _LIST: dict[str, Callable[..., Any]] = {"index": _index, "count": _count, "copy"
 
 
 def _no_arguments(method: Callable[[Any], Any]) -> Callable[..., Any]:
-    def call(run: Run, value: Any) -> Any:
+    def call(run: EvaluationBudget, value: Any) -> Any:
         return method(value)
 
     return call

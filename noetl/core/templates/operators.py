@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
-from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, NeedsRun, Run, too_much
+from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, EvaluationBudget, NeedsBudget, limit_exceeded
 from noetl.core.templates.lookup import NO_ELEMENTS, Missing, Undefined, View, is_reference, kind_of, unwrap
 from noetl.core.templates.views import plain
 from noetl.errors import TemplateError
 
-Binary = Callable[[Run, Any, Any], Any]
+Binary = Callable[[EvaluationBudget, Any, Any], Any]
 
 
-def to_text(run: Run, value: Any) -> str:
+def to_text(run: EvaluationBudget, value: Any) -> str:
     """A value inside text, as Jinja writes it: `True`, `None`, `['a']`."""
     kind = type(value)
     if kind is str:
@@ -36,7 +36,7 @@ def to_text(run: Run, value: Any) -> str:
     return str(value)
 
 
-def write(run: Run, value: Any) -> str:
+def write(run: EvaluationBudget, value: Any) -> str:
     """A value as it is written into the result, counted."""
     text = value if type(value) is str else to_text(run, value)
     run.operations -= 1
@@ -44,7 +44,7 @@ def write(run: Run, value: Any) -> str:
     return text
 
 
-def measure(run: Run, value: Any) -> int:
+def measure(run: EvaluationBudget, value: Any) -> int:
     """At least how long plain data is as text, found by walking over it; too long is an error at once."""
     kind = type(value)
     if kind is str:
@@ -70,7 +70,7 @@ _CONTAINERS = frozenset([list, dict])
 # ── arithmetic ──────────────────────────────────────────────────────────────────────────
 
 
-def add(run: Run, left: Any, right: Any) -> Any:
+def add(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`+`: numbers, texts, lists."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, str) and isinstance(right, str):
@@ -81,7 +81,7 @@ def add(run: Run, left: Any, right: Any) -> Any:
     return _calculate("+", operator.add, left, right)
 
 
-def multiply(run: Run, left: Any, right: Any) -> Any:
+def multiply(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`*`: numbers; a text or a list times a whole number."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, int) and isinstance(right, (str, list, tuple)):
@@ -93,22 +93,22 @@ def multiply(run: Run, left: Any, right: Any) -> Any:
             run.spend_items(len(left) * max(right, 0))
             return run.weigh(left * right)
         elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
-            too_much("the product is too large")
+            limit_exceeded("the product is too large")
     return _calculate("*", operator.mul, left, right)
 
 
-def power(run: Run, left: Any, right: Any) -> Any:
+def power(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`**`: numbers."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, int) and isinstance(right, int) and abs(left) > 1 and left.bit_length() * right > MAX_BITS:
-        too_much("the power is too large")
+        limit_exceeded("the power is too large")
     answer = _calculate("**", operator.pow, left, right)
     if isinstance(answer, complex):
         raise TemplateError('"**" of a negative number and a fraction is not a number')
     return answer
 
 
-def modulo(run: Run, left: Any, right: Any) -> Any:
+def modulo(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`%`: the rest of a division, or a text with `%s`, `%d` in it."""
     left = unwrap(left)
     if isinstance(left, str):
@@ -116,17 +116,17 @@ def modulo(run: Run, left: Any, right: Any) -> Any:
     return _calculate("%", operator.mod, left, unwrap(right))
 
 
-def subtract(run: Run, left: Any, right: Any) -> Any:
+def subtract(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`-`: numbers."""
     return _calculate("-", operator.sub, unwrap(left), unwrap(right))
 
 
-def divide(run: Run, left: Any, right: Any) -> Any:
+def divide(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`/`: numbers, with a fraction."""
     return _calculate("/", operator.truediv, unwrap(left), unwrap(right))
 
 
-def floor_divide(run: Run, left: Any, right: Any) -> Any:
+def floor_divide(run: EvaluationBudget, left: Any, right: Any) -> Any:
     """`//`: numbers, rounded down."""
     return _calculate("//", operator.floordiv, unwrap(left), unwrap(right))
 
@@ -174,7 +174,7 @@ def _calculate(sign: str, function: Callable[[Any, Any], Any], left: Any, right:
     return answer
 
 
-def concat(run: Run, parts: Iterable[Any]) -> str:
+def concat(run: EvaluationBudget, parts: Iterable[Any]) -> str:
     """`~`: everything as text, joined."""
     texts = [part if type(part) is str else to_text(run, part) for part in parts]
     run.spend_text(sum(map(len, texts)))
@@ -184,19 +184,19 @@ def concat(run: Run, parts: Iterable[Any]) -> str:
 # ── comparison ──────────────────────────────────────────────────────────────────────────
 
 
-def equal(run: Run | None, left: Any, right: Any) -> bool:
+def equal(run: EvaluationBudget | None, left: Any, right: Any) -> bool:
     """`left == right`."""
     if type(left) in _WALKED and type(right) in _WALKED:
         _pay(run, left, right)
     return bool(left == right)
 
 
-def differ(run: Run | None, left: Any, right: Any) -> bool:
+def differ(run: EvaluationBudget | None, left: Any, right: Any) -> bool:
     """`left != right`."""
     return not equal(run, left, right)
 
 
-def contains(run: Run | None, item: Any, container: Any) -> bool:
+def contains(run: EvaluationBudget | None, item: Any, container: Any) -> bool:
     """`item in container`."""
     if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
         item = unwrap(item)
@@ -218,13 +218,13 @@ def has(item: Any, container: Any) -> bool:
         raise TemplateError(f'"in" needs a list, a mapping or text on its right, not {kind_of(container)}') from None
 
 
-def misses(run: Run | None, item: Any, container: Any) -> bool:
+def misses(run: EvaluationBudget | None, item: Any, container: Any) -> bool:
     """`item not in container`."""
     return not contains(run, item, container)
 
 
 def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
-    def compare(run: Run | None, left: Any, right: Any) -> bool:
+    def compare(run: EvaluationBudget | None, left: Any, right: Any) -> bool:
         if type(left) in _WALKED and type(right) in _WALKED:
             _pay(run, left, right)
         return function(left, right)
@@ -232,17 +232,17 @@ def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
     return compare
 
 
-def _pay(run: Run | None, *walked: Any) -> None:
+def _pay(run: EvaluationBudget | None, *walked: Any) -> None:
     """Count a walk over lists and long texts; without a run, say that one is needed."""
     if run is not None:
         run.spend_walk(*walked)
     elif len(walked[0]) > _SHORT:
-        raise NeedsRun
+        raise NeedsBudget
 
 
 _WALKED = frozenset([str, list, tuple, dict])
 _SHORT = 1000
-Compare = Callable[["Run | None", Any, Any], bool]
+Compare = Callable[["EvaluationBudget | None", Any, Any], bool]
 
 COMPARE: dict[str, Compare] = {
     "eq": equal,
@@ -256,7 +256,7 @@ COMPARE: dict[str, Compare] = {
 }
 
 
-def compare_all(run: Run | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
+def compare_all(run: EvaluationBudget | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
     """`a < b <= c`: every neighbouring pair."""
     answer = True
     for name, other in rest:
@@ -267,7 +267,7 @@ def compare_all(run: Run | None, value: Any, rest: list[tuple[str, Any]]) -> boo
     return answer
 
 
-def literal(run: Run, made: Any) -> Any:
+def literal(run: EvaluationBudget, made: Any) -> Any:
     """A list or mapping that a template writes out; an undefined in it is a use of it."""
     for element in made.values() if isinstance(made, dict) else made:
         if type(element) is Undefined:
@@ -289,7 +289,7 @@ def key_of(value: Any) -> Any:
 # ── slices and loops ────────────────────────────────────────────────────────────────────
 
 
-def slice_of(run: Run, value: Any, start: Any, stop: Any, step: Any) -> Any:
+def slice_of(run: EvaluationBudget, value: Any, start: Any, stop: Any, step: Any) -> Any:
     """`value[start:stop:step]`."""
     if isinstance(value, Undefined):
         return value
@@ -307,7 +307,7 @@ def slice_of(run: Run, value: Any, start: Any, stop: Any, step: Any) -> Any:
     return part if isinstance(part, range) else run.weigh(part)
 
 
-def each(run: Run, value: Any, text: int = 0) -> Iterator[Any]:
+def each(run: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
     """The elements of what a `for` goes over, each turn counted with the text it writes."""
     value = unwrap(value)
     if type(value) is dict and "locator" in value and is_reference(value):
@@ -319,7 +319,7 @@ def each(run: Run, value: Any, text: int = 0) -> Iterator[Any]:
     return _counted(run, elements, text)
 
 
-def _counted(run: Run, elements: Iterator[Any], text: int) -> Iterator[Any]:
+def _counted(run: EvaluationBudget, elements: Iterator[Any], text: int) -> Iterator[Any]:
     for element in elements:
         run.spend(2)
         if text:
@@ -332,7 +332,7 @@ def _counted(run: Run, elements: Iterator[Any], text: int) -> Iterator[Any]:
 _CONVERSION = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?[hlL]?(.)", re.DOTALL)
 
 
-def format_percent(run: Run, template: str, values: Any) -> str:
+def format_percent(run: EvaluationBudget, template: str, values: Any) -> str:
     """`template % values`, its widths bounded."""
     if isinstance(values, tuple):
         values = tuple(_formattable(run, value) for value in values)
@@ -353,7 +353,7 @@ def format_percent(run: Run, template: str, values: Any) -> str:
         raise TemplateError(f"the format does not fit its values: {problem}") from None
 
 
-def _formattable(run: Run, value: Any) -> Any:
+def _formattable(run: EvaluationBudget, value: Any) -> Any:
     """A value that a format may write by itself: text and numbers; others as text."""
     value = unwrap(value)
     return value if isinstance(value, (str, int, float)) or value is None else to_text(run, value)
@@ -364,7 +364,7 @@ def check_width(width: str) -> int:
     if not width:
         return 0
     if len(width) > 9 or int(width) > MAX_WIDTH:
-        too_much(f"a format asks for a width of {width[:20]} (at most {MAX_WIDTH:,})")
+        limit_exceeded(f"a format asks for a width of {width[:20]} (at most {MAX_WIDTH:,})")
     return int(width)
 
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import Function, call_problem
 from noetl.core.templates.lookup import Missing, Undefined, unwrap
@@ -22,7 +22,9 @@ class Test(NamedTuple):
     raw: bool = False
 
 
-def check(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bool:
+def check(
+    run: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> bool:
     """Apply a test by its name."""
     found = TESTS.get(name)
     if found is None:

@@ -24,7 +24,14 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 from jinja2.visitor import NodeTransformer, NodeVisitor
 
 from noetl.core.templates import operators as operations
-from noetl.core.templates.budget import MAX_NESTING, MAX_NODES, MAX_TEMPLATE, MAX_TOKENS, Run, too_much
+from noetl.core.templates.budget import (
+    MAX_NESTING,
+    MAX_NODES,
+    MAX_TEMPLATE,
+    MAX_TOKENS,
+    EvaluationBudget,
+    limit_exceeded,
+)
 from noetl.core.templates.filters import FILTERS, apply
 from noetl.core.templates.functions import FUNCTIONS, Function, invoke
 from noetl.core.templates.lookup import Undefined, lookup
@@ -56,7 +63,7 @@ class SyntaxProblem(TemplateError):
 class RunContext(Context):
     """Jinja's context over any mapping of names; it carries the run that counts."""
 
-    run: Run
+    run: EvaluationBudget
     names: Mapping[str, Any]
 
     def resolve_or_missing(self, key: str) -> Any:
@@ -120,7 +127,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An operator, bounded."""
-        run: Run = context.run  # type: ignore[attr-defined]
+        run: EvaluationBudget = context.run  # type: ignore[attr-defined]
         run.operations -= 1
         if run.operations < 0:
             run.spend(0)
@@ -132,7 +139,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a function of ours, or one of Jinja's own helpers; nothing else can be called."""
-        run: Run = __context.run  # type: ignore[attr-defined]
+        run: EvaluationBudget = __context.run  # type: ignore[attr-defined]
         if isinstance(__obj, Function):
             kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
             kwargs.pop("_block_vars", None)
@@ -163,7 +170,7 @@ def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
         at = 0
         for number, (_, token, value) in enumerate(raw):
             if number > MAX_TOKENS:
-                too_much(f"it has more than {MAX_TOKENS:,} words and signs")
+                limit_exceeded(f"it has more than {MAX_TOKENS:,} words and signs")
             found = source.find(value, at)
             if found >= 0:
                 at = found
@@ -299,7 +306,7 @@ class _Check(NodeVisitor):
             return self._look(node)
         self._depth += 1
         if self._depth > MAX_NESTING:
-            too_much(f"its statements are nested more than {MAX_NESTING} levels deep")
+            limit_exceeded(f"its statements are nested more than {MAX_NESTING} levels deep")
         answer = self._look(node)
         self._depth -= 1
         return answer
@@ -307,7 +314,7 @@ class _Check(NodeVisitor):
     def _look(self, node: nodes.Node) -> Any:
         self._seen += 1
         if self._seen > MAX_NODES:
-            too_much(f"it has more than {MAX_NODES:,} parts")
+            limit_exceeded(f"it has more than {MAX_NODES:,} parts")
         word = _FORBIDDEN.get(type(node))
         if word:
             raise problem_at(self._text, node.lineno, f"{{% {word} %}} is not part of this template language")
@@ -340,7 +347,7 @@ def parsed(text: str) -> nodes.Template:
 def parse(text: str) -> nodes.Template:
     """The tree of a template, checked; a `SyntaxProblem` or a limit when it cannot be one."""
     if len(text) > MAX_TEMPLATE:
-        too_much(f"it is {len(text):,} characters long (at most {MAX_TEMPLATE:,})")
+        limit_exceeded(f"it is {len(text):,} characters long (at most {MAX_TEMPLATE:,})")
     source = normal(text)
     try:
         tree = Parser(SANDBOX, source).parse()

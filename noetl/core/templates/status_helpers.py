@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.functions import Function
 from noetl.core.templates.lookup import kind_of
 from noetl.errors import TemplateError
@@ -49,7 +49,7 @@ def status_functions(
     def is_done(step: Any) -> bool:
         return status(step) in OK or status(step) in FAILED
 
-    def loop_done(run: Run, step: Any) -> bool:
+    def loop_done(run: EvaluationBudget, step: Any) -> bool:
         return is_done(step) or (loops_done is not None and step in loops_done)
 
     def names(steps: tuple[Any, ...]) -> Iterable[Any]:

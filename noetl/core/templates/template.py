@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-from noetl.core.templates.budget import MAX_TEXT, Draws, NeedsRun, Run
+from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, NeedsBudget, NondeterminismSource
 from noetl.core.templates.closures import Builder, Closure, NotSimple, text_of
 from noetl.core.templates.free_names import dotted_names, free_names
 from noetl.core.templates.lookup import Undefined, UndefinedUse, View, lookup
@@ -26,7 +26,7 @@ from noetl.core.templates.sandbox import SANDBOX, bounded, parse, parsed
 from noetl.core.templates.views import plain
 from noetl.errors import TemplateError
 
-__all__ = ["Compiled", "Draws", "compile_value", "evaluate", "holds", "is_template"]
+__all__ = ["Compiled", "compile_value", "evaluate", "holds", "is_template"]
 
 _KEEP = "_value_of_the_whole_"
 CACHED_TEMPLATES = 16_384
@@ -52,13 +52,15 @@ class Compiled:
     static: bool = True
     names: tuple[str, ...] = ()
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         """The value as plain data; `max_text` bounds every text that is made."""
         raise AssertionError("abstract")
 
-    def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+    def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
         """Whether it holds as a guard."""
-        return _holds(self.evaluate(names, draws))
+        return _holds(self.evaluate(names, nondeterminism))
 
 
 class _Static(Compiled):
@@ -69,7 +71,9 @@ class _Static(Compiled):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         return self.value
 
 
@@ -93,24 +97,26 @@ class _Text(Compiled):
             self._names = dotted_names(self.text)
         return self._names
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         try:
-            return self._plain(names, Run(draws, max_text) if self._needs_run else None)
-        except NeedsRun:
+            return self._plain(names, EvaluationBudget(nondeterminism, max_text) if self._needs_run else None)
+        except NeedsBudget:
             self._needs_run = True
-            return self.evaluate(names, draws, max_text=max_text)
+            return self.evaluate(names, nondeterminism, max_text=max_text)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
-    def holds(self, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+    def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
         try:
-            value = self._raw(names, Run(draws) if self._needs_run else None)
+            value = self._raw(names, EvaluationBudget(nondeterminism) if self._needs_run else None)
             if value is True or value is False:
                 return value
             return _holds(value.value() if isinstance(value, View) else value)
-        except NeedsRun:
+        except NeedsBudget:
             self._needs_run = True
-            return self.holds(names, draws)
+            return self.holds(names, nondeterminism)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
@@ -153,11 +159,13 @@ class _List(Compiled):
         self._items = items
         self.names = _joined(items)
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         made = []
         for index, item in enumerate(self._items):
             try:
-                made.append(item.evaluate(names, draws, max_text=max_text))
+                made.append(item.evaluate(names, nondeterminism, max_text=max_text))
             except TemplateError as problem:
                 problem.path = f"{index}/{problem.path}" if problem.path else str(index)
                 raise
@@ -174,11 +182,13 @@ class _Mapping(Compiled):
         self._items = items
         self.names = _joined(list(items.values()))
 
-    def evaluate(self, names: Mapping[str, Any], draws: Draws | None = None, *, max_text: int = MAX_TEXT) -> Any:
+    def evaluate(
+        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+    ) -> Any:
         made = {}
         for key, item in self._items.items():
             try:
-                made[key] = item.evaluate(names, draws, max_text=max_text)
+                made[key] = item.evaluate(names, nondeterminism, max_text=max_text)
             except TemplateError as problem:
                 problem.path = f"{key}/{problem.path}" if problem.path else key
                 raise
@@ -276,7 +286,7 @@ def jinja_closure(text: str, *, whole: bool) -> Closure:
     except (RecursionError, MemoryError, SyntaxError):  # the last: too many blocks for Python's compiler
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
 
-    def render(names: Mapping[str, Any], run: Run) -> Any:
+    def render(names: Mapping[str, Any], run: EvaluationBudget) -> Any:
         context: Any = template.new_context({}, shared=False)
         context.run = run
         context.names = names
@@ -307,17 +317,17 @@ def _kept(template: Any, context: Any) -> Any:
 # ── evaluating ──────────────────────────────────────────────────────────────────────────
 
 
-def evaluate(value: Any, names: Mapping[str, Any], draws: Draws | None = None) -> Any:
+def evaluate(value: Any, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> Any:
     """Compile and evaluate in one go."""
-    return compile_value(value).evaluate(names, draws)
+    return compile_value(value).evaluate(names, nondeterminism)
 
 
-def holds(value: Any, names: Mapping[str, Any], draws: Draws | None = None) -> bool:
+def holds(value: Any, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
     """The guard rule: text does not hold when it is empty or `false` (any case); other values as in Python."""
     if isinstance(value, str):
-        return compile_value(value).holds(names, draws)
+        return compile_value(value).holds(names, nondeterminism)
     if isinstance(value, Compiled):
-        return value.holds(names, draws)
+        return value.holds(names, nondeterminism)
     return bool(value)
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.reference import Reference
-from noetl.core.templates.budget import MAX_DEPTH, Run, too_much
+from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Missing, Undefined, View, lookup, unwrap
 from noetl.errors import TemplateError
 
@@ -411,7 +411,7 @@ def _part(value: Any, path: str) -> Any:
 _SCALARS = frozenset([str, int, float, bool, type(None)])
 
 
-def plain(value: Any, run: Run | None = None, depth: int = 0) -> Any:
+def plain(value: Any, run: EvaluationBudget | None = None, depth: int = 0) -> Any:
     """Views, tuples, ranges, sets, dates and decimals as JSON data; what JSON cannot hold is an error.
 
     What a view stands for is plain already and passed on as it is. `run` pays for the walk.
@@ -420,7 +420,7 @@ def plain(value: Any, run: Run | None = None, depth: int = 0) -> Any:
     if kind in _SCALARS:
         return value
     if depth > MAX_DEPTH:
-        too_much(f"its result is nested more than {MAX_DEPTH} levels deep")
+        limit_exceeded(f"its result is nested more than {MAX_DEPTH} levels deep")
     if kind is list or kind is tuple or kind is range:
         if run is not None:
             run.spend(1 + (len(value) >> 2))
@@ -449,7 +449,7 @@ def _plain_key(key: Any) -> str:
     return str(plain(key))
 
 
-def _plain_other(value: Any, run: Run | None, depth: int) -> Any:
+def _plain_other(value: Any, run: EvaluationBudget | None, depth: int) -> Any:
     if isinstance(value, str):  # a subclass: Markup
         return str.__str__(value)
     if isinstance(value, bool):

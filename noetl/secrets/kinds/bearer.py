@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from noetl.secrets.source import Asked
+from noetl.secrets.source import SecretRequest
 
 
-async def resolve(asked: Asked) -> str:
+async def resolve(asked: SecretRequest) -> str:
     """The token."""
     return await asked.value("token")

@@ -9,7 +9,7 @@ from typing import Any
 from noetl.errors import SecretUnavailable
 from noetl.secrets.credentials.credential_rows import Keys, Row, opened_row, rewrapped, sealed_row
 from noetl.secrets.master_key import KeyRing
-from noetl.secrets.source import Asked
+from noetl.secrets.source import SecretRequest
 from noetl.storage.sqlite.database_file import SqliteFile
 
 SCHEMA = (
@@ -25,7 +25,7 @@ SCHEMA = (
 )
 
 
-async def resolve(asked: Asked) -> Any:
+async def resolve(asked: SecretRequest) -> Any:
     """The stored credential that the entry names (its own name, if it names none)."""
     name = str(asked.fields.get("credential") or asked.fields.get("key") or asked.name)
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.secrets.source import Asked
+from noetl.secrets.source import SecretRequest
 
 
-async def resolve(asked: Asked) -> Any:
+async def resolve(asked: SecretRequest) -> Any:
     """One variable (`var`, or the entry's own name), or several as a mapping (`vars`)."""
     several = asked.fields.get("vars")
     if several is None:
@@ -23,13 +23,13 @@ async def resolve(asked: Asked) -> Any:
     return {str(name): _read(asked, str(variable)) for name, variable in several.items()}
 
 
-def _variable(asked: Asked) -> str:
+def _variable(asked: SecretRequest) -> str:
     if asked.fields.get("var"):
         return str(asked.fields["var"])
     return asked.name if asked.name in asked.environment else asked.name.upper().replace("-", "_")
 
 
-def _read(asked: Asked, variable: str) -> str:
+def _read(asked: SecretRequest, variable: str) -> str:
     if not asked.allows_variable(variable):
         raise asked.missing(f"this installation does not hand out the environment variable {variable}")
     if variable not in asked.environment:

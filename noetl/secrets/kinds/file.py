@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from noetl.secrets.source import Asked, read_secret_file
+from noetl.secrets.source import SecretRequest, read_secret_file
 
 
-async def resolve(asked: Asked) -> Any:
+async def resolve(asked: SecretRequest) -> Any:
     """The file's content; a last line break of text is not part of the secret."""
     return _read(asked, asked.text("path"), str(asked.fields.get("format") or "text").lower())
 
 
-def _read(asked: Asked, written: str, format: str) -> Any:
+def _read(asked: SecretRequest, written: str, format: str) -> Any:
     return read_secret_file(asked, Path(asked.folder, Path(written).expanduser()), format)

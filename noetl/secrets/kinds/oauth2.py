@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from noetl.connections.http.client import HttpFailure
 from noetl.connections.oauth2 import ClientCredentials, tokens
-from noetl.secrets.source import Asked
+from noetl.secrets.source import SecretRequest
 
 
-async def resolve(asked: Asked) -> str:
+async def resolve(asked: SecretRequest) -> str:
     """A token that is good for a while."""
     data = asked.fields.get("data")
     form = dict(data) if isinstance(data, Mapping) else {}

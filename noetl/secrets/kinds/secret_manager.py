@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from noetl.errors import SecretUnavailable
-from noetl.secrets.source import Asked
+from noetl.secrets.source import SecretRequest
 
 PROVIDERS = {
     "vault": "vault", "hashicorp": "vault", "hashicorp_vault": "vault", "openbao": "vault",
@@ -28,7 +28,7 @@ _TELLING = {
 }
 
 
-async def resolve(asked: Asked) -> Any:
+async def resolve(asked: SecretRequest) -> Any:
     """One secret (`secret`, or the entry's own name), or several as a mapping (`map`)."""
     provider = _provider(asked)
     if provider is None:
@@ -41,7 +41,7 @@ async def resolve(asked: Asked) -> Any:
     return {str(field): await _read(asked, provider, str(secret)) for field, secret in several.items()}
 
 
-def _provider(asked: Asked) -> str | None:
+def _provider(asked: SecretRequest) -> str | None:
     written = asked.fields.get("provider")
     if written:
         known = PROVIDERS.get(str(written).lower())
@@ -51,7 +51,7 @@ def _provider(asked: Asked) -> str | None:
     return next((provider for variable, provider in _TELLING.items() if asked.environment.get(variable)), None)
 
 
-async def _read(asked: Asked, provider: str, secret: str) -> Any:
+async def _read(asked: SecretRequest, provider: str, secret: str) -> Any:
     name, _, field = secret.partition("#")
     version = asked.fields.get("version")
     module = import_module(f"noetl.secrets.managers.{provider}")
@@ -64,7 +64,7 @@ async def _read(asked: Asked, provider: str, secret: str) -> Any:
     return found[field]
 
 
-async def _stored(asked: Asked) -> Any:
+async def _stored(asked: SecretRequest) -> Any:
     """No manager is known here: this installation's own store is one, too."""
     name = str(asked.fields.get("secret") or asked.name)
     try:

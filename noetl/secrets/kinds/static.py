@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetl.secrets.source import Asked, one_or_all
+from noetl.secrets.source import SecretRequest, one_or_all
 
 
-async def resolve(asked: Asked) -> Any:
+async def resolve(asked: SecretRequest) -> Any:
     """The value as it is written."""
     if "value" not in asked.fields:
         raise asked.missing("it has no `value`", "schema")

@@ -12,12 +12,12 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from noetl.secrets.source import Asked, ask, data_or_text
+from noetl.secrets.source import SecretRequest, ask, data_or_text
 
 TYPE = "application/x-amz-json-1.1"
 
 
-async def read(asked: Asked, secret: str, version: str | None) -> Any:
+async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
     """The secret's JSON fields, or its text; binary as base64 text."""
     auth = await asked.mapping("auth")
     region = str(
@@ -58,7 +58,7 @@ async def read(asked: Asked, secret: str, version: str | None) -> Any:
     raise asked.missing(f'the answer of AWS Secrets Manager has no value for "{secret}"', "parse")
 
 
-def _find(asked: Asked, auth: Mapping[str, Any], field: str, variable: str, other: str) -> str:
+def _find(asked: SecretRequest, auth: Mapping[str, Any], field: str, variable: str, other: str) -> str:
     value = auth.get(field) or auth.get(f"aws_{field}") or auth.get(other) or asked.environment.get(variable)
     if not value:
         raise asked.missing(f"it does not say how to sign in to AWS: give `auth.{field}`, or set {variable}")

@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 from noetl.connections.http.client import HttpFailure
 from noetl.connections.oauth2 import ClientCredentials, tokens
-from noetl.secrets.source import Asked, ask, data_or_text
+from noetl.secrets.source import SecretRequest, ask, data_or_text
 
 API = "7.4"
 SCOPE = "https://vault.azure.net/.default"
 
 
-async def read(asked: Asked, secret: str, version: str | None) -> Any:
+async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
     """The secret's JSON fields, or its text."""
     auth = await asked.mapping("auth")
     written = asked.fields.get("url") or asked.fields.get("vault_url") or auth.get("vault_url")
@@ -36,7 +36,7 @@ async def read(asked: Asked, secret: str, version: str | None) -> Any:
     return data_or_text(fields["value"])
 
 
-async def _token(asked: Asked, auth: Mapping[str, Any]) -> str:
+async def _token(asked: SecretRequest, auth: Mapping[str, Any]) -> str:
     token = auth.get("token") or auth.get("access_token") or auth.get("value")
     if token:
         return str(token)

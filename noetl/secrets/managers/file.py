@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from noetl.secrets.source import Asked, data_or_text, read_secret_file
+from noetl.secrets.source import SecretRequest, data_or_text, read_secret_file
 
 
-async def read(asked: Asked, secret: str, version: str | None) -> Any:
+async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
     """The secret of that name."""
     written = asked.fields.get("path") or asked.fields.get("url") or asked.environment.get("NOETL_SECRETS_PATH")
     if not written:
@@ -21,7 +21,7 @@ async def read(asked: Asked, secret: str, version: str | None) -> Any:
     return _read(asked, str(written).removeprefix("file://"), secret)
 
 
-def _read(asked: Asked, written: str, secret: str) -> Any:
+def _read(asked: SecretRequest, written: str, secret: str) -> Any:
     place = Path(asked.folder, Path(written).expanduser())
     if place.is_dir():
         inside = place / secret

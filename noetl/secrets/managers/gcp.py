@@ -11,13 +11,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from noetl.secrets.source import Asked, ask, data_or_text, read_secret_file
+from noetl.secrets.source import SecretRequest, ask, data_or_text, read_secret_file
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TOKEN_URL = "https://oauth2.googleapis.com/token"
 
 
-async def read(asked: Asked, secret: str, version: str | None) -> Any:
+async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
     """The secret's JSON fields, or its text."""
     auth = await asked.mapping("auth")
     if not auth and asked.environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
@@ -55,7 +55,7 @@ async def read(asked: Asked, secret: str, version: str | None) -> Any:
         return payload["data"]
 
 
-async def _token(asked: Asked, auth: Mapping[str, Any]) -> str:
+async def _token(asked: SecretRequest, auth: Mapping[str, Any]) -> str:
     token = auth.get("token") or auth.get("access_token") or auth.get("value")
     if token:
         return str(token)
@@ -75,7 +75,7 @@ async def _token(asked: Asked, auth: Mapping[str, Any]) -> str:
     return str(found)
 
 
-def _assertion(asked: Asked, auth: Mapping[str, Any], url: str) -> str:
+def _assertion(asked: SecretRequest, auth: Mapping[str, Any], url: str) -> str:
     """A signed claim to be the service account (RFC 7523)."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import padding, rsa

@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from noetl.secrets.source import Asked, ask, one_or_all
+from noetl.secrets.source import SecretRequest, ask, one_or_all
 
 
-async def read(asked: Asked, secret: str, version: str | None) -> Any:
+async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
     """The secret's fields, or its only one."""
     auth = await asked.mapping("auth")
     written = asked.fields.get("url") or asked.fields.get("address") or auth.get("url") or auth.get("address")
@@ -47,7 +47,7 @@ async def read(asked: Asked, secret: str, version: str | None) -> Any:
 class _Vault(NamedTuple):
     """Where it is and what every request carries."""
 
-    asked: Asked
+    asked: SecretRequest
     address: str
     headers: dict[str, str]
     trusted: bool
@@ -100,7 +100,7 @@ async def _sign_in(vault: _Vault, mount: str, way: str, form: Mapping[str, Any])
     return str(token)
 
 
-def _service_account(asked: Asked) -> str:
+def _service_account(asked: SecretRequest) -> str:
     path = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     try:
         with open(path, encoding="utf-8") as file:

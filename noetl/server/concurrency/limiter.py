@@ -17,23 +17,23 @@ from collections.abc import Iterable, Mapping, Set
 
 from msgspec import structs
 
-from noetl.core.engine.capacity import Room
+from noetl.core.engine.capacity import Capacity
 from noetl.core.engine.concurrency_keys import PLAYBOOK, playbook_key
 from noetl.core.engine.state import State
-from noetl.server.lifecycle.background import Deeds
-from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary, Take
+from noetl.server.lifecycle.background import BackgroundTasks
+from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary, SlotReservation
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 MOST_WAITING = 1000  # waiting children of a playbook that are looked at for a circle
 NOTHING: Mapping[str, int] = {}
 
 
-class Lines:
+class ConcurrencyLimiter:
     """The limits of this installation as this process knows them (`most`), and the lines before them.
 
     While `most` is empty nothing here is called by the way of a run."""
 
-    def __init__(self, store: EventStore, queue: RunQueue, deeds: Deeds) -> None:
+    def __init__(self, store: EventStore, queue: RunQueue, deeds: BackgroundTasks) -> None:
         self.most: dict[str, int] = {}
         self.weights: dict[str, int] = {}  # playbook -> turns of its executions where others get one
         self._store = store
@@ -43,7 +43,7 @@ class Lines:
 
     # ── for decisions ───────────────────────────────────────────────────────────────────
 
-    async def room(self, state: State, row: ExecutionSummary | None, shut: Set[str] = frozenset()) -> Room | None:
+    async def room(self, state: State, row: ExecutionSummary | None, shut: Set[str] = frozenset()) -> Capacity | None:
         """How much this execution may hold of what is limited; None when it uses nothing that is.
 
         `shut` are keys of which somebody took the last slot while this was decided before."""
@@ -58,13 +58,19 @@ class Lines:
             del most[own]
         for key in shut & most.keys():
             most[key] = 0
-        return Room(most, frozenset(line.key for line in await self._queue.lines()))
+        return Capacity(most, frozenset(line.key for line in await self._queue.lines()))
 
-    def takes(self, room: Room, before: Mapping[str, int] | None, after: Mapping[str, int]) -> tuple[Take, ...]:
+    def takes(
+        self, room: Capacity, before: Mapping[str, int] | None, after: Mapping[str, int]
+    ) -> tuple[SlotReservation, ...]:
         """What an append adds to what is held of limited keys."""
         before = before or NOTHING
         grown = {key: after[key] - before.get(key, 0) for key in room.most if key in after}
-        return tuple(Take(key, count, self.most[key]) for key, count in grown.items() if count > 0 and key in self.most)
+        return tuple(
+            SlotReservation(key, count, self.most[key])
+            for key, count in grown.items()
+            if count > 0 and key in self.most
+        )
 
     def written(self, before: Mapping[str, int] | None, after: Mapping[str, int]) -> None:
         """An append is on disk: slots it gave back are for who stands first in line.
@@ -77,7 +83,7 @@ class Lines:
 
     # ── for the queue ───────────────────────────────────────────────────────────────────
 
-    async def stand_in_line(self, run: QueuedRun, limit: str) -> None:
+    async def park_waiting(self, run: QueuedRun, limit: str) -> None:
         """A run that was claimed and did not fit; if it was at the head of this line before, it is there again."""
         turn = run.turn if run.limit == limit else None
         await self._queue.put([structs.replace(run, limit=limit, turn=turn)])
@@ -92,7 +98,7 @@ class Lines:
         """Look at the lines before these limits, soon."""
         self._stirred.update(keys)
         if self._stirred:
-            self._deeds.insist_once("letting out who waits", self._look_at_stirred)
+            self._deeds.run_single("letting out who waits", self._look_at_stirred)
 
     async def look(self, only: Set[str] | None = None) -> None:
         """Let out as many as there is room for, of all lines or only of these.
@@ -109,7 +115,7 @@ class Lines:
                 children = await self._waiting_children(line.key.removeprefix(PLAYBOOK))
                 also += [child.execution_id for child in children if await self._in_a_circle(child)]
             if free > 0 or also:
-                await self._queue.let_out(line.key, free, whole=whole, also=also)
+                await self._queue.release_waiting(line.key, free, whole=whole, also=also)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 

@@ -19,9 +19,9 @@ from noetl.core.engine.state import State
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused
 from noetl.runtime.clock import Clock
-from noetl.server.concurrency.limiter import Lines
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.storage.ports.events import EventStore, ExecutionSummary
-from noetl.storage.ports.queue import MOST_WEIGHT, RunQueue
+from noetl.storage.ports.queue import MAX_WEIGHT, RunQueue
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 log = logging.getLogger("noetl.control")
@@ -39,7 +39,7 @@ NAMED = 5  # holders in a sentence
 Subject = Literal["pool", "credential", "playbook"]
 
 
-class Bell(Protocol):
+class ChangeNotifier(Protocol):
     """How servers of one store wake each other; `drivers.postgres_database` is one."""
 
     def tell(self, channel: str, word: str) -> None:
@@ -73,11 +73,11 @@ class Limits:
     def __init__(
         self,
         kept: TriggerStore,
-        lines: Lines,
+        lines: ConcurrencyLimiter,
         store: EventStore,
         queue: RunQueue,
         clock: Clock,
-        bell: Bell | None = None,
+        bell: ChangeNotifier | None = None,
     ) -> None:
         self._kept = kept
         self._lines = lines
@@ -251,8 +251,8 @@ def _decode(kept: StoredTrigger) -> Limit:
 def _weight(limit: Limit, weight: int) -> int:
     if limit.subject != "playbook":
         raise RequestRefused(f"only playbooks have a weight; the slots of pools are divided by {POOLS}")
-    if not 1 <= weight <= MOST_WEIGHT:
-        raise RequestRefused(f"a weight is a number from 1 to {MOST_WEIGHT}")
+    if not 1 <= weight <= MAX_WEIGHT:
+        raise RequestRefused(f"a weight is a number from 1 to {MAX_WEIGHT}")
     return weight
 
 

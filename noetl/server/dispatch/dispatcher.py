@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from noetl.core.engine.commands import ClaimAny, Reply
+from noetl.core.engine.commands import ClaimAnyRun, Reply
 from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model.work import Claim, RunOrder
-from noetl.server.orchestrator.execution_actor import Offer
+from noetl.server.orchestrator.execution_actor import SlotOffer
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 Lease = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
 GiveBack = Callable[[Claim, Sequence[RunOrder]], None]
 
 
-class _Waiter:
+class _PendingPoll:
     """A claim at the desk: it sleeps until orders come, a bell rings or its time is up, and while it is lent."""
 
     __slots__ = ("_asleep", "claim", "dismissed", "expired", "gone", "lent", "orders", "rung")
@@ -61,14 +61,14 @@ class _Waiter:
             self.ring()
 
 
-class Claims:
+class Dispatcher:
     """The desk: workers that wait, and the queue behind it."""
 
     def __init__(self, queue: RunQueue, lease: Lease, give_back: GiveBack) -> None:
         self._queue = queue
         self._lease = lease
         self._give_back = give_back
-        self._waiters: dict[_Waiter, None] = {}
+        self._waiters: dict[_PendingPoll, None] = {}
         self.pools: dict[str, str] = {}  # worker -> pool, as it said when it last claimed
 
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
@@ -76,7 +76,7 @@ class Claims:
         self.pools[claim.worker] = claim.pool
         if wait <= 0:
             return await self.claim_now(claim)
-        waiter = _Waiter(claim)
+        waiter = _PendingPoll(claim)
         timer = asyncio.get_running_loop().call_later(wait, waiter.expire)
         unwatch = self._queue.watch(claim.pool, waiter.ring)  # before the first look: nothing comes unnoticed
         try:
@@ -117,7 +117,7 @@ class Claims:
             waiter.dismissed = True
             waiter.ring()
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[SlotOffer]:
         """The free slots of every waiting worker, lent to one decision."""
         return [self._offer(waiter) for waiter in self._waiters if not waiter.lent] if self._waiters else []
 
@@ -125,7 +125,7 @@ class Claims:
         """The pool a worker said it belongs to."""
         return self.pools.get(worker, DEFAULT_POOL)
 
-    def _offer(self, waiter: _Waiter) -> Offer:
+    def _offer(self, waiter: _PendingPoll) -> SlotOffer:
         waiter.lent = True
         claim = waiter.claim
 
@@ -139,8 +139,8 @@ class Claims:
                     waiter.rung = True
             waiter.settle()
 
-        fact = ClaimAny(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool))
-        return Offer(fact, answer, waiter.settle)
+        fact = ClaimAnyRun(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool))
+        return SlotOffer(fact, answer, waiter.settle)
 
 
 def pool_name(pool: str) -> str | None:

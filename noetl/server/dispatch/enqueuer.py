@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from noetl.server.concurrency.limiter import Lines
-from noetl.server.lifecycle.background import Deeds
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 
-class Queueing:
+class Enqueuer:
     """Puts runs into the queue in the background, and takes those of ended executions out."""
 
-    def __init__(self, queue: RunQueue, lines: Lines, deeds: Deeds) -> None:
+    def __init__(self, queue: RunQueue, lines: ConcurrencyLimiter, deeds: BackgroundTasks) -> None:
         self._queue = queue
         self._lines = lines
         self._deeds = deeds
@@ -23,13 +23,13 @@ class Queueing:
         """Let these runs of an execution wait for a worker, or in the line of a limit."""
         self._executions.add(execution_id)
         self._waiting += runs
-        self._deeds.insist_once("queueing runs", self._put_waiting)
+        self._deeds.run_single("queueing runs", self._put_waiting)
 
     def has_ended(self, execution_id: str) -> None:
         """Nothing of this execution waits any more."""
         if execution_id in self._executions:
             self._executions.discard(execution_id)
-            self._deeds.insist(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
+            self._deeds.run_until_done(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
 
     async def _put_waiting(self) -> None:
         """Put what became due since the last put, of all executions together."""

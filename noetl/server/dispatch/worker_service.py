@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import structs
 
-from noetl.core.engine.commands import ClaimAny, ClaimMade, LeaseExpired, ReportMade, RunReturned
+from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
 from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model.events import (
@@ -31,19 +31,19 @@ from noetl.core.model.events import (
     WorkerLost,
 )
 from noetl.core.model.ids import execution_of, iteration_id
-from noetl.core.model.work import Claim, Report, RunOrder, Standing, Verdict
+from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
-from noetl.server.concurrency.limiter import Lines
-from noetl.server.dispatch.dispatcher import Claims, pool_name
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
-from noetl.server.lifecycle.background import Deeds
-from noetl.server.orchestrator.catalog import Catalogue
-from noetl.server.orchestrator.execution_actor import Execution, Offer
-from noetl.server.orchestrator.execution_cache import Executions
-from noetl.server.orchestrator.reply import Answer, all_of
-from noetl.storage.ports.cluster import SignsOfLife
+from noetl.server.lifecycle.background import BackgroundTasks
+from noetl.server.orchestrator.catalog import Catalog
+from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
+from noetl.server.orchestrator.execution_cache import ExecutionCache
+from noetl.server.orchestrator.reply import ReplyFuture, all_of
+from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 from noetl.storage.ports.secrets import Keychain
 
@@ -56,32 +56,32 @@ ON_THE_WAY_SECONDS = 1.0  # that an answer with orders may be on its way before 
 KEPT_SECONDS = 0.5  # how long a run that is kept for another worker stays out of the queue
 
 
-class Workers:
+class WorkerService:
     """`ports.WorkLink` over the executions of this process."""
 
     def __init__(
         self,
         *,
         queue: RunQueue,
-        catalogue: Catalogue,
+        catalog: Catalog,
         keychain: Keychain | None,
         clock: Clock,
-        deeds: Deeds,
+        deeds: BackgroundTasks,
         lease_seconds: float | None,
-        lines: Lines,
-        signs: SignsOfLife | None = None,
+        lines: ConcurrencyLimiter,
+        signs: WorkerHeartbeats | None = None,
     ) -> None:
-        self.executions: Executions  # set by the orchestrator, which both belong to
+        self.executions: ExecutionCache  # set by the orchestrator, which both belong to
         self.leases = Leases(clock, lease_seconds)
         self._queue = queue
-        self._catalogue = catalogue
+        self._catalog = catalog
         self._keychain = keychain
         self._clock = clock
         self._deeds = deeds
         self._lines = lines
         self.term = lease_seconds  # seconds that a lease lives without a sign of life; None: for ever
         self._signs = signs  # where other servers work on the same store
-        self._claims = Claims(queue, self._lease, self._return)
+        self._claims = Dispatcher(queue, self._lease, self._return)
         self._watch: asyncio.Task[None] | None = None
 
     # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
@@ -90,7 +90,7 @@ class Workers:
         """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
         return await self._claims.claim(claim, wait)
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Prolong the leases of all that a worker holds; says what is not its own, and what it does not know of."""
         self.leases.extend(worker, runs)
         asked = runs
@@ -106,7 +106,7 @@ class Workers:
                 unknown.append((lease.run_id, lease.epoch))
             else:
                 self.leases.release(lease.run_id, lease.epoch)  # its end was reported to another server
-        return Standing(lost, unknown, self.term)
+        return HeartbeatReply(lost, unknown, self.term)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs taken away from this worker; waits up to `wait` seconds for one."""
@@ -114,13 +114,13 @@ class Workers:
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Runs a worker lets go of; others may claim them at once."""
-        told = [self.executions.tell(execution_of(run_id), RunReturned(run_id, epoch)) for run_id, epoch in runs]
+        told = [self.executions.tell(execution_of(run_id), ReturnRun(run_id, epoch)) for run_id, epoch in runs]
         for answer in told:
             await answer
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
         claim = Claim(worker, free, self._claims.pool_of(worker))
         waiting = await self._queue.take(_share(claim)) if free > 0 else []
@@ -145,7 +145,7 @@ class Workers:
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
         try:
-            return await self._catalogue.encoded(digest)
+            return await self._catalog.encoded(digest)
         except CorruptLog as problem:
             # For a worker that is all the same: asking again does not help, its run has to end.
             raise NotFound(str(problem)) from None
@@ -177,7 +177,7 @@ class Workers:
         """Whether leases that expire are noticed."""
         return self.term is None or (self._watch is not None and not self._watch.done())
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[SlotOffer]:
         """Free slots of workers that wait, for a decision that is about to be made."""
         return self._claims.offers()
 
@@ -208,19 +208,19 @@ class Workers:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
-    def _tell(self, worker: str, reports: Sequence[Report]) -> tuple[list[Answer], list[str]]:
+    def _tell(self, worker: str, reports: Sequence[Report]) -> tuple[list[ReplyFuture], list[str]]:
         """Put the reports into their executions' mailboxes; most of many are of one loop. The executions' ids, too."""
-        found: dict[str, Execution] = {}
+        found: dict[str, ExecutionActor] = {}
         told = []
         for report in reports:
             execution_id = execution_of(report.run_id)
             execution = found.get(execution_id)
             if execution is None:
                 execution = found[execution_id] = self.executions.of(execution_id)
-            told.append(execution.tell(ReportMade(report, worker)))
+            told.append(execution.tell(ReportRun(report, worker)))
         return told, list(found)
 
-    def _ask_for_more(self, claim: Claim, ids: Sequence[str], slots: int) -> list[Answer]:
+    def _ask_for_more(self, claim: Claim, ids: Sequence[str], slots: int) -> list[ReplyFuture]:
         """Lend the free slots to the executions just reported on, in equal shares."""
         if slots <= 0:
             return []
@@ -229,7 +229,7 @@ class Workers:
             share = -(-slots // left)
             if share > 0:
                 slots -= share
-                fact = ClaimAny(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
+                fact = ClaimAnyRun(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
                 asked.append(self.executions.tell(execution_id, fact))
         return asked
 
@@ -238,15 +238,15 @@ class Workers:
         await self._all(claim, (), (), list(zip(runs, claimed, strict=True)))
         return self._orders_of(zip(runs, claimed, strict=True))
 
-    def _claim_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[Answer]:
-        return [self.executions.tell(run.execution_id, ClaimMade(claim.worker, run.run_id)) for run in runs]
+    def _claim_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[ReplyFuture]:
+        return [self.executions.tell(run.execution_id, ClaimRun(claim.worker, run.run_id)) for run in runs]
 
     async def _all(
         self,
         claim: Claim,
-        told: Sequence[Answer],
-        asked: Sequence[Answer],
-        claimed: Sequence[tuple[QueuedRun, Answer]],
+        told: Sequence[ReplyFuture],
+        asked: Sequence[ReplyFuture],
+        claimed: Sequence[tuple[QueuedRun, ReplyFuture]],
     ) -> None:
         """Wait for every answer; if the worker goes away meanwhile, what it would have got is given back."""
         try:
@@ -258,14 +258,14 @@ class Workers:
                 answer.hear(partial(self._nobody_waits, claim, run))
             raise
 
-    def _nobody_waits(self, claim: Claim, run: QueuedRun | None, answer: Answer) -> None:
+    def _nobody_waits(self, claim: Claim, run: QueuedRun | None, answer: ReplyFuture) -> None:
         """The answer to a worker that has gone; a run that was taken out of the queue for it must not be lost."""
         if run is not None:
             self._return(claim, self._orders_of([(run, answer)]))
         elif answer.problem is None:
             self._return(claim, answer.reply.orders)
 
-    def _orders_of(self, claimed: Iterable[tuple[QueuedRun, Answer]]) -> list[RunOrder]:
+    def _orders_of(self, claimed: Iterable[tuple[QueuedRun, ReplyFuture]]) -> list[RunOrder]:
         """What a worker got of the runs that were taken out of the queue; what it could not get waits there again."""
         orders: list[RunOrder] = []
         for run, answer in claimed:
@@ -276,17 +276,17 @@ class Workers:
                 if not reply.orders:
                     self._lines.passed_on(run)
                 if reply.limit is not None:
-                    deed = partial(self._lines.stand_in_line, run, reply.limit)
-                    self._deeds.insist(f"letting {run.run_id} stand in line", deed)
+                    deed = partial(self._lines.park_waiting, run, reply.limit)
+                    self._deeds.run_until_done(f"letting {run.run_id} stand in line", deed)
                 elif reply.kept:
-                    self._deeds.insist(f"keeping {run.run_id}", partial(self._put_later, run))
+                    self._deeds.run_until_done(f"keeping {run.run_id}", partial(self._put_later, run))
             elif isinstance(problem, NotFound | CorruptLog):
                 ids = {"execution_id": run.execution_id, "run_id": run.run_id}
                 log.error("run %s cannot be leased: %s", run.run_id, problem, extra=ids)
             else:
                 if not isinstance(problem, StoreUnavailable):
                     log.error("run %s could not be leased and waits again: %s", run.run_id, problem, exc_info=problem)
-                self._deeds.insist(f"queueing {run.run_id} again", partial(self._put_later, run))
+                self._deeds.run_until_done(f"queueing {run.run_id} again", partial(self._put_later, run))
         return orders
 
     async def _put_later(self, run: QueuedRun) -> None:
@@ -299,7 +299,7 @@ class Workers:
         if not orders:
             return
         runs = [(order.run_id, order.epoch) for order in orders]
-        self._deeds.insist(f"giving back {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
+        self._deeds.run_until_done(f"giving back {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
 
     async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
         """A lease this process does not know of: the log says whether it stands."""
@@ -343,7 +343,7 @@ class Workers:
         run = state.open.get(lease.run_id)
         return run is not None and run.status == "leased" and run.epoch == lease.epoch
 
-    async def _lives_elsewhere(self, signs: SignsOfLife, lease: Lease, term: float) -> bool:
+    async def _lives_elsewhere(self, signs: WorkerHeartbeats, lease: Lease, term: float) -> bool:
         """Whether the worker of an expired lease was heard of by another server; its term runs from then."""
         try:
             silent = await signs.silent_for(lease.worker, lease.run_id, lease.epoch)
@@ -356,8 +356,8 @@ class Workers:
 
     def _expire(self, run_id: str, epoch: int) -> None:
         execution_id = execution_of(run_id)
-        fact = LeaseExpired(run_id, epoch)
-        self._deeds.insist(f"taking back {run_id}", lambda: self.executions.tell(execution_id, fact))
+        fact = ExpireLease(run_id, epoch)
+        self._deeds.run_until_done(f"taking back {run_id}", lambda: self.executions.tell(execution_id, fact))
 
 
 def _share(claim: Claim) -> Claim:
@@ -367,11 +367,11 @@ def _share(claim: Claim) -> Claim:
     return Claim(claim.worker, -(-claim.slots // QUEUE_SHARE), claim.pool, claim.labels)
 
 
-def _verdict(report: Report, answer: Answer) -> Verdict:
+def _verdict(report: Report, answer: ReplyFuture) -> ReportAck:
     if isinstance(answer.problem, NotFound):
-        return Verdict(run_id=report.run_id, accepted=False)
+        return ReportAck(run_id=report.run_id, accepted=False)
     reply = answer.reply
-    return reply.verdict or Verdict(run_id=report.run_id, accepted=reply.accepted)
+    return reply.verdict or ReportAck(run_id=report.run_id, accepted=reply.accepted)
 
 
 def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:

@@ -14,10 +14,10 @@ from noetl.errors import NoetlError
 from noetl.server.http import openapi, problems  # fmt: skip
 from noetl.server.http import web_page as pages
 from noetl.server.http.access import Tokens
-from noetl.server.http.dependencies import Parts
-from noetl.server.http.middleware.access_log import Telling
-from noetl.server.http.middleware.fast_path import Direct
-from noetl.server.http.middleware.security import Guard
+from noetl.server.http.dependencies import AppState
+from noetl.server.http.middleware.access_log import AccessLogMiddleware
+from noetl.server.http.middleware.fast_path import FastPathMiddleware
+from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
     credentials,
     executions,
@@ -39,7 +39,7 @@ Readiness = Callable[[], Awaitable[list[str]]]
 
 
 def create_app(
-    parts: Callable[[], Parts],
+    parts: Callable[[], AppState],
     tokens: Tokens,
     *,
     readiness: Readiness,
@@ -61,7 +61,7 @@ def create_app(
         health, operations, openapi, pages,
     ):  # fmt: skip
         app.include_router(module.router)
-    app.state.roster = work.Roster()
+    app.state.roster = work.WorkerRegistry()
     app.state.readiness = readiness
     worked = work.routes(parts, app.state.roster)
     app.router.routes[:0] = worked
@@ -69,9 +69,11 @@ def create_app(
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
     app.add_exception_handler(Exception, problems.on_mistake)
-    app.add_middleware(Direct, routes=[*(each for each in worked if "POST" in (each.methods or ())), executions.DIRECT])
-    app.add_middleware(Guard, tokens=tokens, hosts=hosts)
-    app.add_middleware(Telling)
+    app.add_middleware(
+        FastPathMiddleware, routes=[*(each for each in worked if "POST" in (each.methods or ())), executions.DIRECT]
+    )
+    app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
+    app.add_middleware(AccessLogMiddleware)
     if root_path:
         app.add_middleware(_Below, prefix=root_path)
     return app

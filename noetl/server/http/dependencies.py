@@ -20,7 +20,7 @@ from noetl.storage.ports.secrets import CredentialStore
 T = TypeVar("T")
 
 
-class Parts(Struct):
+class AppState(Struct):
     """One per server; routes find it as `request.app.state.parts`."""
 
     orchestrator: Orchestrator
@@ -35,7 +35,7 @@ class Parts(Struct):
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
-        return await self.orchestrator.catalogue.aside(work)
+        return await self.orchestrator.catalog.aside(work)
 
     def stopped(self) -> asyncio.Future[Any]:
         """Done when the server stops; one for everybody who waits for that beside something else."""
@@ -56,9 +56,9 @@ class Parts(Struct):
             awaited.cancel()
 
 
-def parts_of(request: Request) -> Parts:
+def app_state(request: Request) -> AppState:
     """The parts of the server that answers this request."""
-    parts: Parts = request.app.state.parts
+    parts: AppState = request.app.state.parts
     return parts
 
 
@@ -91,6 +91,6 @@ def require_in(scope: Scope, role: Role) -> Caller:
     return caller
 
 
-def needs(role: Role) -> Any:
+def requires_role(role: Role) -> Any:
     """`Depends` on a caller of this role."""
     return Depends(caller_with(role))

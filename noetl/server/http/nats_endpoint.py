@@ -17,8 +17,8 @@ from noetl.core.model.wire import OrdersReply, Refusal, ReportReply, unpacked
 from noetl.errors import NoetlError
 from noetl.server.http import problems
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import Parts
-from noetl.server.http.routes.worker_protocol import VERBS, Roster, Verb
+from noetl.server.http.dependencies import AppState
+from noetl.server.http.routes.worker_protocol import VERBS, Verb, WorkerRegistry
 from noetl.transport.nats_bus import NatsBus
 from noetl.transport.signing import proves, read_question, signed_answer
 
@@ -31,10 +31,10 @@ REVOKED = "revoked"  # the kind of words that tell a worker what was taken from 
 _encode = msgspec.json.Encoder().encode
 
 
-class WorkOverNats:
+class NatsWorkerEndpoint:
     """Answers workers that ask over NATS, and tells them what was taken from them."""
 
-    def __init__(self, bus: NatsBus, parts: Callable[[], Parts], roster: Roster) -> None:
+    def __init__(self, bus: NatsBus, parts: Callable[[], AppState], roster: WorkerRegistry) -> None:
         self._bus = bus
         self._parts = parts
         self._roster = roster

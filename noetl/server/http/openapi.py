@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs
+from noetl.server.http.dependencies import requires_role
 from noetl.server.http.problems import MEDIA_TYPE, flat_routes
 from noetl.server.http.response_models import answer
 
@@ -41,13 +41,13 @@ _STYLE = (
 
 
 @router.get("/openapi.json")
-async def document(request: Request, _: Caller = needs("viewer")) -> Response:
+async def document(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """The OpenAPI document of this server."""
     return answer(described(request.app))
 
 
 @router.get("/docs")
-async def docs(request: Request, _: Caller = needs("viewer")) -> Response:
+async def docs(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """The same, to be read."""
     headers = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",

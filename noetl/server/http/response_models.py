@@ -25,7 +25,7 @@ def page(items: Sequence[Any], following: str | None) -> dict[str, Any]:
 
 
 def playbook_document(stored: StoredPlaybook, *, text: bool = False) -> dict[str, Any]:
-    """One version of the catalogue."""
+    """One version of the catalog."""
     from noetl.core.language.editor.summary import summarise
 
     document = {

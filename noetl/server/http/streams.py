@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from noetl.core.model.events import Recorded
-from noetl.server.http.dependencies import parts_of
+from noetl.server.http.dependencies import app_state
 from noetl.server.http.routes.operations import Operations, operations_of
 
 STILL = b": still here\n\n"
@@ -40,7 +40,7 @@ async def streamed(
 ) -> StreamingResponse:
     """The execution's events after `after`, or after the last one the reader had, as `told` tells them: at most so
     many at once, and what comes within `linger` seconds together."""
-    parts = parts_of(request)
+    parts = app_state(request)
     await parts.orchestrator.summary(execution_id, newest=False)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))

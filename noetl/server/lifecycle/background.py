@@ -15,7 +15,7 @@ log = logging.getLogger("noetl.control")
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 
 
-class Deeds:
+class BackgroundTasks:
     """Background work of one orchestrator."""
 
     def __init__(self, clock: Clock) -> None:
@@ -23,17 +23,17 @@ class Deeds:
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._single: set[str] = set()  # those under way of which there is one at a time
 
-    def insist(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
+    def run_until_done(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
         """Do it, and do it again while the store cannot be reached; `what` names it in the log file."""
         task = asyncio.get_running_loop().create_task(self._try_until_done(what, deed))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    def insist_once(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
+    def run_single(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
         """The same, unless it is under way: for a deed that ends when it finds nothing more to do."""
         if what not in self._single:
             self._single.add(what)
-            self.insist(what, deed)
+            self.run_until_done(what, deed)
 
     async def close(self, grace: float = 0.0) -> None:
         """Stop, after so many seconds at most; what was not done is outstanding in the log."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from noetl.core.engine.commands import CancelAsked, ChildBegan, ChildEnded
-from noetl.core.engine.effects import AnswerParent, AwaitChild, CancelChild, Command, StartChild
+from noetl.core.engine.commands import CancelExecution, RecordChildEnd, RecordChildStart
+from noetl.core.engine.effects import AnswerParent, AwaitChild, CancelChild, Effect, StartChild
 from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import Parent
 from noetl.core.model.outcome import Outcome, error
 from noetl.errors import InvalidPlaybook, NotFound, RequestRefused
 from noetl.observability import tracing
-from noetl.server.lifecycle.background import Deeds
-from noetl.server.orchestrator.execution_actor import Parts, load_state
-from noetl.server.orchestrator.execution_cache import Executions
+from noetl.server.lifecycle.background import BackgroundTasks
+from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
+from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.submissions import Submission
 
 FINAL = frozenset({"success", "failed", "cancelled"})
@@ -37,29 +37,33 @@ class Children:
     """Carries out the engine's commands about children."""
 
     def __init__(
-        self, parts: Parts, executions: Executions, submit: Callable[[Submission], Awaitable[str]], deeds: Deeds
+        self,
+        parts: ActorDependencies,
+        executions: ExecutionCache,
+        submit: Callable[[Submission], Awaitable[str]],
+        deeds: BackgroundTasks,
     ) -> None:
         self._parts = parts
         self._executions = executions
         self._submit = submit
         self._deeds = deeds
 
-    def carry_out(self, execution_id: str, command: Command) -> None:
+    def carry_out(self, execution_id: str, command: Effect) -> None:
         """Begin to carry out a command about a child (others are nothing to us)."""
         name = f"{type(command).__name__} of execution {execution_id}"
         if isinstance(command, StartChild):
-            self._deeds.insist(name, lambda: self._start(execution_id, command))
+            self._deeds.run_until_done(name, lambda: self._start(execution_id, command))
         elif isinstance(command, AwaitChild):
-            self._deeds.insist(name, lambda: self._await(execution_id, command.key, command.child))
+            self._deeds.run_until_done(name, lambda: self._await(execution_id, command.key, command.child))
         elif isinstance(command, CancelChild):
-            self._deeds.insist(name, lambda: self._cancel(execution_id, command))
+            self._deeds.run_until_done(name, lambda: self._cancel(execution_id, command))
         elif isinstance(command, AnswerParent):
-            self._deeds.insist(name, lambda: self._answer(command.parent, command.child, command.outcome))
+            self._deeds.run_until_done(name, lambda: self._answer(command.parent, command.child, command.outcome))
 
     async def _start(self, parent_id: str, command: StartChild) -> None:
         known = await self._parts.store.by_key(command.key)
         if known is not None:
-            await self._executions.tell(parent_id, ChildBegan(command.key, known.execution_id))
+            await self._executions.tell(parent_id, RecordChildStart(command.key, known.execution_id))
             await self._await(parent_id, command.key, known.execution_id)
             return
         try:
@@ -70,7 +74,7 @@ class Children:
             kind = "not_found" if isinstance(refused, NotFound) else "client_error"
             await self._answer(command.parent, "", error(kind, str(refused)))
         else:
-            await self._executions.tell(parent_id, ChildBegan(command.key, child))
+            await self._executions.tell(parent_id, RecordChildStart(command.key, child))
 
     async def _begin(self, parent_id: str, command: StartChild) -> str:
         state = await self._executions.of(parent_id).load()
@@ -94,7 +98,7 @@ class Children:
         """Answer for a child that has ended; one that runs answers for itself when it ends."""
         outcome = await self._outcome_of(child)
         if outcome is not None:
-            await self._executions.tell(parent_id, ChildEnded(key, child, outcome))
+            await self._executions.tell(parent_id, RecordChildEnd(key, child, outcome))
 
     async def _cancel(self, parent_id: str, command: CancelChild) -> None:
         child = command.child
@@ -103,13 +107,13 @@ class Children:
             child = known.execution_id if known else None
         if child is None:
             outcome = error("cancelled", command.reason or "cancelled before it began")
-            await self._executions.tell(parent_id, ChildEnded(command.key, "", outcome))
+            await self._executions.tell(parent_id, RecordChildEnd(command.key, "", outcome))
             return
-        await self._executions.tell(child, CancelAsked(command.reason or f"its caller {parent_id} was cancelled"))
+        await self._executions.tell(child, CancelExecution(command.reason or f"its caller {parent_id} was cancelled"))
         await self._await(parent_id, command.key, child)
 
     async def _answer(self, parent: Parent, child: str, outcome: Outcome) -> None:
-        await self._executions.tell(parent.execution_id, ChildEnded(parent.task_run_id, child, outcome))
+        await self._executions.tell(parent.execution_id, RecordChildEnd(parent.task_run_id, child, outcome))
 
     async def _outcome_of(self, execution_id: str) -> Outcome | None:
         """What an ended execution answers its caller; None while it runs."""

@@ -16,7 +16,7 @@ EVERY = 0.25
 
 
 @asynccontextmanager
-async def listening(orchestrator: Orchestrator, every: float = EVERY) -> AsyncIterator[None]:
+async def watch_external_changes(orchestrator: Orchestrator, every: float = EVERY) -> AsyncIterator[None]:
     """Look now and then for as long as the block lasts."""
     task = asyncio.get_running_loop().create_task(_listen(orchestrator, every))
     try:
@@ -30,6 +30,6 @@ async def _listen(orchestrator: Orchestrator, every: float) -> None:
     while True:
         await asyncio.sleep(every)
         try:
-            await orchestrator.look_for_news()
+            await orchestrator.poll_external_changes()
         except NoetlError as problem:
             log.warning("what other processes wrote could not be read: %s", problem)

@@ -23,7 +23,7 @@ log = logging.getLogger("noetl.control")
 BEAT_SECONDS = 1.0
 
 
-class Beat(Protocol):
+class Heartbeat(Protocol):
     """What a server learns when it beats."""
 
     @property
@@ -42,14 +42,14 @@ class Beat(Protocol):
 class Membership(Protocol):
     """A place where servers say that they live."""
 
-    async def beat(self) -> Beat:
+    async def beat(self) -> Heartbeat:
         """Say that we live, and hear who does not."""
 
     async def leave(self) -> None:
         """Go; another one takes over."""
 
 
-class Beats:
+class HeartbeatMonitor:
     """When this server last said that it lives, and was heard."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Beats:
 
 
 @asynccontextmanager
-async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIterator[Beats]:
+async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIterator[HeartbeatMonitor]:
     """Beat while the block runs; leave at its end."""
-    beats = Beats()
+    beats = HeartbeatMonitor()
     loop = asyncio.get_running_loop()
     owed = asyncio.Event()
     tasks = [
@@ -83,7 +83,7 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
             log.warning("the other servers will notice by themselves that this one left: %s", problem)
 
 
-async def _beat(members: Membership, owed: asyncio.Event, beats: Beats) -> None:
+async def _beat(members: Membership, owed: asyncio.Event, beats: HeartbeatMonitor) -> None:
     away = False
     while True:
         await asyncio.sleep(BEAT_SECONDS)

@@ -25,21 +25,21 @@ AT_ONCE = 500  # executions that are forgotten together
 _log = logging.getLogger("noetl.control")
 
 
-class Turns(Protocol):
+class RetentionLease(Protocol):
     """Where servers take turns."""
 
-    async def take_turn(self, name: str, seconds: float) -> bool:
+    async def acquire_turn(self, name: str, seconds: float) -> bool:
         """Whether the turn is ours; nobody else has it for so long."""
 
 
 @asynccontextmanager
-async def keeping_house(
+async def run_retention(
     results: ResultStore,
     clock: Clock,
     *,
     store: EventStore | None = None,
     retention: float | None = None,
-    turns: Turns | None = None,
+    turns: RetentionLease | None = None,
     every: float = EVERY,
 ) -> AsyncIterator[None]:
     """Tidy up now and then for as long as the block lasts; `retention` in seconds, None: for ever."""
@@ -80,7 +80,7 @@ async def _tidy_for_ever(
     clock: Clock,
     store: EventStore | None,
     retention: float | None,
-    turns: Turns | None,
+    turns: RetentionLease | None,
     every: float,
 ) -> None:
     while True:
@@ -91,11 +91,11 @@ async def _tidy_for_ever(
         await clock.sleep(every)
 
 
-async def _is_our_turn(turns: Turns | None, every: float) -> bool:
+async def _is_our_turn(turns: RetentionLease | None, every: float) -> bool:
     if turns is None:
         return True
     try:
-        return await turns.take_turn("housekeeping", 0.9 * every)
+        return await turns.acquire_turn("housekeeping", 0.9 * every)
     except NoetlError as problem:
         _log.warning("nobody could be asked whose turn it is to tidy up: %s", problem)
         return False

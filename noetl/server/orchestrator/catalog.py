@@ -35,14 +35,14 @@ Files = Callable[[str, str], Awaitable[tuple[str, str] | None]]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A playbook's text, where it came from, and the version it has in the catalogue."""
+    """A playbook's text, where it came from, and the version it has in the catalog."""
 
     text: str
     file: str = ""
     version: str | None = None
 
 
-class Catalogue:
+class Catalog:
     """Compiles, remembers and finds playbooks."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Catalogue:
     # ── finding ─────────────────────────────────────────────────────────────────────────
 
     async def find(self, path: str, version: int | str | None = None, caller: str = "") -> Source:
-        """In the catalogue, then as a file beside the caller; NotFound says where was looked."""
+        """In the catalog, then as a file beside the caller; NotFound says where was looked."""
         stored = await self.registered(path, version)
         if stored is not None:
             return Source(stored.text, stored.file, str(stored.version))
@@ -143,12 +143,12 @@ class Catalogue:
             found = await self._files(path, caller)
             if found is not None:
                 return Source(*found)
-        where = "in the catalogue" if self._files is None or version is not None else "in the catalogue or as a file"
+        where = "in the catalog" if self._files is None or version is not None else "in the catalog or as a file"
         which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
         raise NotFound(f"there is no {which} {where}; register it with `noetl register FILE`")
 
     async def registered(self, path: str, version: int | str | None = None) -> StoredPlaybook | None:
-        """A version of the catalogue, or the newest."""
+        """A version of the catalog, or the newest."""
         if isinstance(version, str):
             if version in ("", "latest"):
                 version = None

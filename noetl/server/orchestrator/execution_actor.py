@@ -19,19 +19,19 @@ from typing import Any
 from msgspec import Struct
 
 from noetl.core.engine.advance import advance, fold
-from noetl.core.engine.capacity import held
-from noetl.core.engine.commands import ClaimAny, Fact, Reply, RequestMade
+from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.commands import ClaimAnyRun, Command, Reply, StartExecution
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import GoOn
+from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
 from noetl.core.model.playbook import Playbook
 from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUnavailable, VersionConflict
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
-from noetl.server.concurrency.limiter import Lines
-from noetl.server.orchestrator.catalog import Catalogue
-from noetl.server.orchestrator.reply import Answer
-from noetl.server.orchestrator.request_resolver import Recorder
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.orchestrator.catalog import Catalog
+from noetl.server.orchestrator.reply import ReplyFuture
+from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import Append, EventStore, ExecutionSummary
 
@@ -40,27 +40,27 @@ PAGE = 5_000  # events read at once when a log is folded
 SNAPSHOT_EVENTS = 20_000  # events between two snapshots, and before the first one
 
 
-class Parts(Struct, frozen=True):
+class ActorDependencies(Struct, frozen=True):
     """What executions need, joined once."""
 
     store: EventStore
-    catalogue: Catalogue
-    recorder: Recorder
+    catalog: Catalog
+    recorder: RequestResolver
     clock: Clock
-    draws: Any
-    lines: Lines
+    nondeterminism: Any
+    lines: ConcurrencyLimiter
     shared: bool = False  # other processes append to the same executions
 
 
-class Execution:
+class ExecutionActor:
     """The mailbox of one execution and the state folded from its log."""
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ActorDependencies,
         execution_id: str,
-        written: Callable[[Execution, Decision], None],
-        offers: Callable[[], list[Offer]],
+        written: Callable[[ExecutionActor, Decision], None],
+        offers: Callable[[], list[SlotOffer]],
     ) -> None:
         self.id = execution_id
         self.state: State | None = None
@@ -70,7 +70,7 @@ class Execution:
         self._written = written
         self._offers = offers
         self._snapshot_at = SNAPSHOT_EVENTS
-        self._inbox: list[tuple[Fact, Answer]] = []
+        self._inbox: list[tuple[Command, ReplyFuture]] = []
         self._go_on = False
         self._pump: asyncio.Task[None] | None = None
 
@@ -79,9 +79,9 @@ class Execution:
         """Nothing waits and nothing is under way."""
         return self._pump is None and not self._inbox
 
-    def tell(self, fact: Fact) -> Answer:
+    def tell(self, fact: Command) -> ReplyFuture:
         """Put a fact into the mailbox; the answer comes when it is decided and on disk."""
-        answer = Answer()
+        answer = ReplyFuture()
         self._inbox.append((fact, answer))
         self._wake()
         return answer
@@ -106,7 +106,7 @@ class Execution:
             self.forget()
         return await self.load()
 
-    async def begin(self, playbook: Playbook, fact: RequestMade, key: str | None) -> Decision:
+    async def begin(self, playbook: Playbook, fact: StartExecution, key: str | None) -> Decision:
         """The first decision of a new execution; VersionConflict when the id is taken."""
         shut: set[str] = set()
         caller = fact.request.parent.execution_id if fact.request.parent is not None else None
@@ -155,7 +155,7 @@ class Execution:
             if self._inbox or self._go_on:
                 self._wake()
 
-    async def _answer(self, batch: list[tuple[Fact, Answer]]) -> None:
+    async def _answer(self, batch: list[tuple[Command, ReplyFuture]]) -> None:
         try:
             decision = await self._decide_until_written([fact for fact, _ in batch])
         except Exception as problem:  # noqa: BLE001 - every caller gets it
@@ -166,7 +166,7 @@ class Execution:
         for (_, answer), reply in zip(batch, decision.replies, strict=False):
             answer.give(reply)
 
-    async def _decide_until_written(self, facts: list[Fact]) -> Decision:
+    async def _decide_until_written(self, facts: list[Command]) -> Decision:
         shut: set[str] = set()
         for _ in range(MAX_CONFLICTS):
             await self.load()
@@ -179,7 +179,7 @@ class Execution:
                 shut.add(full.key)  # somebody else took the last slot: decide again without it
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} other writers were first in a row")
 
-    async def _decide(self, facts: list[Fact], shut: Set[str] = frozenset()) -> Decision:
+    async def _decide(self, facts: list[Command], shut: Set[str] = frozenset()) -> Decision:
         state, summary = self.state, self.summary
         assert state is not None
         lines = self._parts.lines
@@ -189,7 +189,9 @@ class Execution:
             asked = [*facts, *(offer.fact for offer in offers)] if offers else facts
             before = state.seq
             began = time.perf_counter()
-            decision = advance(state, asked, at=self._parts.clock.now(), draws=self._parts.draws, room=room)
+            decision = advance(
+                state, asked, at=self._parts.clock.now(), nondeterminism=self._parts.nondeterminism, room=room
+            )
             metrics.DECISION.observe(time.perf_counter() - began)
             while decision.needs:
                 answers = await self._parts.recorder.answers(decision.needs, self.id, state.playbook)
@@ -199,7 +201,7 @@ class Execution:
                 raise VersionConflict(self.id, before)
             if decision.events:
                 was, had = (None, None) if summary is None else (summary.status, summary.held)
-                holds = held(state)
+                holds = slots_held(state)
                 summary = project(summary, decision.events, holds)
                 takes = () if room is None else lines.takes(room, had, holds)
                 await self._parts.store.append(Append(self.id, before, decision.events, summary, was, takes))
@@ -217,7 +219,7 @@ class Execution:
             raise
         for offer, reply in zip(offers, decision.replies[len(facts) :], strict=True):
             offer.answer(reply)
-        if decision.commands and isinstance(decision.commands[-1], GoOn):
+        if decision.commands and isinstance(decision.commands[-1], ContinueLater):
             self.nudge()
         self._written(self, decision)
         return decision
@@ -242,23 +244,25 @@ def _next_snapshot(seq: int) -> int:
     return max(seq + SNAPSHOT_EVENTS, seq + seq // 4)
 
 
-class Offer:
+class SlotOffer:
     """A worker's free slots, lent to one decision."""
 
     __slots__ = ("answer", "fact", "refuse")
 
-    def __init__(self, fact: ClaimAny, answer: Callable[[Reply], None], refuse: Callable[[], None]) -> None:
+    def __init__(self, fact: ClaimAnyRun, answer: Callable[[Reply], None], refuse: Callable[[], None]) -> None:
         self.fact = fact
         self.answer = answer
         self.refuse = refuse
 
 
-async def load_state(parts: Parts, execution_id: str, at: int | None = None) -> tuple[State, ExecutionSummary]:
+async def load_state(
+    parts: ActorDependencies, execution_id: str, at: int | None = None
+) -> tuple[State, ExecutionSummary]:
     """Fold an execution's log (up to seq `at`), from its snapshot where there is one."""
     summary = await parts.store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
-    playbook = await parts.catalogue.load(summary.playbook)
+    playbook = await parts.catalog.load(summary.playbook)
     end = summary.seq if at is None else min(at, summary.seq)
     state = await _from_snapshot(parts, execution_id, playbook, end)
     after = state.seq if state is not None else 0
@@ -271,19 +275,19 @@ async def load_state(parts: Parts, execution_id: str, at: int | None = None) -> 
     return state or begin(playbook, execution_id), summary
 
 
-async def load_states(parts: Parts, executions: Sequence[str]) -> dict[str, State]:
+async def load_states(parts: ActorDependencies, executions: Sequence[str]) -> dict[str, State]:
     """The states of several executions with short logs, in a few questions to the store; others are left out."""
     found = await parts.store.logs(executions, PAGE)
     states: dict[str, State] = {}
     for execution_id, (summary, events) in found.items():
         try:
-            states[execution_id] = fold(await parts.catalogue.load(summary.playbook), events)
+            states[execution_id] = fold(await parts.catalog.load(summary.playbook), events)
         except NoetlError:
             continue  # whoever asks for this one alone is told why
     return states
 
 
-async def _from_snapshot(parts: Parts, execution_id: str, playbook: Playbook, end: int) -> State | None:
+async def _from_snapshot(parts: ActorDependencies, execution_id: str, playbook: Playbook, end: int) -> State | None:
     """The newest snapshot that is not beyond `end`; None: fold from the beginning."""
     kept = await parts.store.snapshot(execution_id) if end > SNAPSHOT_EVENTS else None
     if kept is None or kept[0] > end:

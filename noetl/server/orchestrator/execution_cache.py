@@ -6,20 +6,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 
-from noetl.core.engine.commands import Fact
+from noetl.core.engine.commands import Command
 from noetl.core.engine.decision import Decision
-from noetl.server.orchestrator.execution_actor import Execution, Offer, Parts
-from noetl.server.orchestrator.reply import Answer
+from noetl.server.orchestrator.execution_actor import ActorDependencies, ExecutionActor, SlotOffer
+from noetl.server.orchestrator.reply import ReplyFuture
 
 
-class Executions:
+class ExecutionCache:
     """Mailboxes by execution id; a cache, since every state can be folded again from its log."""
 
     def __init__(
         self,
-        parts: Parts,
-        written: Callable[[Execution, Decision], None],
-        offers: Callable[[], list[Offer]],
+        parts: ActorDependencies,
+        written: Callable[[ExecutionActor, Decision], None],
+        offers: Callable[[], list[SlotOffer]],
         capacity: int,
     ) -> None:
         self._parts = parts
@@ -27,22 +27,22 @@ class Executions:
         self._offers = offers
         self._capacity = capacity
         self._limit = capacity  # how many there may be before the idle ones are looked for
-        self._known: OrderedDict[str, Execution] = OrderedDict()
-        self._live: dict[str, Execution] = {}  # those of them that nobody has seen the end of
+        self._known: OrderedDict[str, ExecutionActor] = OrderedDict()
+        self._live: dict[str, ExecutionActor] = {}  # those of them that nobody has seen the end of
 
-    def of(self, execution_id: str) -> Execution:
+    def of(self, execution_id: str) -> ExecutionActor:
         """The mailbox of an execution, known or not."""
         known = self._known.get(execution_id)
         if known is None:
             if len(self._known) >= self._limit:
                 self._forget_idle()
-            known = Execution(self._parts, execution_id, self._written, self._offers)
+            known = ExecutionActor(self._parts, execution_id, self._written, self._offers)
             self._known[execution_id] = self._live[execution_id] = known
         else:
             self._known.move_to_end(execution_id)
         return known
 
-    def tell(self, execution_id: str, fact: Fact) -> Answer:
+    def tell(self, execution_id: str, fact: Command) -> ReplyFuture:
         """Put a fact into an execution's mailbox."""
         return self.of(execution_id).tell(fact)
 

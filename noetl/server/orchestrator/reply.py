@@ -14,7 +14,7 @@ from typing import Any
 from noetl.core.engine.commands import Reply
 
 
-class Answer:
+class ReplyFuture:
     """The answer to one fact: a reply, or the problem that stood in its way, once it is there."""
 
     __slots__ = ("_hear", "_reply", "problem")
@@ -22,7 +22,7 @@ class Answer:
     def __init__(self) -> None:
         self.problem: Exception | None = None
         self._reply: Reply | None = None
-        self._hear: Callable[[Answer], None] | None = None
+        self._hear: Callable[[ReplyFuture], None] | None = None
 
     @property
     def done(self) -> bool:
@@ -47,7 +47,7 @@ class Answer:
         if self._hear is not None:
             self._hear(self)
 
-    def hear(self, ear: Callable[[Answer], None]) -> None:
+    def hear(self, ear: Callable[[ReplyFuture], None]) -> None:
         """Call `ear` when it is there (at once, if it is); a later ear takes the place of the one before."""
         if self.done:
             ear(self)
@@ -59,12 +59,12 @@ class Answer:
         return self.reply
 
 
-async def all_of(answers: Iterable[Answer]) -> None:
+async def all_of(answers: Iterable[ReplyFuture]) -> None:
     """Wait until all are there; none is called off with who waits."""
     left = 0
     there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def count(_: Answer) -> None:
+    def count(_: ReplyFuture) -> None:
         nonlocal left
         left -= 1
         if not left and not there.done():

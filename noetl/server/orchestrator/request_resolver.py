@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.effects import Hydrate, Keep, Need, Synthesized, ValidateSynthesis
+from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, Synthesized, ValidateSynthesis
 from noetl.core.model.playbook import Playbook, Step
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolSpec
@@ -22,22 +22,22 @@ from noetl.errors import PayloadUnavailable
 from noetl.storage.ports.results import ResultStore
 
 
-class Recorder:
+class RequestResolver:
     """Answers the engine's needs."""
 
     def __init__(self, results: ResultStore, specs: Callable[[], Mapping[str, ToolSpec]]) -> None:
         self._results = results
         self._specs = specs
 
-    async def answers(self, needs: Sequence[Need], execution_id: str, playbook: Playbook) -> dict[str, Any]:
+    async def answers(self, needs: Sequence[DataRequest], execution_id: str, playbook: Playbook) -> dict[str, Any]:
         """An answer for the key of every need; a payload that cannot be had is answered with the exception."""
         answers = await asyncio.gather(*(self._answer(need, execution_id, playbook) for need in needs))
         return {need.key: answer for need, answer in zip(needs, answers, strict=True)}
 
-    async def _answer(self, need: Need, execution_id: str, playbook: Playbook) -> Any:
-        if isinstance(need, Keep):
+    async def _answer(self, need: DataRequest, execution_id: str, playbook: Playbook) -> Any:
+        if isinstance(need, StorePayload):
             return await self._keep(need, execution_id)
-        if isinstance(need, Hydrate):
+        if isinstance(need, FetchPayload):
             try:
                 return await self.hydrate(need.reference, playbook.executor.limits.max_hydrate_bytes)
             except PayloadUnavailable as unavailable:
@@ -46,7 +46,7 @@ class Recorder:
             return synthesized(need, playbook, self._specs())
         raise TypeError(f"the engine needs a {type(need).__name__}, which nobody answers")
 
-    async def _keep(self, need: Keep, execution_id: str) -> Reference:
+    async def _keep(self, need: StorePayload, execution_id: str) -> Reference:
         async def chunks() -> AsyncIterator[bytes]:
             yield need.data
 

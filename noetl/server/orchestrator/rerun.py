@@ -7,10 +7,10 @@ from typing import Any
 from noetl.core.engine.state import State
 from noetl.core.model.events import Kept, StepScheduled
 from noetl.errors import NotFound
-from noetl.server.orchestrator.execution_actor import Parts, load_state
+from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 
 
-async def kept_before(parts: Parts, state: State, step: str) -> Kept:
+async def kept_before(parts: ActorDependencies, state: State, step: str) -> Kept:
     """Results and ctx as they were before the last run of `step` (or now, when it never ran)."""
     if step not in state.playbook.steps_by_name:
         raise NotFound(f"execution {state.execution_id} has no step {step!r}")

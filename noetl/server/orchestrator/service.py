@@ -17,16 +17,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from noetl.core.engine.commands import (
-    CancelAsked,
-    Fact,
-    PauseAsked,
-    RequestMade,
-    ResumeAsked,
-    SignalSent,
-    TimerDue,
+    CancelExecution,
+    Command,
+    FireTimer,
+    PauseExecution,
+    ResumeExecution,
+    SendSignal,
+    StartExecution,
 )
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import CancelRun, Command, EnqueueRun, GoOn, SetTimer
+from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, SetTimer
 from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
 from noetl.core.engine.views.waiting import Finding, why
@@ -36,27 +36,27 @@ from noetl.core.model.tool import ToolSpec
 from noetl.errors import Conflict, NotFound, VersionConflict
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock, RealClock
-from noetl.runtime.nondeterminism import RealDraws
-from noetl.server.concurrency.limiter import Lines
-from noetl.server.concurrency.limits import Bell, Limits
-from noetl.server.dispatch.enqueuer import Queueing
-from noetl.server.dispatch.worker_service import Workers
-from noetl.server.lifecycle.background import Deeds
+from noetl.runtime.nondeterminism import SystemNondeterminism
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.concurrency.limits import ChangeNotifier, Limits
+from noetl.server.dispatch.enqueuer import Enqueuer
+from noetl.server.dispatch.worker_service import WorkerService
+from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import FINAL, Children
 from noetl.server.lifecycle.timers import Timers
-from noetl.server.orchestrator.catalog import Catalogue, Files
-from noetl.server.orchestrator.execution_actor import Execution, Parts, load_state, load_states
-from noetl.server.orchestrator.execution_cache import Executions
+from noetl.server.orchestrator.catalog import Catalog, Files
+from noetl.server.orchestrator.execution_actor import ActorDependencies, ExecutionActor, load_state, load_states
+from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
-from noetl.server.orchestrator.request_resolver import Recorder
+from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.rerun import kept_before
-from noetl.server.orchestrator.submissions import Submission, first_fact, is_same_request, source_of
+from noetl.server.orchestrator.submissions import Submission, is_same_request, source_of, start_command
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
-from noetl.storage.ports.cluster import SignsOfLife
+from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary, SharedLogs
 from noetl.storage.ports.playbooks import PlaybookStore
-from noetl.storage.ports.queue import LineDepth, PoolDepth, QueuedRun, RunQueue
+from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun, RunQueue
 from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.secrets import Keychain
 from noetl.storage.ports.triggers import TriggerStore
@@ -84,14 +84,14 @@ class Orchestrator:
         specs: Callable[[], Mapping[str, ToolSpec]],
         keychain: Keychain | None = None,
         clock: Clock | None = None,
-        draws: Any = None,
+        nondeterminism: Any = None,
         files: Files | None = None,
         lease_seconds: float | None = LEASE_SECONDS,
         cache: int = CACHE,
         process: int | None = None,
-        signs: SignsOfLife | None = None,
+        signs: WorkerHeartbeats | None = None,
         limits: TriggerStore | None = None,
-        bell: Bell | None = None,
+        bell: ChangeNotifier | None = None,
         acts: bool = True,
     ) -> None:
         """`acts=False` only looks and writes: the commands of a decision are left to whoever runs the execution.
@@ -100,22 +100,28 @@ class Orchestrator:
         clock = clock or RealClock()
         self.store = store
         self.results = results
-        self.catalogue = Catalogue(playbooks, specs, files)
+        self.catalog = Catalog(playbooks, specs, files)
         self._acts = acts
         self._keychain = keychain
         self._queue = queue
-        self._deeds = Deeds(clock)
-        self.lines = Lines(store, queue, self._deeds)
+        self._deeds = BackgroundTasks(clock)
+        self.lines = ConcurrencyLimiter(store, queue, self._deeds)
         self.limits = Limits(limits, self.lines, store, queue, clock, bell) if limits is not None else None
         self._watching_limits: asyncio.Task[None] | None = None
-        self._parts = Parts(
-            store, self.catalogue, Recorder(results, specs), clock, draws or RealDraws(), self.lines, signs is not None
+        self._parts = ActorDependencies(
+            store,
+            self.catalog,
+            RequestResolver(results, specs),
+            clock,
+            nondeterminism or SystemNondeterminism(clock),
+            self.lines,
+            signs is not None,
         )
         self._ids = ExecutionIds(clock, process)
         self._timers = Timers(clock, self._timer_due)
-        self.work = Workers(
+        self.work = WorkerService(
             queue=queue,
-            catalogue=self.catalogue,
+            catalog=self.catalog,
             keychain=keychain,
             clock=clock,
             deeds=self._deeds,
@@ -123,11 +129,11 @@ class Orchestrator:
             lines=self.lines,
             signs=signs,
         )
-        self._executions = Executions(self._parts, self._written, self.work.offers, cache)
+        self._executions = ExecutionCache(self._parts, self._written, self.work.offers, cache)
         self.work.executions = self._executions
         self._children = Children(self._parts, self._executions, self.submit, self._deeds)
         self._tables = StepTables(store)
-        self._queueing = Queueing(queue, self.lines, self._deeds)
+        self._queueing = Enqueuer(queue, self.lines, self._deeds)
         self._ended: dict[str, list[asyncio.Future[None]]] = {}
         self._news = False  # another process wrote, and what it wrote has not been looked at
 
@@ -141,13 +147,13 @@ class Orchestrator:
             known = await self.store.by_key(submission.key)
             if known is not None:
                 return await self._same_request(known, submission)
-        source = await source_of(submission, self.catalogue)
-        playbook = await self.catalogue.compiled(source, strict=submission.strict, legacy=submission.legacy)
-        fact = await first_fact(submission, source, playbook, self._keychain)
-        if self.catalogue.has_kept(playbook):
+        source = await source_of(submission, self.catalog)
+        playbook = await self.catalog.compiled(source, strict=submission.strict, legacy=submission.legacy)
+        fact = await start_command(submission, source, playbook, self._keychain)
+        if self.catalog.has_kept(playbook):
             return await self._begin(playbook, fact, submission)
         # Both wait for the same flush; neither is acknowledged before it.
-        kept = asyncio.ensure_future(self.catalogue.keep(playbook, source))
+        kept = asyncio.ensure_future(self.catalog.keep(playbook, source))
         try:
             return await self._begin(playbook, fact, submission)
         finally:
@@ -189,19 +195,19 @@ class Orchestrator:
 
     async def cancel(self, execution_id: str, reason: str = "") -> None:
         """Stop an execution and its children; Conflict when it has ended already."""
-        await self._ask(execution_id, CancelAsked(reason))
+        await self._ask(execution_id, CancelExecution(reason))
 
     async def pause(self, execution_id: str, reason: str = "") -> None:
         """Start no new run until it is resumed."""
-        await self._ask(execution_id, PauseAsked(reason))
+        await self._ask(execution_id, PauseExecution(reason))
 
     async def resume(self, execution_id: str, reason: str = "") -> None:
         """Go on after a pause."""
-        await self._ask(execution_id, ResumeAsked(reason))
+        await self._ask(execution_id, ResumeExecution(reason))
 
     async def signal(self, execution_id: str, name: str = "", payload: Mapping[str, Any] | None = None) -> None:
         """Lay `payload` over the execution's ctx, which may open a closed gate."""
-        await self._ask(execution_id, SignalSent(name, dict(payload or {})))
+        await self._ask(execution_id, SendSignal(name, dict(payload or {})))
 
     async def rerun(
         self,
@@ -215,7 +221,7 @@ class Orchestrator:
         state = await self.state(execution_id)
         request = state.request
         assert request is not None
-        source = await self.catalogue.source(request.playbook)
+        source = await self.catalog.source(request.playbook)
         return await self.submit(
             Submission(
                 text=source.text,
@@ -297,7 +303,7 @@ class Orchestrator:
         """What waits for a worker, by pool."""
         return await self._queue.depths()
 
-    async def line_depths(self) -> list[LineDepth]:
+    async def line_depths(self) -> list[LimitDepth]:
         """What waits because a limit is reached, by limit."""
         return await self._queue.lines()
 
@@ -336,7 +342,7 @@ class Orchestrator:
         await self._timers.close()
         await self._queue.close()
 
-    def take_over(self, state: State, commands: Iterable[Command], *, orphaned: bool = False) -> None:
+    def take_over(self, state: State, commands: Iterable[Effect], *, orphaned: bool = False) -> None:
         """Go on with an execution that another process began (recovery).
 
         `orphaned`: its workers died with that process, so their leases are taken back at once."""
@@ -346,7 +352,7 @@ class Orchestrator:
             self.work.adopt(state)
         commands = list(commands)
         self._carry_out(state.execution_id, commands, state.playbook.path)
-        if any(isinstance(command, GoOn) for command in commands):
+        if any(isinstance(command, ContinueLater) for command in commands):
             self._executions.of(state.execution_id).nudge()
 
     async def heed_limits(self) -> None:
@@ -356,7 +362,7 @@ class Orchestrator:
             if self.lines.most:
                 self.start()
 
-    async def look_for_news(self) -> None:
+    async def poll_external_changes(self) -> None:
         """Go on with what other processes of this machine wrote into our executions: a signal, a cancellation."""
         if not isinstance(self.store, SharedLogs):
             return
@@ -379,7 +385,7 @@ class Orchestrator:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────
 
-    async def _begin(self, playbook: Playbook, fact: RequestMade, submission: Submission) -> str:
+    async def _begin(self, playbook: Playbook, fact: StartExecution, submission: Submission) -> str:
         while True:
             execution = self._executions.of(self._ids.mint())
             try:
@@ -400,7 +406,7 @@ class Orchestrator:
         if submission.parent is None:
             (first,) = await self.store.read(known.execution_id, 0, 1)
             assert isinstance(first.body, ExecutionRequested)
-            if not await is_same_request(submission, first.body, self.catalogue):
+            if not await is_same_request(submission, first.body, self.catalog):
                 key = (submission.key or "").removeprefix("http:")
                 raise Conflict(
                     f"the key {key!r} was used for another request (execution {known.execution_id}); "
@@ -408,7 +414,7 @@ class Orchestrator:
                 )
         return known.execution_id
 
-    async def _ask(self, execution_id: str, fact: Fact) -> None:
+    async def _ask(self, execution_id: str, fact: Command) -> None:
         reply = await self._executions.tell(execution_id, fact)
         if not reply.accepted:
             raise Conflict(f"execution {execution_id}: {reply.reason or 'this is not possible now'}")
@@ -417,14 +423,14 @@ class Orchestrator:
         """The row as this process wrote it last; others may have written since."""
         return self._executions.of(execution_id).summary if execution_id in self._executions else None
 
-    def _written(self, execution: Execution, decision: Decision) -> None:
+    def _written(self, execution: ExecutionActor, decision: Decision) -> None:
         """A decision is on disk: leases follow its events, its commands are carried out."""
         self.work.follow(decision.events)
         self._carry_out(execution.id, decision.commands, execution.summary.path if execution.summary else "")
         if execution.overtaken:
             execution.overtaken = False
             if self._acts and not self._parts.shared:  # servers that share a store each do what they decide
-                self._deeds.insist(f"news of {execution.id}", lambda: self._catch_up(execution.id))
+                self._deeds.run_until_done(f"news of {execution.id}", lambda: self._catch_up(execution.id))
         if decision.events and isinstance(last := decision.events[-1].body, PlaybookProcessed):
             metrics.ENDED.add(1, last.outcome)
             level = logging.DEBUG if last.outcome == "success" else logging.INFO
@@ -436,7 +442,7 @@ class Orchestrator:
             self._has_ended(execution.id)
             execution.state = None  # nothing more is decided; whoever asks later folds the log
 
-    def _carry_out(self, execution_id: str, commands: Iterable[Command], path: str = "") -> None:
+    def _carry_out(self, execution_id: str, commands: Iterable[Effect], path: str = "") -> None:
         if not self._acts:
             return
         queued: list[QueuedRun] = []
@@ -473,7 +479,7 @@ class Orchestrator:
             _ring(future)
 
     def _timer_due(self, execution_id: str) -> None:
-        self._deeds.insist(f"timer of {execution_id}", lambda: self._executions.tell(execution_id, TimerDue()))
+        self._deeds.run_until_done(f"timer of {execution_id}", lambda: self._executions.tell(execution_id, FireTimer()))
 
 
 def _ring(bell: asyncio.Future[None]) -> None:

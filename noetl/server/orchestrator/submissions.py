@@ -7,18 +7,18 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from noetl.core.engine.commands import RequestMade
+from noetl.core.engine.commands import StartExecution
 from noetl.core.model.events import ExecutionRequested, Kept, Parent
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable
-from noetl.server.orchestrator.catalog import Catalogue, Source, digest_of
+from noetl.server.orchestrator.catalog import Catalog, Source, digest_of
 from noetl.storage.ports.secrets import Keychain
 
 
 class Submission(Struct, frozen=True):
-    """A request to run a playbook: by its text, or by its path in the catalogue (or a file)."""
+    """A request to run a playbook: by its text, or by its path in the catalog (or a file)."""
 
     path: str | None = None
     text: str | None = None
@@ -37,17 +37,17 @@ class Submission(Struct, frozen=True):
     trace: str | None = None  # W3C traceparent of whoever asks
 
 
-async def source_of(submission: Submission, catalogue: Catalogue) -> Source:
+async def source_of(submission: Submission, catalog: Catalog) -> Source:
     """The text a request brings or names."""
     if submission.text is not None:
         version = submission.version
         return Source(submission.text, submission.file, None if version is None else str(version))
     if submission.path is None:
         raise RequestRefused("a request names a playbook by `path`, or brings its text as `content`")
-    return await catalogue.find(submission.path, submission.version, submission.caller)
+    return await catalog.find(submission.path, submission.version, submission.caller)
 
 
-async def is_same_request(submission: Submission, request: ExecutionRequested, catalogue: Catalogue) -> bool:
+async def is_same_request(submission: Submission, request: ExecutionRequested, catalog: Catalog) -> bool:
     """Whether a submission asks for what `request` asked for.
 
     A path without a version may mean a newer text by now and is the same request still; another path is not, unless
@@ -64,7 +64,7 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
     if submission.text is None and submission.path == request.path:
         return submission.version in (None, "", "latest") or str(submission.version) == request.version
     try:
-        return digest_of(await source_of(submission, catalogue)) == request.playbook
+        return digest_of(await source_of(submission, catalog)) == request.playbook
     except NotFound:
         return False
 
@@ -73,9 +73,9 @@ def _begins(kept: Kept | None) -> tuple[str, str | None] | None:
     return None if kept is None else (kept.execution_id, kept.from_step)
 
 
-async def first_fact(
+async def start_command(
     submission: Submission, source: Source, playbook: Playbook, keychain: Keychain | None
-) -> RequestMade:
+) -> StartExecution:
     """The request as the engine takes it, with what is missing of its keychain."""
     for name in (submission.entry_step, submission.return_step):
         if name is not None and name not in playbook.steps_by_name:
@@ -94,7 +94,7 @@ async def first_fact(
         trace=submission.trace,
     )
     names = tuple(entry.name for entry in playbook.keychain)
-    return RequestMade(request, names, await _missing(keychain, playbook, submission.payload, names))
+    return StartExecution(request, names, await _missing(keychain, playbook, submission.payload, names))
 
 
 async def _missing(

@@ -22,7 +22,7 @@ from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.schedules import KIND, Schedule, Schedules, row_of, schedule_of
-from noetl.storage.ports.cluster import Duties
+from noetl.storage.ports.cluster import LeaderLease
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 log = logging.getLogger("noetl.schedules")
@@ -39,7 +39,7 @@ class Scheduler:
     """Looks at what is due."""
 
     def __init__(
-        self, store: TriggerStore, orchestrator: Orchestrator, clock: Clock, duties: Duties | None = None
+        self, store: TriggerStore, orchestrator: Orchestrator, clock: Clock, duties: LeaderLease | None = None
     ) -> None:
         self._store = store
         self._orchestrator = orchestrator
@@ -48,7 +48,7 @@ class Scheduler:
 
     async def look(self) -> int:
         """Start what is due; how many schedules were due."""
-        if self._duties is not None and not await self._duties.on_duty(DUTY, DUTY_SECONDS):
+        if self._duties is not None and not await self._duties.acquire_leadership(DUTY, DUTY_SECONDS):
             return 0
         due = await self._store.due(KIND, self._clock.now())
         for row in due:

@@ -28,7 +28,7 @@ from noetl.core.model.events import instant
 from noetl.core.templates.template import compile_value
 from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError
 from noetl.runtime.clock import Clock
-from noetl.server.orchestrator.catalog import Catalogue
+from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.scheduling.cron import Cron
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
@@ -80,9 +80,9 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
 class Schedules:
     """The schedules of an installation."""
 
-    def __init__(self, store: TriggerStore, catalogue: Catalogue, clock: Clock) -> None:
+    def __init__(self, store: TriggerStore, catalog: Catalog, clock: Clock) -> None:
         self._store = store
-        self._catalogue = catalogue
+        self._catalog = catalog
         self._clock = clock
         self.changed = asyncio.Event()  # somebody added or woke one: look at once
 
@@ -177,9 +177,9 @@ class Schedules:
             raise RequestRefused(f"{cron!r} never ticks")
         if name is not None and not NAME.fullmatch(name):
             raise RequestRefused(f"{name!r} is no name: letters, digits, _ . and -, a letter or digit first")
-        if await self._catalogue.registered(path, version) is None:
+        if await self._catalog.registered(path, version) is None:
             which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-            raise NotFound(f"there is no {which} in the catalogue; register it with `noetl register FILE`")
+            raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
         schedule = Schedule(
             id=secrets.token_hex(8),
             name=name or name_after(path),

@@ -78,9 +78,9 @@ class Webhooks:
         name = name or name_after(path)
         if not NAME.fullmatch(name):
             raise RequestRefused(f"{name!r} is no name: letters, digits, _ . and -, a letter or digit first")
-        if await self._orchestrator.catalogue.registered(path, version) is None:
+        if await self._orchestrator.catalog.registered(path, version) is None:
             which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-            raise NotFound(f"there is no {which} in the catalogue; register it with `noetl register FILE`")
+            raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
         secret = None if credential else secrets.token_urlsafe(32)
         webhook = Webhook(
             id=secrets.token_hex(8),

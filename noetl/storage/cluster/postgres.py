@@ -30,7 +30,7 @@ SWEEP_SECONDS = 60.0  # how often one of the servers looks at everything that is
 TRIES = 100
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """What a server learns when it beats."""
 
     forgotten: bool = False  # the others took us for dead
@@ -57,7 +57,7 @@ class PostgresCluster:
                 return number
         raise StoreUnavailable(f"no free server number after {TRIES} tries")
 
-    async def beat(self) -> Beat:
+    async def beat(self) -> Heartbeat:
         """Say that we live, and hear who does not."""
         assert self._number is not None
         row = await self._database.row(
@@ -71,12 +71,12 @@ class PostgresCluster:
         died = await self._database.fetch(
             "DELETE FROM noetl_servers WHERE seen < now() - $1 * interval '1 second' RETURNING number", self._seconds
         )
-        sweep = await self.take_turn("sweep", SWEEP_SECONDS)
+        sweep = await self.acquire_turn("sweep", SWEEP_SECONDS)
         if sweep:
             await self._database.execute("DELETE FROM noetl_signs WHERE seen < now() - interval '1 day'")
-        return Beat(row is None, tuple(each[0] for each in died), sweep)
+        return Heartbeat(row is None, tuple(each[0] for each in died), sweep)
 
-    async def take_turn(self, name: str, seconds: float) -> bool:
+    async def acquire_turn(self, name: str, seconds: float) -> bool:
         """Whether this duty is ours now; no other server has it for so long."""
         turn = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
@@ -94,7 +94,7 @@ class PostgresCluster:
 
     # ── ports.Duties ────────────────────────────────────────────────────────────────────
 
-    async def on_duty(self, duty: str, seconds: float) -> bool:
+    async def acquire_leadership(self, duty: str, seconds: float) -> bool:
         """Whether this server has the duty for the next seconds: it had it, or nobody had."""
         row = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "

@@ -15,7 +15,7 @@ PAGE = 2_000  # events a tail reads at once
 Lengths = Callable[[list[str]], Awaitable[list[tuple[str, int]]]]  # followed ids -> those and their seq
 
 
-async def follow(store: EventStore, tails: Tails, execution_id: str, after: int) -> AsyncIterator[Recorded]:
+async def follow(store: EventStore, tails: LogTails, execution_id: str, after: int) -> AsyncIterator[Recorded]:
     """Events as they come, until the execution's last one; NotFound when there is no such execution.
 
     Who asks for what comes after an event that is not there yet is told nothing before it, and the end all the same.
@@ -59,10 +59,10 @@ async def _last(store: EventStore, execution_id: str, after: int) -> int | None:
     return last
 
 
-class Watch:
+class Subscription:
     """One follower of one log: what it has seen, and a bell."""
 
-    def __init__(self, tails: Tails, execution_id: str, seen: int) -> None:
+    def __init__(self, tails: LogTails, execution_id: str, seen: int) -> None:
         self._tails = tails
         self.execution_id = execution_id
         self.seen = seen
@@ -71,7 +71,7 @@ class Watch:
         self.known = seen  # the last event that was read or handed on
         self._handed: list[Recorded] = []
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Subscription:
         self._tails.add(self)
         return self
 
@@ -112,25 +112,25 @@ class Watch:
         self.bell.clear()
 
 
-class Tails:
+class LogTails:
     """All followers: rung by appends of this process at once, by those of others after one shared poll."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._lengths = lengths
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, set[Subscription]] = {}
         self._poller: asyncio.Task[None] | None = None
 
-    def watch(self, execution_id: str, after: int) -> Watch:
+    def watch(self, execution_id: str, after: int) -> Subscription:
         """A follower, to be entered."""
-        return Watch(self, execution_id, after)
+        return Subscription(self, execution_id, after)
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: Subscription) -> None:
         """It wants to be rung."""
         self._watches.setdefault(watch.execution_id, set()).add(watch)
         if self._poller is None:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: Subscription) -> None:
         """It has seen enough."""
         others = self._watches[watch.execution_id]
         others.discard(watch)

@@ -10,7 +10,7 @@ import msgspec
 
 from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
-from noetl.storage.events.slot_counts import check
+from noetl.storage.events.slot_counts import check_capacity
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
 
 FINAL = frozenset({"success", "failed", "cancelled"})
@@ -32,7 +32,7 @@ class MemoryEventStore:
         self._check_open()
         execution_id, summary = append.execution_id, append.summary
         if append.takes:
-            check(append, await self.held([take.key for take in append.takes]))
+            check_capacity(append, await self.held([take.key for take in append.takes]))
         log = self._logs.get(execution_id)
         found = len(log) if log is not None else None
         if append.expected_seq == 0:

@@ -22,8 +22,8 @@ from noetl.storage.events.event_rows import (
     number_of,
     one_summary,
 )
-from noetl.storage.events.log_tail import Tails, follow
-from noetl.storage.events.slot_counts import held_in_postgres, needle
+from noetl.storage.events.log_tail import LogTails, follow
+from noetl.storage.events.slot_counts import held_in_postgres, json_key_pattern
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
@@ -112,7 +112,7 @@ class PostgresEventStore:
     def __init__(self, database: PostgresDatabase) -> None:
         self.database = database
         self._writer = EventWriter(database)
-        self._tails = Tails(self._lengths)
+        self._tails = LogTails(self._lengths)
         self._listening = False
         database.migrate("events", SCHEMA)
 
@@ -213,7 +213,7 @@ class PostgresEventStore:
     async def holders(self, key: str) -> list[ExecutionSummary]:
         """The unfinished executions that hold slots of a key, oldest first."""
         rows = await self.database.fetch(
-            f"{_SELECT} WHERE NOT ended AND position($1::bytea IN data) > 0 ORDER BY id", needle(key)
+            f"{_SELECT} WHERE NOT ended AND position($1::bytea IN data) > 0 ORDER BY id", json_key_pattern(key)
         )
         found = [listed_summary(tuple(row)) for row in rows]
         return [summary for summary in found if key in (summary.held or ())]

@@ -28,7 +28,7 @@ class _Held(Struct):
 _decode = msgspec.json.Decoder(_Held).decode
 
 
-def needle(key: str) -> bytes:
+def json_key_pattern(key: str) -> bytes:
     """How a key that is held stands in a row's data."""
     return encode_json(key) + b":"
 
@@ -46,7 +46,7 @@ def counted(rows: Iterable[tuple[bytes]], keys: Iterable[str]) -> dict[str, int]
     return counts
 
 
-def check(append: Append, counts: Mapping[str, int]) -> None:
+def check_capacity(append: Append, counts: Mapping[str, int]) -> None:
     """LimitReached when an append takes more than is left."""
     for take in append.takes:
         if counts[take.key] + take.count > take.most:
@@ -59,7 +59,7 @@ async def held_in_postgres(connection: Any, keys: Iterable[str]) -> dict[str, in
     rows = await connection.fetch(
         "SELECT data FROM noetl_executions WHERE NOT ended AND "
         "EXISTS (SELECT 1 FROM unnest($1::bytea[]) AS n(needle) WHERE position(n.needle IN data) > 0)",
-        [needle(key) for key in keys],
+        [json_key_pattern(key) for key in keys],
     )
     return counted(rows, keys)
 

@@ -30,8 +30,8 @@ from noetl.storage.events.event_rows import (
     number_of,
     one_summary,
 )
-from noetl.storage.events.log_tail import Tails, follow
-from noetl.storage.events.slot_counts import check, counted, needle
+from noetl.storage.events.log_tail import LogTails, follow
+from noetl.storage.events.slot_counts import check_capacity, counted, json_key_pattern
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
 from noetl.storage.sqlite.database_file import SqliteFile
 
@@ -79,7 +79,7 @@ class SqliteEventStore:
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = self._file = file  # other back ends keep their tables in it, too
-        self._tails = Tails(self.lengths)
+        self._tails = LogTails(self.lengths)
         self._data_version = -1
         file.migrate("events", SCHEMA)
 
@@ -138,7 +138,9 @@ class SqliteEventStore:
     async def holders(self, key: str) -> list[ExecutionSummary]:
         """The unfinished executions that hold slots of a key, oldest first."""
         query = f"{_SELECT} WHERE ended = 0 AND instr(data, ?) > 0 ORDER BY id"
-        found = await self._file.read(lambda db: [listed_summary(row) for row in db.execute(query, (needle(key),))])
+        found = await self._file.read(
+            lambda db: [listed_summary(row) for row in db.execute(query, (json_key_pattern(key),))]
+        )
         return [summary for summary in found if key in (summary.held or ())]
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
@@ -255,7 +257,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
 
     def job(db: sqlite3.Connection) -> None:
         if append.takes:
-            check(append, _held(db, [take.key for take in append.takes]))
+            check_capacity(append, _held(db, [take.key for take in append.takes]))
         if append.expected_seq == 0:
             begin(db)
         else:
@@ -326,7 +328,9 @@ def _logs(
 
 def _held(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, int]:
     found = " OR ".join(["instr(data, ?) > 0"] * len(keys))
-    rows = db.execute(f"SELECT data FROM executions WHERE ended = 0 AND ({found})", [needle(key) for key in keys])
+    rows = db.execute(
+        f"SELECT data FROM executions WHERE ended = 0 AND ({found})", [json_key_pattern(key) for key in keys]
+    )
     return counted(rows, keys)
 
 

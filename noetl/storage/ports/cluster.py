@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
-class Duties(Protocol):
+class LeaderLease(Protocol):
     """Work that one of several servers does for all of them."""
 
-    async def on_duty(self, duty: str, seconds: float) -> bool:
+    async def acquire_leadership(self, duty: str, seconds: float) -> bool:
         """Whether this server has the duty for the next seconds: it had it, or nobody had."""
 
 
-class SignsOfLife(Protocol):
+class WorkerHeartbeats(Protocol):
     """When each worker was last heard of by any server, where several work on one store."""
 
     async def seen(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:

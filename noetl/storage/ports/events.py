@@ -29,7 +29,7 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     held: dict[str, int] | None = None  # slots of what can be limited (`pool gpu`) that its runs hold now
 
 
-class Take(Struct, frozen=True, gc=False):
+class SlotReservation(Struct, frozen=True, gc=False):
     """Slots of a limited key that an append adds to what is held, and how many may be held in all."""
 
     key: str
@@ -45,7 +45,7 @@ class Append(Struct, frozen=True, gc=False):
     events: tuple[Recorded, ...]
     summary: ExecutionSummary
     was: str | None = None  # the status in the row that this one replaces; None: not known
-    takes: tuple[Take, ...] = ()  # limits that must hold in its own transaction, for what it takes
+    takes: tuple[SlotReservation, ...] = ()  # limits that must hold in its own transaction, for what it takes
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):

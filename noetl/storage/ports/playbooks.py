@@ -20,7 +20,7 @@ class StoredPlaybook(Struct, frozen=True, omit_defaults=True):
 
 
 class PlaybookStore(Protocol):
-    """The catalogue, and the texts executions were started from (by digest)."""
+    """The catalog, and the texts executions were started from (by digest)."""
 
     async def keep(self, digest: str, text: str, file: str) -> None:
         """Remember the text an execution runs; the same digest is kept once."""

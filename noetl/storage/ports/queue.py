@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from noetl.core.model.work import Claim
 
-MOST_WEIGHT = 60  # turns that an execution may get where others get one
+MAX_WEIGHT = 60  # turns that an execution may get where others get one
 
 
 class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -25,7 +25,7 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     weight: int = 1  # turns its execution gets where others get one
 
 
-class LineDepth(Struct, frozen=True):
+class LimitDepth(Struct, frozen=True):
     """How much waits because a limit is reached, and since when the first of it waits."""
 
     key: str
@@ -49,12 +49,12 @@ class RunQueue(Protocol):
         """Let them wait (one that waits already waits once); those with a `limit` stand in its line, where nobody
         takes them before they are let out."""
 
-    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+    async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
         """Let the first `most` runs of a line wait for workers again, fair between executions; how many.
 
         `whole`: so many executions, first come, first served, each with all its runs. `also`: all runs of these."""
 
-    async def lines(self) -> list[LineDepth]:
+    async def lines(self) -> list[LimitDepth]:
         """Every limit in whose line somebody stands."""
 
     async def take(self, claim: Claim) -> list[QueuedRun]:

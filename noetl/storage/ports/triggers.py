@@ -20,7 +20,7 @@ class StoredTrigger(Struct, frozen=True, omit_defaults=True):
 
 
 class TriggerStore(Protocol):
-    """Schedules and webhooks, beside the catalogue they name."""
+    """Schedules and webhooks, beside the catalog they name."""
 
     async def add(self, trigger: StoredTrigger) -> None:
         """Keep a new one; Conflict when its name is taken (among its kind)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from noetl.core.model.work import Claim, Report, RunOrder, Standing, Verdict
+from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 
 
 class WorkLink(Protocol):
@@ -14,7 +14,7 @@ class WorkLink(Protocol):
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
         """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
 
-    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> Standing:
+    async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """A worker names all leases (run id, epoch) that it holds, and they are prolonged. It hears which of them
         are not its own any more, and which others are: their order got lost on its way."""
 
@@ -27,7 +27,7 @@ class WorkLink(Protocol):
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
-    ) -> tuple[list[Verdict], list[RunOrder]]:
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Hand over events; answered after they are on disk. With `free` slots the answer may
         bring the next runs along, leased in the same append."""
 

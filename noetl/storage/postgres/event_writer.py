@@ -20,7 +20,7 @@ import asyncpg
 from noetl.errors import Conflict, LimitReached, StoreUnavailable, VersionConflict
 from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
-from noetl.storage.events.slot_counts import check, locked_in_postgres
+from noetl.storage.events.slot_counts import check_capacity, locked_in_postgres
 from noetl.storage.ports.events import Append
 from noetl.storage.postgres.database import AWAY, PostgresDatabase, unavailable
 
@@ -189,7 +189,7 @@ class EventWriter:
             held = await locked_in_postgres(connection, takers)
             for waiting in batch:
                 try:
-                    check(waiting.append, held)
+                    check_capacity(waiting.append, held)
                 except LimitReached as problem:
                     full[waiting] = problem
                     continue

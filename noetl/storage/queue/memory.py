@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from noetl.core.model.work import Claim
-from noetl.storage.ports.queue import LineDepth, PoolDepth, QueuedRun
+from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun
 
 Executions = dict[str, dict[str, QueuedRun]]  # execution -> run id -> run
 
@@ -36,14 +36,14 @@ class MemoryRunQueue:
                 continue
             waiting = self._pools.get(run.pool, {}).get(run.execution_id)
             if run.limit is not None and (waiting is None or run.run_id not in waiting):
-                self._stand_in_line(run, run.limit)
+                self._park_waiting(run, run.limit)
                 continue
             self._pools.setdefault(run.pool, {}).setdefault(run.execution_id, {})[run.run_id] = run
             pools.add(run.pool)
         for pool in pools:
             self._wake(pool)
 
-    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+    async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
         """Let the first of a line wait for workers again."""
         line = self._lines.get(limit, {})
         out = [run for execution_id in also for run in line.pop(execution_id, {}).values()]
@@ -63,9 +63,9 @@ class MemoryRunQueue:
             self._wake(pool)
         return len(out)
 
-    async def lines(self) -> list[LineDepth]:
+    async def lines(self) -> list[LimitDepth]:
         """Every limit in whose line somebody stands."""
-        return [LineDepth(key, *_depth(line)) for key, line in self._lines.items()]
+        return [LimitDepth(key, *_depth(line)) for key, line in self._lines.items()]
 
     def _turns(self, executions: Executions, most: int) -> list[QueuedRun]:
         """Take up to so many, each execution in its turn, as often in a row as it weighs."""
@@ -86,7 +86,7 @@ class MemoryRunQueue:
                 executions[execution_id] = runs  # to the end of the line
         return taken
 
-    def _stand_in_line(self, run: QueuedRun, limit: str) -> None:
+    def _park_waiting(self, run: QueuedRun, limit: str) -> None:
         line = self._lines.setdefault(limit, {})
         self._in_line[run.run_id] = limit
         if run.turn is None:

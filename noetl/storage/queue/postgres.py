@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from noetl.core.model.work import Claim
-from noetl.storage.ports.queue import MOST_WEIGHT, LineDepth, PoolDepth, QueuedRun
+from noetl.storage.ports.queue import MAX_WEIGHT, LimitDepth, PoolDepth, QueuedRun
 from noetl.storage.postgres.database import PostgresDatabase
 
 SCHEMA = (
@@ -120,7 +120,7 @@ class PostgresRunQueue:
             await self._database.execute(_PUT, *_columns(runs))
             self._tell({run.pool for run in runs})
 
-    async def let_out(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
+    async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
         """Let the first of a line wait for workers again."""
         if whole:
             rows = await self._database.fetch(_LET_OUT_WHOLE, limit, max(0, most), [int(each) for each in also])
@@ -129,13 +129,13 @@ class PostgresRunQueue:
         self._tell({row[0] for row in rows})
         return len(rows)
 
-    async def lines(self) -> list[LineDepth]:
+    async def lines(self) -> list[LimitDepth]:
         """Every limit in whose line somebody stands."""
         rows = await self._database.fetch(
             "SELECT line, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue WHERE parked "
             "GROUP BY line ORDER BY line"
         )
-        return [LineDepth(*row) for row in rows]
+        return [LimitDepth(*row) for row in rows]
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs that wait now, fair between executions.
@@ -236,5 +236,5 @@ def _columns(runs: Sequence[QueuedRun]) -> tuple[list[str], list[int], list[str]
         [int(run.execution_id) for run in runs],
         [run.pool for run in runs],
         [run.affinity for run in runs],
-        [min(run.weight, MOST_WEIGHT) for run in runs],
+        [min(run.weight, MAX_WEIGHT) for run in runs],
     )

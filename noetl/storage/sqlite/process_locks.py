@@ -19,7 +19,7 @@ from noetl.errors import StoreUnavailable
 TRIES = 100
 
 
-class Owners:
+class ProcessLocks:
     """Numbers of live processes, as locked files in a folder."""
 
     def __init__(self, folder: str) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from noetl.errors import Conflict, NoetlError, RequestRefused
-from noetl.runtime.process_table import Fleet, Member, wait_ready
+from noetl.runtime.process_table import ProcessEntry, ProcessTable, wait_ready
 from noetl.testing.cluster.servers import Nats, Postgres, Server, answers
 
 PREFIX = "cluster-"
@@ -47,12 +47,12 @@ class Part:
         self._pause = 0.0
         self._not_before = 0.0
 
-    def start(self, fleet: Fleet) -> None:
+    def start(self, fleet: ProcessTable) -> None:
         """Start it, and write it down."""
         self.process = self._start()
         fleet.enlist(self.name, self.process.pid, str(self._log), self.address)
 
-    def look(self, fleet: Fleet, say: Say) -> None:
+    def look(self, fleet: ProcessTable, say: Say) -> None:
         """Start it again when it has died; one that keeps dying is given more and more time."""
         if self.process is None or self.process.poll() is None or time.monotonic() < self._not_before:
             return
@@ -84,7 +84,7 @@ class LocalCluster:
 
     def __init__(self, home: Path, *, host: str, port: int, servers: int, workers: int, say: Say) -> None:
         self._home = home
-        self._fleet = Fleet(home)
+        self._fleet = ProcessTable(home)
         self._say: Say = lambda words: say(f"{time.strftime('%H:%M:%S')} {words}")
         folder = home / "cluster"
         known = _secrets(folder)
@@ -197,13 +197,13 @@ class LocalCluster:
             )
 
 
-def members(fleet: Fleet) -> list[Member]:
+def members(fleet: ProcessTable) -> list[ProcessEntry]:
     """The living processes of a cluster, in the order in which they are started."""
     order = ("postgres", "nats", "server", "worker")
     return sorted(fleet.members(PREFIX), key=lambda member: order.index(member.name.split("-")[1]))
 
 
-def absent(home: Path, parts: Sequence[Member]) -> list[Member]:
+def absent(home: Path, parts: Sequence[ProcessEntry]) -> list[ProcessEntry]:
     """The workers among these parts that no server of theirs has been asked for work by."""
     from noetl.client import Client
     from noetl.server.http.access import admin_token
@@ -217,7 +217,7 @@ def absent(home: Path, parts: Sequence[Member]) -> list[Member]:
     return [each for each in workers if not any(name.startswith(f"{host}-{each.pid}-") for name in asked)]
 
 
-def stop_left_over(fleet: Fleet) -> int:
+def stop_left_over(fleet: ProcessTable) -> int:
     """Stop what a holder that died has left; how many."""
     left = members(fleet)[::-1]
     for member in left:

@@ -29,7 +29,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.outcome import error, ok
 from noetl.errors import Conflict, LimitReached, NoetlError, NotFound, VersionConflict
-from noetl.storage.ports.events import Append, EventStore, ExecutionFilter, ExecutionSummary, Take
+from noetl.storage.ports.events import Append, EventStore, ExecutionFilter, ExecutionSummary, SlotReservation
 
 BODIES: tuple[Event, ...] = (
     ExecutionRequested(playbook="d1", path="shop/orders", payload={"n": 1, "text": "ä\u2028\x00", "none": None}),
@@ -83,7 +83,7 @@ class EventStoreSuite:
             def takes(execution_id: str, expected: int, count: int, *, most: int = 2, by: int = 1) -> Append:
                 body = BODIES[expected]
                 append = make_append(execution_id, expected, body, held={"pool gpu": count, "playbook p": 1})
-                return msgspec.structs.replace(append, takes=(Take("pool gpu", by, most),))
+                return msgspec.structs.replace(append, takes=(SlotReservation("pool gpu", by, most),))
 
             assert await store.held(["pool gpu", "credential x"]) == {"pool gpu": 0, "credential x": 0}
             await store.append(takes("1", 0, 1))

@@ -157,14 +157,14 @@ class RunQueueSuite:
             assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 3)]
             assert await queue.depths() == []
             await queue.put(runs("1", 3))  # they wait already
-            assert await queue.let_out("credential pg", 2) == 2
-            assert await queue.let_out("credential other", 2) == 0
+            assert await queue.release_waiting("credential pg", 2) == 2
+            assert await queue.release_waiting("credential other", 2) == 0
             taken = await queue.take(Claim("w", 10))
             assert [(run.run_id, run.limit) for run in taken] == [(f"1:s:1/{n}", "credential pg") for n in range(2)]
             assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 1)]
             await queue.remove("1")
             assert await queue.lines() == []
-            assert await queue.let_out("credential pg", 2) == 0
+            assert await queue.release_waiting("credential pg", 2) == 0
 
         asyncio.run(self.closing(scenario))
 
@@ -174,13 +174,13 @@ class RunQueueSuite:
             await queue.put(in_line(runs("1", 100), "pool default"))
             await queue.put(in_line(runs("2", 1), "pool default"))
             await queue.put(in_line(runs("3", 1), "pool default"))
-            assert await queue.let_out("pool default", 1) == 1
+            assert await queue.release_waiting("pool default", 1) == 1
             (first,) = await queue.take(Claim("w", 10))
             assert first.execution_id == "1"
             await queue.put([first])  # somebody else took the slot
             order = []
             for _ in range(4):
-                await queue.let_out("pool default", 1)
+                await queue.release_waiting("pool default", 1)
                 order += await queue.take(Claim("w", 10))
             assert order[0].run_id == first.run_id
             assert {run.execution_id for run in order} == {"1", "2", "3"}
@@ -192,10 +192,10 @@ class RunQueueSuite:
             queue = await self.open_queue()
             for execution in ("1", "2", "3", "4"):
                 await queue.put(in_line(runs(execution, 2), "playbook etl"))
-            assert await queue.let_out("playbook etl", 1, whole=True, also=["3"]) == 4
+            assert await queue.release_waiting("playbook etl", 1, whole=True, also=["3"]) == 4
             assert {run.execution_id for run in await queue.take(Claim("w", 10))} == {"1", "3"}
-            assert await queue.let_out("playbook etl", 0, whole=True) == 0
-            assert await queue.let_out("playbook etl", 5, whole=True) == 4
+            assert await queue.release_waiting("playbook etl", 0, whole=True) == 0
+            assert await queue.release_waiting("playbook etl", 5, whole=True) == 4
 
         asyncio.run(self.closing(scenario))
 
@@ -205,7 +205,7 @@ class RunQueueSuite:
             await queue.put(in_line(runs("1", 1, pool="gpu"), "pool gpu"))
             waiting = asyncio.create_task(taken_within(queue, Claim("w", 1, pool="gpu")))
             await asyncio.sleep(0)
-            await queue.let_out("pool gpu", 1)
+            await queue.release_waiting("pool gpu", 1)
             assert [run.run_id for run in await waiting] == ["1:s:1/0"]
 
         asyncio.run(self.closing(scenario))

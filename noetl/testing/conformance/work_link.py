@@ -17,7 +17,7 @@ from noetl.core.model.events import IterationDone, Recorded, StepDone, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference
-from noetl.core.model.work import Claim, Report, RunOrder, Standing
+from noetl.core.model.work import Claim, HeartbeatReply, Report, RunOrder
 from noetl.errors import NotFound, SecretUnavailable
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
@@ -219,8 +219,8 @@ class WorkLinkSuite:
             (order,) = await claim_until(link("w"), Claim("w", 1), 1)
             held = (order.run_id, order.epoch)
 
-            def stands(lost: list[str] | None = None) -> Standing:
-                return Standing(lost or [], term=orchestrator.work.term)
+            def stands(lost: list[str] | None = None) -> HeartbeatReply:
+                return HeartbeatReply(lost or [], term=orchestrator.work.term)
 
             assert await link("w").extend("w", [held]) == stands()
             assert await link("w").extend("w", [held, ("77:ghost:1", 1)]) == stands(["77:ghost:1"])

@@ -17,13 +17,13 @@ from noetl.errors import InvalidPlaybook, NoetlError, TemplateError
 from noetl.server.read_models.summaries import RunResult
 from noetl.settings import load
 from noetl.testing.playbook_tests.cases import Case, Expect
-from noetl.testing.playbook_tests.mocks import Called, GivenSecrets, HurriedClock, Stage
+from noetl.testing.playbook_tests.mocks import Called, GivenSecrets, MockTools, SkippingClock
 from noetl.tools.registry import kinds
 
 SHOWN = 120  # characters of a value in a difference
 
 
-class Verdict(Struct, frozen=True):
+class CaseResult(Struct, frozen=True):
     """How one test ended."""
 
     file: str
@@ -38,10 +38,10 @@ class Verdict(Struct, frozen=True):
         return not self.problems
 
 
-async def rehearse(file: str, playbook: Path, case: Case) -> Verdict:
+async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
     """Run one test on an engine in memory."""
     began = time.monotonic()
-    stage = Stage(case, kinds())
+    stage = MockTools(case, kinds())
     scheduled: list[str] = []
 
     def follow(recorded: Recorded) -> None:
@@ -54,7 +54,7 @@ async def rehearse(file: str, playbook: Path, case: Case) -> Verdict:
             load({"store": "memory:"}).settings,
             load=stage.load,
             keychain=GivenSecrets(case.secrets),
-            clock=HurriedClock(),
+            clock=SkippingClock(),
         )
         async with engine:
             result = await engine.run(
@@ -72,7 +72,7 @@ async def rehearse(file: str, playbook: Path, case: Case) -> Verdict:
         problems, invalid = [str(wrong)], True
     except NoetlError as wrong:
         problems = [str(wrong)]
-    return Verdict(file, case.name, tuple(problems), round(1000 * (time.monotonic() - began), 1), invalid)
+    return CaseResult(file, case.name, tuple(problems), round(1000 * (time.monotonic() - began), 1), invalid)
 
 
 def _differences(expect: Expect, result: RunResult, scheduled: list[str], calls: list[Called]) -> Iterator[str]:

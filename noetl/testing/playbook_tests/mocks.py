@@ -42,7 +42,7 @@ class Called(msgspec.Struct, frozen=True):
         return (f"{self.step}.{self.task}", self.task, self.step, f"kind:{self.kind}")
 
 
-class Stage:
+class MockTools:
     """The tools of one test."""
 
     def __init__(self, case: Case, kinds: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ class GivenSecrets:
         """Nothing to let go of."""
 
 
-class HurriedClock(RealClock):
+class SkippingClock(RealClock):
     """Nobody waits for long: delays of retries take a moment."""
 
     async def sleep(self, seconds: float) -> None:

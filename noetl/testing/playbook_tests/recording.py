@@ -19,7 +19,7 @@ MAX_RECORDED = 4 * 1024 * 1024
 
 async def record(engine: LocalEngine, execution_id: str) -> str:
     """The text of a test file that replays this execution's tools."""
-    from noetl.server.orchestrator.request_resolver import Recorder
+    from noetl.server.orchestrator.request_resolver import RequestResolver
 
     result = await engine.result(execution_id)
     if result.status not in ("success", "failed"):
@@ -36,7 +36,7 @@ async def record(engine: LocalEngine, execution_id: str) -> str:
             outcome = body.outcome
             if outcome.ref is not None and outcome.data is None:
                 try:
-                    data = await Recorder(orchestrator.results, dict).hydrate(outcome.ref, MAX_RECORDED)
+                    data = await RequestResolver(orchestrator.results, dict).hydrate(outcome.ref, MAX_RECORDED)
                 except PayloadUnavailable as problem:
                     raise PayloadUnavailable(
                         f"task {body.task} of step {body.step} cannot be recorded: {problem}"

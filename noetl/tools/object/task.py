@@ -27,7 +27,7 @@ from noetl.data.content import (
     reference_in,
     save,
 )
-from noetl.data.payload_reader import NotThere, Part, TooLarge, take
+from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.tools._common.fields import MOST_BYTES, OBJECT_ACTIONS, OBJECT_NULLS
 from noetl.tools._common.sql_task import flag
@@ -161,7 +161,7 @@ class _Task:
         part = self._part()
         if not part.is_all:
             most = int(call.spec.get("max_bytes") or MOST_BYTES)
-            return ok(await take(payload, format, part, most=most, verify=False, path=place.key), object=helper)
+            return ok(await read_part(payload, format, part, most=most, verify=False, path=place.key), object=helper)
         inline = int(call.spec.get("inline_bytes") or INLINE_BYTES)
         content = await kept_or_stored(call, payload.stream(), formats.CONTENT_TYPES[format], inline=inline)
         if not isinstance(content, bytes):

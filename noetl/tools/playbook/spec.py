@@ -17,11 +17,11 @@ SPEC = ToolSpec(
     fields={
         "path": Field(
             "string",
-            "Path of the playbook in the catalogue, or a file relative to the caller.",
+            "Path of the playbook in the catalog, or a file relative to the caller.",
             required=True,
             aliases=("playbook", "playbook_path"),
         ),
-        "version": Field("any", "Version in the catalogue; the newest when left out."),
+        "version": Field("any", "Version in the catalog; the newest when left out."),
         "payload": Field(
             "mapping",
             "Merged over the child's workload. What stands under `input:` and is no parameter of this kind joins it.",

@@ -68,7 +68,7 @@ async def run(call: ToolCall) -> Outcome:
 
 
 async def _ran(call: ToolCall, log: _Log) -> Outcome:
-    from noetl.runtime.resources import shared
+    from noetl.runtime.resources import per_loop
     from noetl.tools.python.process_pool import IsolationUnavailable, ProcessEnded, PythonPool
 
     task = await _task_of(call)
@@ -77,7 +77,7 @@ async def _ran(call: ToolCall, log: _Log) -> Outcome:
     frame = _frame(task)
     if isinstance(frame, Outcome):
         return frame
-    pool = shared(PythonPool, PythonPool)
+    pool = per_loop(PythonPool, PythonPool)
     try:
         answer = await pool.call(
             frame,

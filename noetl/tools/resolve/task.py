@@ -15,7 +15,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
 from noetl.data.content import blocks_of, natural_format, reference_in
 from noetl.data.formats import CONTENT_TYPES, format_of
-from noetl.data.payload_reader import NotThere, Part, TooLarge, take
+from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
 from noetl.data.table_files import encode_value
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.tools._common.fields import MOST_BYTES
@@ -54,7 +54,7 @@ async def _get(call: ToolCall) -> Outcome:
     reference = reference_of(_given(call, "ref"))
     format = format_of(given=_given(call, "format"), content_type=reference.meta.content_type)
     most = int(call.spec.get("max_bytes") or MOST_BYTES)
-    data = await take(_Stored(call, reference), format, part, most=most, verify=_flag(_given(call, "verify")))
+    data = await read_part(_Stored(call, reference), format, part, most=most, verify=_flag(_given(call, "verify")))
     call.host.progress(bytes=reference.meta.bytes)
     return Outcome(status="ok", data=data, meta={"ref": to_builtins(reference)})
 
@@ -95,7 +95,7 @@ async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:
         payload = await objects.payload_of(store, place.key)
         format = format_of(given=_given(call, "format"), content_type=payload.content_type, path=place.key)
         most = int(call.spec.get("max_bytes") or MOST_BYTES)
-        data = await take(payload, format, part, most=most, verify=False, path=place.key)
+        data = await read_part(payload, format, part, most=most, verify=False, path=place.key)
     except objects.errors() as failure:
         info = objects.explain(failure, address)
         return Outcome(status="error", error=info)

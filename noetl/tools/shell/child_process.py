@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from noetl.runtime.resources import shared
+from noetl.runtime.resources import per_loop
 
 LINE_BYTES = 64 * 1024
 SLACK = 64 * 1024  # kept beyond the limit, so that masking sees what the cut goes through
@@ -104,7 +104,7 @@ async def run_program(
         await _drained(streams, out, err)
     except asyncio.CancelledError:
         group.kill(signal.SIGTERM)
-        shared(_Stopping, _Stopping).add(group.stop(grace))
+        per_loop(_Stopping, _Stopping).add(group.stop(grace))
         raise
     finally:
         for stream in streams:

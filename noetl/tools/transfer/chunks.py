@@ -12,7 +12,7 @@ from typing import Any
 
 from noetl.core.model.events import instant
 from noetl.core.model.tool import ToolCall
-from noetl.core.templates.deferred import Late
+from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data import arrow_tables as tables
 
@@ -99,7 +99,7 @@ class Templates:
 
     def render(self, value: Any, **names: Any) -> Any:
         """The value with its left templates evaluated."""
-        if isinstance(value, Late):
+        if isinstance(value, DeferredTemplate):
             return compile_value(str(value)).evaluate(ChainMap(names, self._scopes), _Draws())  # type: ignore[arg-type]
         if isinstance(value, Mapping):
             return {key: self.render(each, **names) for key, each in value.items()}
@@ -110,7 +110,7 @@ class Templates:
 
 def reads(value: Any, name: str) -> bool:
     """Whether a left template reads a dotted name, or something of which it is a part."""
-    if isinstance(value, Late):
+    if isinstance(value, DeferredTemplate):
         return any(
             (read + ".").startswith(name + ".") or (name + ".").startswith(read + ".")
             for read in compile_value(str(value)).names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.templates.deferred import Late, Made
+from noetl.core.templates.deferred import DeferredTemplate, Made
 from noetl.data import arrow_tables as tables
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, Templates
@@ -37,7 +37,10 @@ class Columns:
         """Whether columns are taken as they are, at most under another name."""
         if self._mapping is None:
             return True
-        return all(isinstance(source, str) and not isinstance(source, Late | Made) for source in self._mapping.values())
+        return all(
+            isinstance(source, str) and not isinstance(source, DeferredTemplate | Made)
+            for source in self._mapping.values()
+        )
 
     def of(self, chunk: Chunk) -> Any:
         """The chunk's table as the target wants it."""

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from noetl.core.model.tool import ToolCall
-from noetl.core.templates.deferred import Late, Made
+from noetl.core.templates.deferred import DeferredTemplate, Made
 from noetl.tools._common.sql_task import BadInput, flag
 
 DATABASES = ("postgres", "duckdb", "sqlite")
@@ -257,7 +257,7 @@ def _size(value: Any, default: int) -> int:
 
 def is_late(value: Any) -> bool:
     """Whether a value has a template in it that is evaluated for each chunk or row."""
-    if isinstance(value, Late):
+    if isinstance(value, DeferredTemplate):
         return True
     if isinstance(value, Mapping):
         return any(is_late(each) for each in value.values())

@@ -16,21 +16,21 @@ import msgspec
 
 from noetl.core.engine import advance as machine
 from noetl.core.engine.advance import advance, begin, fold, outstanding
-from noetl.core.engine.commands import ClaimMade, Fact, ReportMade, RequestMade
+from noetl.core.engine.commands import ClaimRun, Command, ReportRun, StartExecution
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import (
     AnswerParent,
     AwaitChild,
     CancelChild,
     CancelRun,
-    Command,
+    ContinueLater,
+    DataRequest,
+    Effect,
     EnqueueRun,
-    GoOn,
-    Hydrate,
-    Keep,
-    Need,
+    FetchPayload,
     SetTimer,
     StartChild,
+    StorePayload,
 )
 from noetl.core.engine.lease_rules import claim_refusal
 from noetl.core.engine.snapshot import decode_state, encode_state
@@ -51,7 +51,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import ToolSpec
-from noetl.core.model.work import Report, RunOrder, Verdict
+from noetl.core.model.work import Report, ReportAck, RunOrder
 
 SPECS = {
     kind: ToolSpec(kind=kind, open_fields=True, pure=kind == "noop", suspends=kind == "playbook")
@@ -106,7 +106,7 @@ def watched(play: Play) -> Iterator[None]:
 
         return call
 
-    def watched_accept(state: Any, fact: Fact, env: Any, record: Any) -> Any:
+    def watched_accept(state: Any, fact: Command, env: Any, record: Any) -> Any:
         before = encode_state(state)
 
         def watched_record(events: Any, cause: Any) -> None:
@@ -154,7 +154,7 @@ class Play:
         self.answers: list[AnswerParent] = []
         self.timer: float | None = None
         self.stored: dict[str, Any] = {}
-        self.needs: list[Need] = []
+        self.needs: list[DataRequest] = []
         self.orders: list[RunOrder] = []
         self.at = 1000.0
         self.watch = watch
@@ -163,11 +163,11 @@ class Play:
 
     # ── the shell ───────────────────────────────────────────────────────────────────────
 
-    def tell(self, *facts: Fact, at: float | None = None) -> Decision:
+    def tell(self, *facts: Command, at: float | None = None) -> Decision:
         """Advance with these facts, answer the needs, append, carry out the commands."""
         self.at = at if at is not None else self.at + 1.0
         with watched(self) if self.watch else contextlib.nullcontext():
-            decision = advance(self.state, facts, at=self.at, draws=FixedDraws())
+            decision = advance(self.state, facts, at=self.at, nondeterminism=FixedDraws())
             while decision.needs:
                 decision = decision.resume({need.key: self._answer(need) for need in decision.needs})
         first = len(self.log) + 1
@@ -179,15 +179,15 @@ class Play:
         for command in decision.commands:
             self._carry_out(command)
         self._nothing_is_forgotten()
-        if any(isinstance(command, GoOn) for command in decision.commands):
+        if any(isinstance(command, ContinueLater) for command in decision.commands):
             self.tell(at=self.at)
         return decision
 
-    def _answer(self, need: Need) -> Any:
+    def _answer(self, need: DataRequest) -> Any:
         self.needs.append(need)
-        if isinstance(need, Hydrate):
+        if isinstance(need, FetchPayload):
             return self.stored[need.reference.locator["key"]]
-        if isinstance(need, Keep):
+        if isinstance(need, StorePayload):
             if need.parts:
                 lists = [
                     msgspec.json.decode(each) if isinstance(each, bytes) else self.stored[each.locator["key"]]
@@ -204,7 +204,7 @@ class Play:
         size = len(msgspec.json.encode(data))
         return Reference("blob", {"key": key}, ReferenceMeta("application/json", size, f"sha-{key}"))
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Effect) -> None:
         match command:
             case EnqueueRun():
                 assert command.run_id not in [each.run_id for each in self.queue], "enqueued twice"
@@ -219,7 +219,7 @@ class Play:
                 self.answers.append(command)
             case SetTimer():
                 self.timer = command.at
-            case AwaitChild() | GoOn():
+            case AwaitChild() | ContinueLater():
                 pass
             case _:
                 raise AssertionError(command)
@@ -239,7 +239,7 @@ class Play:
 
     def start(self, payload: dict[str, Any] | None = None, **request: Any) -> Play:
         """Ask for the execution."""
-        self.tell(RequestMade(ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)))
+        self.tell(StartExecution(ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)))
         return self
 
     def run(self, payload: dict[str, Any] | None = None, **request: Any) -> Play:
@@ -261,7 +261,7 @@ class Play:
         if run_id is None:
             run_id = self.queue[0].run_id
         self.queue = [each for each in self.queue if each.run_id != run_id]
-        reply = self.tell(ClaimMade(worker, run_id)).replies[0]
+        reply = self.tell(ClaimRun(worker, run_id)).replies[0]
         assert reply.accepted, reply.reason
         (order,) = reply.orders
         self.orders.append(order)
@@ -269,11 +269,11 @@ class Play:
 
     def refusal(self, run_id: str, worker: str = "w1") -> str:
         """Why a claim is refused."""
-        reply = self.tell(ClaimMade(worker, run_id)).replies[0]
+        reply = self.tell(ClaimRun(worker, run_id)).replies[0]
         assert not reply.accepted
         return reply.reason
 
-    def do(self, order: RunOrder, outcome: Any = None) -> Verdict:
+    def do(self, order: RunOrder, outcome: Any = None) -> ReportAck:
         """Do a run as the script says and report it."""
         return self.report(order, *self.events_for(order, outcome))
 
@@ -287,12 +287,12 @@ class Play:
             return outcome
         return finished(order, outcome if isinstance(outcome, Outcome) else ok(outcome))
 
-    def report(self, order: RunOrder, *events: Event, number: int | None = None) -> Verdict:
+    def report(self, order: RunOrder, *events: Event, number: int | None = None) -> ReportAck:
         """Report events of a run."""
         if number is None:
             number = self.numbers[order.run_id] = self.numbers.get(order.run_id, 0) + 1
         sent = tuple(decode_body(each.NAME, each.VERSION, encode_body(each)) for each in events)
-        reply = self.tell(ReportMade(Report(order.run_id, order.epoch, number, sent))).replies[0]
+        reply = self.tell(ReportRun(Report(order.run_id, order.epoch, number, sent))).replies[0]
         assert reply.verdict is not None
         return reply.verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine_play import Play, boom, finished, wrote
 
-from noetl.core.engine.commands import SignalSent
+from noetl.core.engine.commands import SendSignal
 from noetl.core.model.events import NextEvaluated, StepScheduled, StepSkipped, TokenParked
 from noetl.core.model.outcome import ok
 
@@ -143,7 +143,7 @@ def test_a_denied_token_is_parked_and_enters_when_ctx_changes():
 
 def test_a_signal_opens_the_gate():
     play = Play(gate(OPEN_WHEN)).start()
-    reply = play.tell(SignalSent("approve", {"open": True})).replies[0]
+    reply = play.tell(SendSignal("approve", {"open": True})).replies[0]
     assert reply.accepted
     assert play.scheduled == ["start", "long", "gated"]
     assert "signal.received" in play.names
@@ -152,7 +152,7 @@ def test_a_signal_opens_the_gate():
 def test_a_gate_is_not_recorded_twice_while_it_stays_closed():
     play = Play(gate(OPEN_WHEN)).start()
     for number in range(3):
-        play.tell(SignalSent("noise", {"n": number}))
+        play.tell(SendSignal("noise", {"n": number}))
     assert len(play.of(TokenParked)) == 1
 
 

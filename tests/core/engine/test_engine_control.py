@@ -7,17 +7,17 @@ from engine_play import Play, boom, finished, playbook, task_done
 
 from noetl.core.engine.advance import outstanding
 from noetl.core.engine.commands import (
-    CancelAsked,
-    ChildBegan,
-    ChildEnded,
-    LeaseExpired,
-    PauseAsked,
-    RequestMade,
-    ResumeAsked,
-    SignalSent,
-    TimerDue,
+    CancelExecution,
+    ExpireLease,
+    FireTimer,
+    PauseExecution,
+    RecordChildEnd,
+    RecordChildStart,
+    ResumeExecution,
+    SendSignal,
+    StartExecution,
 )
-from noetl.core.engine.effects import AwaitChild, CancelChild, Hydrate, StartChild
+from noetl.core.engine.effects import AwaitChild, CancelChild, FetchPayload, StartChild
 from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
@@ -104,7 +104,7 @@ def test_a_missing_name_in_a_default_fails_the_request():
 def test_a_missing_secret_fails_the_request_before_anything_runs():
     play = Play(CHAIN.replace("WORKLOAD", "{}"))
     missing = error_info("auth", 'the keychain entry "token" was not found')
-    play.tell(RequestMade(ExecutionRequested("d", "p"), keychain=("token",), error=missing))
+    play.tell(StartExecution(ExecutionRequested("d", "p"), keychain=("token",), error=missing))
     assert play.status == "failed"
     assert play.scheduled == []
     assert play.state.error == missing
@@ -112,7 +112,7 @@ def test_a_missing_secret_fails_the_request_before_anything_runs():
 
 def test_an_execution_is_requested_once():
     play = workload("{}")
-    reply = play.tell(RequestMade(ExecutionRequested("d", "p"))).replies[0]
+    reply = play.tell(StartExecution(ExecutionRequested("d", "p"))).replies[0]
     assert not reply.accepted
 
 
@@ -153,7 +153,7 @@ workflow:
 def test_cancelling_ends_everything_at_once_and_exactly_once():
     play = Play(FAN).start()
     order = play.take("77:a:1", worker="w7")
-    play.tell(CancelAsked("enough"))
+    play.tell(CancelExecution("enough"))
     assert play.status == "cancelled"
     assert [(each.run_id, each.worker, each.epoch) for each in play.cancelled] == [("77:a:1", "w7", 1)]
     assert {each.step for each in play.of(StepFailed)} == {"a", "b"}
@@ -162,27 +162,27 @@ def test_cancelling_ends_everything_at_once_and_exactly_once():
     assert play.names.count("workflow.finished") == play.names.count("playbook.processed") == 1
     assert play.state.error.message == "enough"
     assert not play.do(order).accepted
-    assert not play.tell(CancelAsked()).replies[0].accepted
+    assert not play.tell(CancelExecution()).replies[0].accepted
 
 
 def test_cancel_and_completion_race_and_the_first_one_wins():
     play = Play(CHAIN.replace("WORKLOAD", "{}")).run()
     assert play.status == "success"
-    assert not play.tell(CancelAsked()).replies[0].accepted
+    assert not play.tell(CancelExecution()).replies[0].accepted
     assert play.status == "success"
 
 
 def test_a_paused_execution_starts_nothing_new_and_ends_nothing():
     play = Play(FAN).start()
     a = play.take("77:a:1")
-    play.tell(PauseAsked("lunch"))
+    play.tell(PauseExecution("lunch"))
     assert play.state.status == "paused"
     assert play.refusal("77:b:1") == "the execution is paused"
     assert play.do(a).accepted
     assert play.scheduled == ["start", "a", "b"]
     assert [each.reason for each in play.of(TokenParked)] == ["admission", "paused"]
     play.queue = []
-    play.tell(ResumeAsked())
+    play.tell(ResumeExecution())
     assert {each.run_id for each in play.queue} == {"77:b:1", "77:d:1"}
     play.work()
     assert play.status == "success"
@@ -191,10 +191,10 @@ def test_a_paused_execution_starts_nothing_new_and_ends_nothing():
 def test_a_paused_execution_with_nothing_left_to_do_ends_when_it_is_resumed():
     play = Play(CHAIN.replace("WORKLOAD", "{}").replace("{step: after}", "")).start()
     order = play.take()
-    play.tell(PauseAsked())
+    play.tell(PauseExecution())
     play.do(order)
     assert play.status is None
-    play.tell(ResumeAsked())
+    play.tell(ResumeExecution())
     assert play.status == "success"
 
 
@@ -208,26 +208,26 @@ workflow:
 """
     ).start()
     order = play.take()
-    play.tell(PauseAsked())
+    play.tell(PauseExecution())
     play.do(order)
     assert play.refusal("77:start:1/1") == "the execution is paused"
     play.queue = []
-    play.tell(ResumeAsked())
+    play.tell(ResumeExecution())
     assert [each.run_id for each in play.queue] == ["77:start:1/1", "77:start:1/2"]
     assert play.work().status == "success"
 
 
 def test_a_paused_execution_can_be_cancelled():
     play = Play(FAN).start()
-    play.tell(PauseAsked())
-    play.tell(CancelAsked())
+    play.tell(PauseExecution())
+    play.tell(CancelExecution())
     assert play.status == "cancelled"
 
 
 def test_a_signal_patches_ctx_key_by_key():
     play = Play(FAN).start()
-    play.tell(SignalSent("s", {"a": {"x": 1}}))
-    play.tell(SignalSent("s", {"a.y": 2}))
+    play.tell(SendSignal("s", {"a": {"x": 1}}))
+    play.tell(SendSignal("s", {"a.y": 2}))
     assert play.state.ctx == {"a": {"x": 1, "y": 2}}
 
 
@@ -250,11 +250,11 @@ def test_a_step_times_out_from_its_first_start():
     assert play.timer == play.at + 10
     assert order.timeout_s == 10
     started = play.at
-    play.tell(TimerDue(), at=started + 9.9)
+    play.tell(FireTimer(), at=started + 9.9)
     assert play.scheduled == ["start"]
-    play.tell(LeaseExpired(order.run_id, order.epoch), at=started + 9.95)
+    play.tell(ExpireLease(order.run_id, order.epoch), at=started + 9.95)
     assert play.timer == started + 10
-    play.tell(TimerDue(), at=started + 10)
+    play.tell(FireTimer(), at=started + 10)
     assert play.scheduled == ["start", "late"]
     assert play.timer is None
     assert "longer than 10 s" in play.of(StepFailed)[0].output.error.message
@@ -263,7 +263,7 @@ def test_a_step_times_out_from_its_first_start():
 def test_a_timed_out_worker_is_told_and_no_longer_believed():
     play = Play(TIMED.replace("LIMIT", "timeout_s: 1")).start()
     order = play.take(worker="w3")
-    play.tell(TimerDue(), at=play.at + 5)
+    play.tell(FireTimer(), at=play.at + 5)
     assert [(each.worker, each.reason) for each in play.cancelled] == [("w3", "timeout")]
     assert not play.do(order).accepted
 
@@ -271,7 +271,7 @@ def test_a_timed_out_worker_is_told_and_no_longer_believed():
 def test_a_deadline_counts_from_the_start_of_the_execution():
     play = Play(TIMED.replace("LIMIT", 'deadline_s: "{{ 20 + 10 }}"')).start()
     assert play.timer == 1001.0 + 30
-    play.tell(TimerDue(), at=1031.0)
+    play.tell(FireTimer(), at=1031.0)
     assert play.scheduled == ["start", "late"]
     assert "deadline" in play.of(StepFailed)[0].output.error.message
 
@@ -288,7 +288,7 @@ workflow:
     ).start()
     first, second = play.take(), play.take()
     play.do(first)
-    play.tell(TimerDue(), at=play.at + 10)
+    play.tell(FireTimer(), at=play.at + 10)
     assert play.status == "failed"
     assert play.state.output.helpers["loop"] == {"total": 3, "succeeded": 1, "failed": 0, "skipped": 2}
     assert [each.run_id for each in play.cancelled] == [second.run_id]
@@ -308,7 +308,7 @@ def test_the_steps_own_set_applies_to_a_timeout_too():
     text = text.replace("set: {", 'set: {ctx.id: "{{ output.data.id }}", ')
     play = Play(text).start()
     play.take()
-    play.tell(TimerDue(), at=play.at + 5)
+    play.tell(FireTimer(), at=play.at + 5)
     assert play.state.ctx == {"why": "timeout"}
     assert play.of(StepFailed)[0].output.error.details["unset"] == ["ctx.id"]
 
@@ -349,10 +349,10 @@ def test_a_child_holds_no_worker_and_its_output_resumes_the_run():
     assert (start.playbook, start.payload) == ("child", {"n": 1})
     assert key == "77:start:1:call:1:1"
     assert play.refusal(order.run_id) == "the run is suspended"
-    assert not play.tell(LeaseExpired(order.run_id, order.epoch)).replies[0].accepted
-    play.tell(ChildBegan(key, "900"))
+    assert not play.tell(ExpireLease(order.run_id, order.epoch)).replies[0].accepted
+    play.tell(RecordChildStart(key, "900"))
     assert AwaitChild(key, "900") in outstanding(play.state)
-    play.tell(ChildEnded(key, "900", ok({"r": 1})))
+    play.tell(RecordChildEnd(key, "900", ok({"r": 1})))
     again = play.take()
     assert again.resume == ok({"r": 1})
     assert again.position.task == "call"
@@ -364,13 +364,13 @@ def test_a_child_holds_no_worker_and_its_output_resumes_the_run():
 def test_the_childs_output_is_kept_for_the_next_worker_when_one_is_lost():
     play = Play(CALLER).start()
     key = ask_for_child(play, play.take())
-    play.tell(ChildEnded(key, "900", ok(3)))
+    play.tell(RecordChildEnd(key, "900", ok(3)))
     order = play.take()
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     again = play.take()
     assert again.resume == ok(3)
     play.report(again, task_done(again, "call", ok(3), position=Position(task=None)))
-    play.tell(LeaseExpired(again.run_id, again.epoch))
+    play.tell(ExpireLease(again.run_id, again.epoch))
     assert play.take().resume is None
 
 
@@ -384,17 +384,17 @@ def test_a_restart_asks_for_the_same_child_again():
 def test_a_childs_end_is_told_once():
     play = Play(CALLER).start()
     key = ask_for_child(play, play.take())
-    assert play.tell(ChildBegan(key, "900")).replies[0].accepted
-    assert play.tell(ChildBegan(key, "900")).replies[0].accepted
+    assert play.tell(RecordChildStart(key, "900")).replies[0].accepted
+    assert play.tell(RecordChildStart(key, "900")).replies[0].accepted
     assert len(play.of(ChildStarted)) == 1
-    assert play.tell(ChildEnded(key, "900", ok())).replies[0].accepted
-    assert not play.tell(ChildEnded(key, "900", ok())).replies[0].accepted
+    assert play.tell(RecordChildEnd(key, "900", ok())).replies[0].accepted
+    assert not play.tell(RecordChildEnd(key, "900", ok())).replies[0].accepted
 
 
 def test_without_wait_the_run_goes_on_when_the_child_exists():
     play = Play(CALLER).start()
     key = ask_for_child(play, play.take(), wait=False)
-    play.tell(ChildBegan(key, "900"))
+    play.tell(RecordChildStart(key, "900"))
     order = play.take()
     assert order.resume.data == {"execution_id": "900", "status": "started"}
     play.do(order)
@@ -406,12 +406,12 @@ def test_without_wait_the_run_goes_on_when_the_child_exists():
 def test_cancelling_the_caller_cancels_the_child_and_waits_for_it():
     play = Play(CALLER).start()
     key = ask_for_child(play, play.take())
-    play.tell(ChildBegan(key, "900"))
-    play.tell(CancelAsked())
+    play.tell(RecordChildStart(key, "900"))
+    play.tell(CancelExecution())
     assert [(each.key, each.child) for each in play.child_cancels] == [(key, "900")]
     assert play.status is None
     assert [type(each) for each in outstanding(play.refold())] == [CancelChild]
-    play.tell(ChildEnded(key, "900", boom("cancelled", "cancelled")))
+    play.tell(RecordChildEnd(key, "900", boom("cancelled", "cancelled")))
     assert play.status == "cancelled"
 
 
@@ -423,10 +423,10 @@ def test_a_failure_elsewhere_cancels_the_child():
     text = CALLER.replace("workflow:\n", more)
     play = Play("executor: {spec: {entry_step: begin}}\n" + text).start()
     key = ask_for_child(play, play.take("77:start:1"))
-    play.tell(ChildBegan(key, "900"))
+    play.tell(RecordChildStart(key, "900"))
     play.do(play.take("77:x:1"), boom())
     assert [each.child for each in play.child_cancels] == ["900"]
-    play.tell(ChildEnded(key, "900", boom("cancelled", "x")))
+    play.tell(RecordChildEnd(key, "900", boom("cancelled", "x")))
     assert play.status == "failed"
     assert play.state.error.kind == "server_error"
 
@@ -437,13 +437,13 @@ def test_a_timeout_of_the_calling_step_cancels_the_child():
     )
     play = Play(text).start()
     key = ask_for_child(play, play.take())
-    play.tell(ChildBegan(key, "900"))
-    play.tell(TimerDue(), at=play.at + 10)
+    play.tell(RecordChildStart(key, "900"))
+    play.tell(FireTimer(), at=play.at + 10)
     assert [each.child for each in play.child_cancels] == ["900"]
     assert play.scheduled == ["start", "bad"]
     play.work()
     assert play.status is None  # the child has not ended yet
-    play.tell(ChildEnded(key, "900", boom("cancelled", "x")))
+    play.tell(RecordChildEnd(key, "900", boom("cancelled", "x")))
     assert play.status == "success"
 
 
@@ -455,7 +455,7 @@ def test_a_child_answers_its_parent_with_its_output_or_its_error():
     play = Play(CHAIN.replace("WORKLOAD", "{}"), {"after": boom()}).run(parent=parent)
     assert play.answers[0].outcome.error.kind == "server_error"
     play = Play(CHAIN.replace("WORKLOAD", "{}")).start(parent=parent)
-    play.tell(CancelAsked("stop"))
+    play.tell(CancelExecution("stop"))
     assert play.answers[0].outcome.error.kind == "cancelled"
     assert outstanding(play.refold()) == play.answers
 
@@ -497,7 +497,7 @@ def test_a_guard_over_a_stored_payload_asks_for_it():
     order = play.take()
     play.do(order, stored(play, order))
     assert play.scheduled == ["start", "after"]
-    assert [type(need) for need in play.needs] == [Hydrate]
+    assert [type(need) for need in play.needs] == [FetchPayload]
 
 
 def test_a_payload_that_cannot_be_had_fails_the_execution_in_words():

@@ -6,7 +6,7 @@ import pytest
 from engine_play import Play, boom, finished, task_done
 
 from noetl.core.engine.advance import outstanding
-from noetl.core.engine.commands import ClaimAny, ClaimMade, LeaseExpired, ReportMade, RunReturned
+from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
 from noetl.core.engine.effects import EnqueueRun
 from noetl.core.engine.outstanding import leases
 from noetl.core.model.events import (
@@ -61,7 +61,7 @@ def test_an_iteration_that_is_not_there_cannot_be_claimed(run_id):
 def test_a_report_of_an_old_epoch_is_refused():
     play = Play(ONE).start()
     old = play.take(worker="w1")
-    play.tell(LeaseExpired(old.run_id, old.epoch))
+    play.tell(ExpireLease(old.run_id, old.epoch))
     new = play.take(worker="w2")
     assert new.epoch == 2
     before = len(play.log)
@@ -73,7 +73,7 @@ def test_a_report_of_an_old_epoch_is_refused():
 def test_expiry_alone_does_not_fence_only_the_next_claim_does():
     play = Play(ONE).start()
     order = play.take()
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     assert play.do(order).accepted  # late, but nobody else has claimed it
     assert play.scheduled == ["start", "after"]
     assert play.refusal(order.run_id) == "the run does not exist or has ended"
@@ -83,7 +83,7 @@ def test_late_progress_is_kept_for_whoever_claims_the_run_next():
     play = Play(ONE).start()
     order = play.take()
     play.report(order, task_done(order, "first", position=Position(task="second")))
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     late = task_done(order, "second", ok(1), position=Position(task=None))
     assert play.report(order, late).accepted
     again = play.take(worker="w2")
@@ -94,18 +94,18 @@ def test_late_progress_is_kept_for_whoever_claims_the_run_next():
 def test_nothing_is_believed_of_a_run_that_nobody_ever_claimed():
     play = Play(LOOP).start()
     run = Report("77:start:1/0", 0, 1, ())
-    assert not play.tell(ReportMade(run)).replies[0].accepted
+    assert not play.tell(ReportRun(run)).replies[0].accepted
     play = Play(ONE).start()
     events = (StepDone(step="start", step_run_id="77:start:1", output=ok()),)
-    assert not play.tell(ReportMade(Report("77:start:1", 0, 1, events))).replies[0].accepted
+    assert not play.tell(ReportRun(Report("77:start:1", 0, 1, events))).replies[0].accepted
 
 
 def test_a_stale_expiry_means_nothing():
     play = Play(ONE).start()
     order = play.take()
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     again = play.take(worker="w2")
-    reply = play.tell(LeaseExpired(order.run_id, order.epoch)).replies[0]
+    reply = play.tell(ExpireLease(order.run_id, order.epoch)).replies[0]
     assert not reply.accepted
     assert play.do(again).accepted
 
@@ -115,7 +115,7 @@ def test_a_lost_run_goes_on_at_the_last_accepted_task():
     order = play.take()
     position = Position(task="second", step={"seen": 1}, task_runs=1)
     play.report(order, task_done(order, "first", position=position))
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     again = play.take(worker="w2")
     assert again.position == position
     assert again.lost == 1
@@ -126,7 +126,7 @@ def test_three_losses_in_a_row_fail_the_run_as_poison():
     play = Play(ONE).start()
     for number in range(3):
         order = play.take(worker=f"w{number}")
-        play.tell(LeaseExpired(order.run_id, order.epoch))
+        play.tell(ExpireLease(order.run_id, order.epoch))
     assert len(play.of(WorkerLost)) == 3
     assert play.status == "failed"
     assert play.state.error.kind == "worker.lost"
@@ -139,7 +139,7 @@ def test_progress_between_losses_starts_the_count_again():
         order = play.take()
         if number % 2:
             play.report(order, task_done(order, "first", visit=number, position=Position(task="first", visit=number)))
-        play.tell(LeaseExpired(order.run_id, order.epoch))
+        play.tell(ExpireLease(order.run_id, order.epoch))
     assert play.status is None
     assert play.do(play.take()).accepted
 
@@ -148,7 +148,7 @@ def test_a_poisoned_iteration_fails_its_loop():
     play = Play(LOOP).start()
     for _ in range(3):
         order = play.take("77:start:1/1")
-        play.tell(LeaseExpired(order.run_id, order.epoch))
+        play.tell(ExpireLease(order.run_id, order.epoch))
     assert play.of(IterationFailed)[0].output.error.kind == "worker.lost"
     assert play.status == "failed"
 
@@ -157,7 +157,7 @@ def test_a_run_that_was_given_back_costs_nothing():
     play = Play(ONE).start()
     for _ in range(5):
         order = play.take()
-        assert play.tell(RunReturned(order.run_id, order.epoch)).replies[0].accepted
+        assert play.tell(ReturnRun(order.run_id, order.epoch)).replies[0].accepted
     again = play.take()
     assert (again.lost, again.epoch) == (0, 6)
 
@@ -166,7 +166,7 @@ def test_a_task_that_must_not_run_twice_becomes_ambiguous():
     play = Play(ONE).start()
     order = play.take()
     play.report(order, task_done(order, "first", position=Position(task="second")))
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     again = play.take(worker="w2")
     assert again.resume.error.kind == "ambiguous"
     assert again.position.task == "second"
@@ -177,7 +177,7 @@ def test_a_task_that_was_only_waiting_is_not_ambiguous():
     order = play.take()
     position = Position(task="second", attempt=2)
     play.report(order, task_done(order, "first", delay=30.0, position=position))
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     assert play.take().resume is None
 
 
@@ -187,7 +187,7 @@ def test_after_it_said_it_started_it_is_ambiguous_even_so():
     play.report(order, task_done(order, "first", delay=30.0, position=Position(task="second", attempt=2)))
     started = TaskStarted(step="start", step_run_id=order.run_id, task="second", kind="http", attempt=2, visit=1)
     play.report(order, started)
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     assert play.take().resume.error.kind == "ambiguous"
 
 
@@ -239,8 +239,8 @@ def test_nothing_is_believed_after_the_end():
     assert play.status == "failed"
     before = len(play.log)
     assert not play.do(orders[1]).accepted
-    assert not play.tell(ClaimMade("w", orders[1].run_id)).replies[0].accepted
-    assert play.tell(ClaimAny("w", 5)).replies[0].orders == ()
+    assert not play.tell(ClaimRun("w", orders[1].run_id)).replies[0].accepted
+    assert play.tell(ClaimAnyRun("w", 5)).replies[0].orders == ()
     assert len(play.log) == before
 
 
@@ -248,7 +248,7 @@ def test_a_report_and_the_next_claim_are_one_append():
     play = Play(ONE).start()
     order = play.take()
     report = Report(order.run_id, order.epoch, 1, tuple(finished(order, ok())))
-    decision = play.tell(ReportMade(report), ClaimAny("w1"))
+    decision = play.tell(ReportRun(report), ClaimAnyRun("w1"))
     (next_order,) = decision.replies[1].orders
     assert next_order.run_id == "77:after:1"
     assert not [each for each in decision.commands if isinstance(each, EnqueueRun)]
@@ -267,8 +267,8 @@ workflow:
 """
     ).start()
     assert [each.pool for each in play.queue] == ["gpu", None]
-    assert [o.context.step for o in play.tell(ClaimAny("w", 5)).replies[0].orders] == ["b"]
-    assert [o.context.step for o in play.tell(ClaimAny("w", 5, pool="gpu")).replies[0].orders] == ["a"]
+    assert [o.context.step for o in play.tell(ClaimAnyRun("w", 5)).replies[0].orders] == ["b"]
+    assert [o.context.step for o in play.tell(ClaimAnyRun("w", 5, pool="gpu")).replies[0].orders] == ["a"]
 
 
 def test_a_worker_cannot_end_the_whole_execution_by_itself():

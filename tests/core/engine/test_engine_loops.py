@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 from engine_play import Play, boom, finished, task_done, wrote
 
-from noetl.core.engine.commands import ClaimAny, ReportMade
-from noetl.core.engine.effects import Hydrate, Keep
+from noetl.core.engine.commands import ClaimAnyRun, ReportRun
+from noetl.core.engine.effects import FetchPayload, StorePayload
 from noetl.core.engine.snapshot import encode_state
 from noetl.core.model.events import (
     CtxPatched,
@@ -471,7 +471,7 @@ def test_a_large_collection_is_kept_by_reference():
     (started,) = play.of(LoopStarted)
     assert started.items is None
     assert started.collection.locator == {"key": "77:start:1#collection"}
-    assert [type(need) for need in play.needs] == [Keep]
+    assert [type(need) for need in play.needs] == [StorePayload]
     order = play.take()
     assert order.items[0].collection == started.collection
     assert order.items[0].value is None
@@ -493,12 +493,12 @@ def test_an_inner_loop_over_a_stored_collection_asks_for_it():
     rows = [["z" * 30_000], ["z" * 30_000], ["z" * 30_000]]
     play = Play(nested(), {"start": ok()}).run({"rows": rows})
     assert play.status == "success"
-    assert Hydrate in [type(need) for need in play.needs]
+    assert FetchPayload in [type(need) for need in play.needs]
 
 
 def test_a_worker_with_free_slots_is_leased_several_iterations_in_one_append():
     play = Play(loop("mode: parallel, max_in_flight: 4")).start()
-    decision = play.tell(ClaimAny("w9", slots=3))
+    decision = play.tell(ClaimAnyRun("w9", slots=3))
     assert [order.path for order in decision.replies[0].orders] == [(0,), (1,), (2,)]
     assert [each.worker for each in play.of(IterationStarted)] == ["w9"] * 3
 
@@ -521,8 +521,8 @@ def test_outputs_that_fill_the_memory_are_stored_on_the_way():
 def test_finished_iterations_are_a_few_bytes_each():
     play = Play(loop("mode: parallel, max_in_flight: 100"), watch=False).start({"items": list(range(5_000))})
     while play.state.finished is None:
-        orders = play.tell(ClaimAny("w", 100)).replies[0].orders
-        play.tell(*(ReportMade(Report(each.run_id, 1, 1, tuple(finished(each, ok())))) for each in orders))
+        orders = play.tell(ClaimAnyRun("w", 100)).replies[0].orders
+        play.tell(*(ReportRun(Report(each.run_id, 1, 1, tuple(finished(each, ok())))) for each in orders))
         play.queue = []
         if len(play.log) > 9_000:
             break

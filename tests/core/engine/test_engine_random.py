@@ -14,14 +14,14 @@ from engine_play import Play, finished, task_done
 
 from noetl.core.engine.advance import outstanding
 from noetl.core.engine.commands import (
-    CancelAsked,
-    ClaimAny,
-    LeaseExpired,
-    PauseAsked,
-    ResumeAsked,
-    RunReturned,
-    SignalSent,
-    TimerDue,
+    CancelExecution,
+    ClaimAnyRun,
+    ExpireLease,
+    FireTimer,
+    PauseExecution,
+    ResumeExecution,
+    ReturnRun,
+    SendSignal,
 )
 from noetl.core.engine.outstanding import leases, next_due
 from noetl.core.engine.snapshot import decode_state, encode_state
@@ -128,7 +128,7 @@ class World:
             )[0]()
             if play.state.paused and chance.random() < 0.5:
                 play.queue = []
-                play.tell(ResumeAsked())
+                play.tell(ResumeExecution())
         return play
 
     def work(self) -> None:
@@ -139,7 +139,7 @@ class World:
             return self.progress(run_id)
         if play.queue and not play.state.paused:
             if chance.random() < 0.3:
-                replies = play.tell(ClaimAny("w", chance.randint(1, 4))).replies
+                replies = play.tell(ClaimAnyRun("w", chance.randint(1, 4))).replies
                 taken = {order.run_id for order in replies[0].orders}
                 play.queue = [each for each in play.queue if each.run_id not in taken]
                 return None
@@ -173,13 +173,13 @@ class World:
         if held:
             run_id, epoch, _ = self.chance.choice(held)
             stale = self.chance.random() < 0.3
-            self.play.tell(LeaseExpired(run_id, epoch - 1 if stale else epoch))
+            self.play.tell(ExpireLease(run_id, epoch - 1 if stale else epoch))
 
     def give_back(self) -> None:
         held = list(leases(self.play.state))
         if held:
             run_id, epoch, _ = self.chance.choice(held)
-            self.play.tell(RunReturned(run_id, epoch))
+            self.play.tell(ReturnRun(run_id, epoch))
 
     def repeat(self) -> None:
         if self.old:
@@ -195,16 +195,16 @@ class World:
             assert len(self.play.log) == before, "a repetition changed the log"
 
     def pause(self) -> None:
-        self.play.tell(PauseAsked())
+        self.play.tell(PauseExecution())
 
     def signal(self) -> None:
-        self.play.tell(SignalSent("s", {"n": self.chance.randint(0, 5)}))
+        self.play.tell(SendSignal("s", {"n": self.chance.randint(0, 5)}))
 
     def tick(self) -> None:
-        self.play.tell(TimerDue(), at=self.play.at + self.chance.choice([1, 10, 600]))
+        self.play.tell(FireTimer(), at=self.play.at + self.chance.choice([1, 10, 600]))
 
     def cancel(self) -> None:
-        self.play.tell(CancelAsked())
+        self.play.tell(CancelExecution())
 
 
 @pytest.mark.parametrize("seed", range(150))

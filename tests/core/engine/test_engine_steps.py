@@ -6,8 +6,8 @@ import pytest
 from engine_play import Play, boom, finished, playbook, wrote
 
 from noetl.core.engine.advance import BUDGET, advance, begin, fold, outstanding
-from noetl.core.engine.commands import RequestMade
-from noetl.core.engine.effects import GoOn
+from noetl.core.engine.commands import StartExecution
+from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.evaluation.compiled_net import Net
 from noetl.core.engine.snapshot import encode_state
 from noetl.core.model.events import (
@@ -380,13 +380,13 @@ workflow:
 """
     book = playbook(text)
     state = begin(book, "77")
-    decision = advance(state, [RequestMade(ExecutionRequested("d", "p"))], at=1.0)
+    decision = advance(state, [StartExecution(ExecutionRequested("d", "p"))], at=1.0)
     log = list(decision.events)
     appends = 1
-    while any(isinstance(command, GoOn) for command in decision.commands):
+    while any(isinstance(command, ContinueLater) for command in decision.commands):
         assert len(decision.events) < BUDGET + 100
         state = fold(book, log)  # as another server would find it
-        assert GoOn() in outstanding(state)
+        assert ContinueLater() in outstanding(state)
         decision = advance(state, [], at=2.0)
         log += decision.events
         appends += 1

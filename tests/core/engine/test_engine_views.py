@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine_play import Play, boom, task_done
 
-from noetl.core.engine.commands import CancelAsked, ChildBegan, ChildEnded, LeaseExpired, PauseAsked
+from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildEnd, RecordChildStart
 from noetl.core.engine.views.execution_tree import tree
 from noetl.core.engine.views.waiting import why
 from noetl.core.model.events import ChildRequested
@@ -49,13 +49,13 @@ def test_why_says_that_a_worker_is_missing():
     play = Play(FAN).start()
     assert any('step "b" waits since' in text and 'for a worker of pool "gpu"' in text for text in texts(play))
     order = play.take("77:b:1")
-    play.tell(LeaseExpired(order.run_id, order.epoch))
+    play.tell(ExpireLease(order.run_id, order.epoch))
     assert any("1 worker lost on it in a row" in text for text in texts(play))
 
 
 def test_why_tells_of_a_pause():
     play = Play(FAN).start()
-    play.tell(PauseAsked())
+    play.tell(PauseExecution())
     assert "paused" in texts(play)[0]
 
 
@@ -93,9 +93,9 @@ def with_child() -> tuple[Play, str]:
 def test_why_names_the_child():
     play, key = with_child()
     assert any("waits since" in text and '"kids/one" (not started yet)' in text for text in texts(play))
-    play.tell(ChildBegan(key, "900"))
+    play.tell(RecordChildStart(key, "900"))
     assert any("(execution 900)" in text for text in texts(play))
-    play.tell(CancelAsked())
+    play.tell(CancelExecution())
     told = texts(play)
     assert "winding down" in told[0]
     assert any("was cancelled and has not ended yet" in text for text in told)
@@ -106,7 +106,7 @@ def test_why_says_what_ended_it():
     assert texts(Play(text).run()) == ['it has ended well; its output is that of step "start"']
     assert texts(Play(text, {"start": boom()}).run()) == ['it failed at step "start": it broke (server_error)']
     play = Play(text).start()
-    play.tell(CancelAsked("no longer needed"))
+    play.tell(CancelExecution("no longer needed"))
     assert texts(play) == ["it was cancelled: no longer needed (cancelled)"]
 
 
@@ -164,8 +164,8 @@ workflow:
 
 def test_the_tree_shows_children_below_the_task_that_called_them():
     play, key = with_child()
-    play.tell(ChildBegan(key, "900"))
-    play.tell(ChildEnded(key, "900", ok()))
+    play.tell(RecordChildStart(key, "900"))
+    play.tell(RecordChildEnd(key, "900", ok()))
     root = tree(play.playbook, play.log)
     (task,) = root.nodes[0].nodes
     (child,) = task.nodes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from noetl.core.language.flow import template_analysis as templates
 from noetl.core.language.flow.expressions import NotSimple, read_expressions
-from noetl.core.language.flow.template_analysis import Template, glance
+from noetl.core.language.flow.template_analysis import Template, analyze_template
 from noetl.core.templates.free_names import calls, free_names, syntax_error
 
 SIMPLE = [
@@ -88,7 +88,7 @@ def thorough(text: str) -> Template:
 
 
 def same(text: str) -> None:
-    fast, slow = glance.__wrapped__(text), thorough(text)
+    fast, slow = analyze_template.__wrapped__(text), thorough(text)
     assert sorted(fast.reads) == sorted(slow.reads), text
     assert sorted(fast.calls, key=lambda call: call.offset) == sorted(slow.calls, key=lambda call: call.offset), text
     assert fast.problem == slow.problem, text
@@ -110,9 +110,9 @@ def test_everything_else_is_left_to_the_engine(text):
 def test_a_wrong_template_says_what_and_where():
     for text, what in (("{{ x | nope }} {{ y.z }}", "filter"), ("{{ x is nope }} {{ y.z }}", "test")):
         told = templates.Problem(f'there is no {what} "nope"', text.index("nope"), what, "nope")
-        assert glance(text).problem == thorough(text).problem == told
-        assert [read.path for read in glance(text).reads] == [("x",), ("y", "z")]
-    problem = glance("a\nb {{ x y }}").problem
+        assert analyze_template(text).problem == thorough(text).problem == told
+        assert [read.path for read in analyze_template(text).reads] == [("x",), ("y", "z")]
+    problem = analyze_template("a\nb {{ x y }}").problem
     assert problem is not None and problem.offset == 9
 
 
@@ -127,7 +127,7 @@ words = st.sampled_from(WORDS.split())
 @given(st.lists(words, max_size=12))
 def test_random_expressions_are_judged_alike(parts):
     text = "{{ " + " ".join(parts) + " }}"
-    fast = glance.__wrapped__(text)
+    fast = analyze_template.__wrapped__(text)
     error = syntax_error(text)
     assert (fast.problem is None) == (error is None), text
     if error is None:

@@ -14,7 +14,7 @@ from noetl.core.model.work import Item, RunContext, RunOrder
 from noetl.core.pipeline.actions import Finished, Returned, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import apply_outcome, next_action
 from noetl.core.pipeline.frame import Frame, open_frame
-from noetl.core.pipeline.nondeterminism_log import DrawLog
+from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import Programs
 from noetl.core.pipeline.scopes import Shared
 
@@ -92,7 +92,7 @@ class Driven:
         self.finished: Finished | None = None
         self.suspended = False
         self.frame: Frame = open_frame(
-            self.order, Programs(book, SPECS), Shared(self.order.context, book), DrawLog(FixedDraws())
+            self.order, Programs(book, SPECS), Shared(self.order.context, book), NondeterminismLog(FixedDraws())
         )
 
     def run(self, tools: dict[str, Any] | Tool | None = None, *, stop_after: int | None = None) -> Driven:

@@ -122,7 +122,7 @@ def test_a_run_handed_over_again_and_again_tells_the_story_of_one_worker(tasks, 
     ctx: dict[str, Any] = {}
     for _ in range(2000):
         turn = Driven(book, position=position, ctx=ctx, **one_item("e"))
-        turn.frame.draws = whole.frame.draws
+        turn.frame.nondeterminism = whole.frame.nondeterminism
         turn.run(outcome_of, stop_after=every)
         if turn.finished is None and turn.position is None:
             turn.run(outcome_of)  # the task that ends a pipeline has no position: its end follows at once

@@ -214,7 +214,7 @@ def test_a_stored_result_that_a_rule_reads_leaves_sets_undone_until_it_is_there(
     from noetl.core.pipeline.advance import apply_outcome
 
     events = apply_outcome(run.frame, ok(1))
-    assert events[0].patch["ctx"] == {"n": 1} and len(events[0].draws["uuid"]) == 1
+    assert events[0].patch["ctx"] == {"n": 1} and len(events[0].nondeterminism["uuid"]) == 1
 
 
 def test_a_secret_is_asked_for_by_name_when_a_template_reads_it():

@@ -124,9 +124,9 @@ def test_draws_are_recorded_with_the_task_that_drew_them():
     run = drive(
         task("a", input={"id": "{{ uuid() }}", "t": "{{ now() }}"}, assignments=sets(ctx_r="{{ random() }}")), task("b")
     )
-    assert set(run.done[0].draws) == {"uuid", "now", "random"}
-    assert run.done[0].draws["uuid"] == [run.runs[0].input["id"]]
-    assert run.done[1].draws == {}
+    assert set(run.done[0].nondeterminism) == {"uuid", "now", "random"}
+    assert run.done[0].nondeterminism["uuid"] == [run.runs[0].input["id"]]
+    assert run.done[1].nondeterminism == {}
 
 
 def test_after_an_error_a_set_without_data_is_left_unwritten_and_does_not_hide_the_error():

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noetl.core.model.outcome import ok
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.template import _AUTHORS_MISTAKES, compile_value, jinja_closure
 from noetl.core.templates.views import Missing, OutputView, ResultView, plain
 from noetl.errors import TemplateError
@@ -103,7 +103,7 @@ def by_jinja(text, whole):
     compiled = compile_value("{{ 1 }}")  # for its translation of problems
     closure = jinja_closure(text, whole=whole)
     try:
-        return plain(closure(NAMES, Run()))
+        return plain(closure(NAMES, EvaluationBudget()))
     except _AUTHORS_MISTAKES as problem:
         raise compiled._in_words(problem, NAMES) from None
 
@@ -143,4 +143,4 @@ def test_the_two_ways_are_really_two(text):
     closure = jinja_closure(text, whole=True)
     assert closure.__module__ == "noetl.core.templates.template"
     assert compile_value(text)._raw.__module__ == "noetl.core.templates.closures"
-    assert plain(closure(NAMES, Run())) == compile_value(text).evaluate(NAMES)
+    assert plain(closure(NAMES, EvaluationBudget())) == compile_value(text).evaluate(NAMES)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from noetl.core.templates.deferred import Late, compile_late
+from noetl.core.templates.deferred import DeferredTemplate, compile_deferred
 
 LATE = frozenset({"chunk", "row"})
 
@@ -12,7 +12,7 @@ def test_templates_that_read_a_later_name_stay_templates_and_the_others_do_not()
         "mapping": {"a": "{{ row.x | upper }}", "b": "plain"},
         "list": ["{{ chunk.size }}", 5],
     }
-    compiled = compile_late(value, LATE)
+    compiled = compile_deferred(value, LATE)
     rendered = compiled.evaluate({"workload": {"day": "monday", "table": "t"}})
     assert rendered == {
         "path": "out/{{ workload.day }}/{{ chunk.index }}.parquet",
@@ -20,22 +20,24 @@ def test_templates_that_read_a_later_name_stay_templates_and_the_others_do_not()
         "mapping": {"a": "{{ row.x | upper }}", "b": "plain"},
         "list": ["{{ chunk.size }}", 5],
     }
-    assert isinstance(rendered["path"], Late)
-    assert isinstance(rendered["mapping"]["a"], Late)
-    assert not isinstance(rendered["table"], Late)
+    assert isinstance(rendered["path"], DeferredTemplate)
+    assert isinstance(rendered["mapping"]["a"], DeferredTemplate)
+    assert not isinstance(rendered["table"], DeferredTemplate)
 
 
 def test_the_names_that_are_not_the_tools_are_known() -> None:
-    compiled = compile_late(["{{ workload.day }}-{{ chunk.index }}-{{ fetch.id }}"], LATE)
+    compiled = compile_deferred(["{{ workload.day }}-{{ chunk.index }}-{{ fetch.id }}"], LATE)
     assert set(compiled.names) == {"workload.day", "fetch.id"}
 
 
 def test_data_that_looks_like_a_template_is_not_left_as_one() -> None:
-    rendered = compile_late({"a": "{{ workload.text }}"}, LATE).evaluate({"workload": {"text": "{{ chunk.index }}"}})
+    rendered = compile_deferred({"a": "{{ workload.text }}"}, LATE).evaluate(
+        {"workload": {"text": "{{ chunk.index }}"}}
+    )
     assert rendered == {"a": "{{ chunk.index }}"}
-    assert not isinstance(rendered["a"], Late)
+    assert not isinstance(rendered["a"], DeferredTemplate)
 
 
 def test_a_value_without_later_names_is_as_ever() -> None:
-    assert compile_late({"a": "b"}, LATE).static
-    assert compile_late("{{ 1 + 1 }}", LATE).evaluate({}) == 2
+    assert compile_deferred({"a": "b"}, LATE).static
+    assert compile_deferred("{{ 1 + 1 }}", LATE).evaluate({}) == 2

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.filters import regular_expressions as regex
 from noetl.errors import TemplateError
 
@@ -36,10 +36,10 @@ def test_the_machine_finds_what_python_finds(pattern, text):
         program = regex._program(pattern, False)
     except (re.error, TemplateError):
         assume(False)
-    found = list(regex._simulate(Run(), program, text, anchored=False))
+    found = list(regex._simulate(EvaluationBudget(), program, text, anchored=False))
     assert [match.spans[0] for match in found] == [match.span() for match in expected.finditer(text)]
     assert [tuple(match.groups()) for match in found] == [match.groups() for match in expected.finditer(text)]
-    first = next(regex._simulate(Run(), program, text, anchored=True), None)
+    first = next(regex._simulate(EvaluationBudget(), program, text, anchored=True), None)
     anchored = expected.match(text)
     assert (first and first.spans[0]) == (anchored and anchored.span())
 
@@ -52,7 +52,7 @@ def test_replacing_is_the_same_as_pythons(pattern, text, replacement):
         regex._program(pattern, False)
     except (re.error, TemplateError):
         assume(False)
-    assert regex.replace(Run(), pattern, replacement, text) == expected
+    assert regex.replace(EvaluationBudget(), pattern, replacement, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_replacing_is_the_same_as_pythons(pattern, text, replacement):
 )
 def test_no_pattern_runs_away(pattern, text):
     began = time.process_time()
-    regex.search(Run(), pattern, text)
+    regex.search(EvaluationBudget(), pattern, text)
     assert time.process_time() - began < 3
 
 
 def test_a_search_over_much_text_is_counted():
     with pytest.raises(TemplateError) as caught:
-        regex.findall(Run(), "(a+)+b", "a" * 900_000)
+        regex.findall(EvaluationBudget(), "(a+)+b", "a" * 900_000)
     assert caught.value.kind == "limit"
 
 
@@ -93,4 +93,4 @@ def test_a_search_over_much_text_is_counted():
 )
 def test_what_is_not_supported_says_so(pattern, message):
     with pytest.raises(TemplateError, match=message):
-        regex.search(Run(), pattern, "abc")
+        regex.search(EvaluationBudget(), pattern, "abc")

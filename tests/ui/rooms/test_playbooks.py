@@ -1,4 +1,4 @@
-"""The pages of playbooks in a real browser: catalogue, editor, versions, the form to run with."""
+"""The pages of playbooks in a real browser: catalog, editor, versions, the form to run with."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ import { Button, Dialog, note, noteProblem } from "../frame/pieces";
 import { Link } from "../frame/router";
 import { placeOf, type Stored } from "../playbooks/playbook";
 
-/** A field for the path of a playbook; those of the catalogue are offered. */
+/** A field for the path of a playbook; those of the catalog are offered. */
 export function PlaybookField({ id, value, onInput }: { id: string; value: string; onInput: (path: string) => void }) {
   const known = useFetched<Page<Stored>>("/api/catalog", { limit: 1000 });
-  return <TextField id={id} label="Playbook" hint="a path in the catalogue" value={value} onInput={onInput} offered={known.value?.items.map((each) => each.path) ?? []} />;
+  return <TextField id={id} label="Playbook" hint="a path in the catalog" value={value} onInput={onInput} offered={known.value?.items.map((each) => each.path) ?? []} />;
 }
 
 interface SureProps {

@@ -51,7 +51,7 @@ export function Schedules() {
     <>
       {!value.items.length ? (
         <EmptyState title="No schedules yet" action={add}>
-          <p>A schedule starts a playbook of the catalogue by the clock, in the time zone you name. From a terminal:</p>
+          <p>A schedule starts a playbook of the catalog by the clock, in the time zone you name. From a terminal:</p>
           <pre tabIndex={0}>noetl schedule add examples/hello --cron "30 6 * * mon-fri" --tz Europe/Berlin</pre>
         </EmptyState>
       ) : (

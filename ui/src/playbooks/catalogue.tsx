@@ -1,4 +1,4 @@
-/** Every playbook of the catalogue in its newest version. */
+/** Every playbook of the catalog in its newest version. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, type Page } from "../frame/api";
 import { useFetched } from "../frame/fetched";
@@ -11,7 +11,7 @@ import { placeOf, type Stored } from "./playbook";
 import { RunDialog } from "./run";
 import { STARTER } from "./starter";
 
-export function Catalogue() {
+export function Catalog() {
   const [search, setSearch] = useQueryValue("search");
   const [typed, setTyped] = useState(search);
   const [more, setMore] = useState<Stored[]>([]);
@@ -76,15 +76,15 @@ export function Catalogue() {
           </Button>
         )}
       </div>
-      {!value && <Loading what="Reading the catalogue" />}
+      {!value && <Loading what="Reading the catalog" />}
       {value && !rows.length && (
         <EmptyState title="No playbook has such a path" action={<Button onClick={() => setTyped("")}>Show all</Button>}>
-          <p>Nothing in the catalogue contains “{search}”.</p>
+          <p>Nothing in the catalog contains “{search}”.</p>
         </EmptyState>
       )}
       {rows.length > 0 && (
         <div class="card scrolled">
-          <table class="list catalogue">
+          <table class="list catalog">
             <thead>
               <tr>
                 <th>Playbook</th>
@@ -159,7 +159,7 @@ function useLatest(): Map<string, Row> {
 
 /** Move the focus to the playbook above or below; Enter opens it. */
 function stepTo(by: number) {
-  const titles = [...document.querySelectorAll<HTMLElement>("table.catalogue .title")];
+  const titles = [...document.querySelectorAll<HTMLElement>("table.catalog .title")];
   const at = titles.indexOf(document.activeElement as HTMLElement);
   titles[Math.min(titles.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.focus();
 }

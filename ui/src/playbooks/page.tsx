@@ -75,7 +75,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
 }
 
 interface TextProps {
-  /** Null for a playbook that is in no catalogue yet. */
+  /** Null for a playbook that is in no catalog yet. */
   path: string | null;
   /** The version that is shown. */
   base?: number;

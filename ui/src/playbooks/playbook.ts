@@ -1,4 +1,4 @@
-/** A playbook of the catalogue, as the API tells it, and where its page is. */
+/** A playbook of the catalog, as the API tells it, and where its page is. */
 import type { Diagnostic } from "../frame/api";
 
 export interface Stored {

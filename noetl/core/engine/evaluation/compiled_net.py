@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from noetl.core.engine.concurrency_keys import needs_of, playbook_key
+from noetl.core.engine.concurrency_keys import concurrency_keys_of, playbook_key
 from noetl.core.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step
 from noetl.core.templates.template import Compiled, compile_value
 
@@ -162,7 +162,7 @@ class Net:
         """What a run of a step takes a slot of while a worker holds it: its pool, and the credentials it names."""
         known = self._needs.get(name)
         if known is None:
-            known = self._needs[name] = needs_of(self.playbook, self.steps[name])
+            known = self._needs[name] = concurrency_keys_of(self.playbook, self.steps[name])
         return known
 
     def every_need(self) -> set[str]:

@@ -1,7 +1,7 @@
 """What a decision may use beside the state: the time, recorded draws, and answers to its needs.
 
 Handlers ask here for what they cannot have: a stored payload, a reference for a large value, a
-validated piece of workflow. When the answer is not there, `Needs` is raised; it travels up to
+validated piece of workflow. When the answer is not there, `DataNeeded` is raised; it travels up to
 `advance`, which hands the need to the shell and later repeats the same decision with the answer.
 Since deciding only reads, repeating it is safe.
 """
@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from noetl.core.engine.capacity import Room
-from noetl.core.engine.effects import Hydrate, Keep, Need, Synthesized
+from noetl.core.engine.capacity import Capacity
+from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, Synthesized
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference
-from noetl.core.templates.template import Compiled, Draws, holds
+from noetl.core.templates.budget import NondeterminismSource
+from noetl.core.templates.template import Compiled, holds
 from noetl.core.templates.views import NeedsPayload
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
 
@@ -27,10 +28,10 @@ Resolve = Callable[[Reference], Any]
 _json = msgspec.json.Encoder(order="sorted").encode
 
 
-class Needs(Exception):
+class DataNeeded(Exception):
     """A question that must be answered before the decision can be made."""
 
-    def __init__(self, need: Need) -> None:
+    def __init__(self, need: DataRequest) -> None:
         super().__init__(need.key)
         self.need = need
 
@@ -43,30 +44,30 @@ class Failure(NoetlError):
         self.error = error
 
 
-class Env(Struct, eq=False, gc=False):
+class EvaluationContext(Struct, eq=False, gc=False):
     """The surroundings of one advance."""
 
     playbook: Playbook
     at: float
-    draws: Draws | None
+    nondeterminism: NondeterminismSource | None
     answers: dict[str, Any]
-    room: Room | None = None  # what is left of what is limited; None: nothing is
+    room: Capacity | None = None  # what is left of what is limited; None: nothing is
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:
         """The value of a template; a mistake in it is a Failure with its place."""
         try:
-            return compiled.evaluate(names, self.draws)
+            return compiled.evaluate(names, self.nondeterminism)
         except NeedsPayload as missing:
-            raise Needs(Hydrate(reference_key(missing.reference), missing.reference)) from None
+            raise DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference)) from None
         except TemplateError as mistake:
             raise self.failure(mistake, path) from mistake
 
     def holds(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> bool:
         """Whether a guard holds."""
         try:
-            return holds(compiled, names, self.draws)
+            return holds(compiled, names, self.nondeterminism)
         except NeedsPayload as missing:
-            raise Needs(Hydrate(reference_key(missing.reference), missing.reference)) from None
+            raise DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference)) from None
         except TemplateError as mistake:
             raise self.failure(mistake, path) from mistake
 
@@ -107,7 +108,7 @@ class Env(Struct, eq=False, gc=False):
         try:
             return self.resolve(reference)
         except NeedsPayload:
-            raise Needs(Hydrate(reference_key(reference), reference)) from None
+            raise DataNeeded(FetchPayload(reference_key(reference), reference)) from None
         except TemplateError as mistake:
             raise self.failure(mistake, path) from mistake
 
@@ -116,17 +117,17 @@ class Env(Struct, eq=False, gc=False):
     ) -> Reference:
         """The reference under which these bytes were stored."""
         if key not in self.answers:
-            raise Needs(Keep(key, data, rows, parts))
+            raise DataNeeded(StorePayload(key, data, rows, parts))
         answer = self.answers[key]
         if isinstance(answer, PayloadUnavailable):
             raise Failure(error_info(answer.kind, str(answer)))
         reference: Reference = answer
         return reference
 
-    def synthesized(self, need: Need) -> Synthesized:
+    def synthesized(self, need: DataRequest) -> Synthesized:
         """The validator's answer about workflow nodes handed over as data."""
         if need.key not in self.answers:
-            raise Needs(need)
+            raise DataNeeded(need)
         answer: Synthesized = self.answers[need.key]
         return answer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from noetl.core.engine.evaluation.context import Env
+from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.state import Loop, State, StepRecord, StepRun, Token
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import Outcome
@@ -41,7 +41,7 @@ class ServerNames(Mapping[str, Any]):
 
     __slots__ = ("_made", "_makers", "boundary", "ctx", "env", "outcome", "path", "scope", "state", "step_run", "token")
 
-    def __init__(self, state: State, env: Env, makers: Makers, made: dict[str, Any]) -> None:
+    def __init__(self, state: State, env: EvaluationContext, makers: Makers, made: dict[str, Any]) -> None:
         self.state = state
         self.env = env
         self.ctx = state.ctx
@@ -100,20 +100,20 @@ Makers = Mapping[str, Callable[[ServerNames], Any]]
 # ── places ──────────────────────────────────────────────────────────────────────────────
 
 
-def at_gate(state: State, env: Env, token: Token, args: dict[str, Any]) -> ServerNames:
+def at_gate(state: State, env: EvaluationContext, token: Token, args: dict[str, Any]) -> ServerNames:
     """What admission rules see: the token's args and the boundary event that made it."""
     names = ServerNames(state, env, _GATE, {"args": args, "input": args})
     names.token = token
     return names
 
 
-def at_input(state: State, env: Env, args: dict[str, Any]) -> ServerNames:
+def at_input(state: State, env: EvaluationContext, args: dict[str, Any]) -> ServerNames:
     """What a step's `input`, `loop.in` and its numbers see."""
     return ServerNames(state, env, {}, {"args": args, "input": args})
 
 
 def at_loop(
-    state: State, env: Env, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
+    state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
 ) -> ServerNames:
     """What an inner `loop.in` sees, the outer iteration; and what `until` of an outer loop sees, its output."""
     names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {"args": step_run.args})
@@ -126,7 +126,7 @@ def at_loop(
     return names
 
 
-def at_step_set(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> ServerNames:
+def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> ServerNames:
     """What a step's own `set` sees where the server evaluates it (loops, steps without a task)."""
     names = ServerNames(state, env, _STEP_SET, {"args": step_run.args})
     run = state.open.get(step_run.id)
@@ -136,7 +136,7 @@ def at_step_set(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> 
     return names
 
 
-def at_arcs(state: State, env: Env, step_run: StepRun, boundary: str) -> ServerNames:
+def at_arcs(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> ServerNames:
     """What arcs see: the boundary event and the step's output."""
     names = ServerNames(state, env, _ARCS, {"args": step_run.args})
     names.step_run = step_run
@@ -193,7 +193,7 @@ _STEP_SET: Makers = {
 _ARCS: Makers = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
 
 
-def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
+def _event(state: State, env: EvaluationContext, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
     failed = boundary == "step.failed"
     event: dict[str, Any] = {
         "name": EventName(boundary),
@@ -211,7 +211,7 @@ def _event(state: State, env: Env, boundary: str, step: str, outcome: Outcome | 
     return event
 
 
-def iteration_scope(env: Env, step_run: StepRun, path: IterationPath) -> dict[str, Any]:
+def iteration_scope(env: EvaluationContext, step_run: StepRun, path: IterationPath) -> dict[str, Any]:
     """`iter` of an iteration that the server itself looks at (an outer one), `parent` chained."""
     scope: dict[str, Any] | None = None
     level = step_run.step.loop
@@ -234,7 +234,7 @@ def iteration_scope(env: Env, step_run: StepRun, path: IterationPath) -> dict[st
     return scope or {}
 
 
-def item_of(env: Env, loop: Loop, index: int) -> Any:
+def item_of(env: EvaluationContext, loop: Loop, index: int) -> Any:
     """One element of a loop's collection."""
     if loop.items is not None:
         return loop.items[index]
@@ -246,7 +246,7 @@ def item_of(env: Env, loop: Loop, index: int) -> Any:
 # ── what all places share ───────────────────────────────────────────────────────────────
 
 
-def result_of(state: State, env: Env, name: str) -> Any:
+def result_of(state: State, env: EvaluationContext, name: str) -> Any:
     """A step's result by its name; quiet while it has not run."""
     record = state.steps.get(name)
     if record is None or record.outcome is None:
@@ -297,7 +297,7 @@ class StepView(View):
 
     __slots__ = ("_env", "_name", "_state")
 
-    def __init__(self, state: State, env: Env, name: str) -> None:
+    def __init__(self, state: State, env: EvaluationContext, name: str) -> None:
         self._state = state
         self._env = env
         self._name = name
@@ -326,7 +326,7 @@ class StepsView(View):
 
     __slots__ = ("_env", "_state")
 
-    def __init__(self, state: State, env: Env) -> None:
+    def __init__(self, state: State, env: EvaluationContext) -> None:
         self._state = state
         self._env = env
 
@@ -372,22 +372,22 @@ class _Statuses(Mapping[str, str]):
         return len(self._state.steps)
 
 
-def _helper(name: str) -> Callable[[State, Env], Any]:
-    def bind(state: State, env: Env) -> Any:
+def _helper(name: str) -> Callable[[State, EvaluationContext], Any]:
+    def bind(state: State, env: EvaluationContext) -> Any:
         drained = [run.step.name for run in state.runs.values() if run.phase == "looped"] if name == "loop_done" else ()
         return status_functions(_Statuses(state), loops_done=drained, known=state.net.steps)[name]
 
     return bind
 
 
-def _keychain(state: State, env: Env) -> Any:
+def _keychain(state: State, env: EvaluationContext) -> Any:
     raise TemplateError(
         "secrets cannot be read in a template that the server evaluates (`keychain` in an arc, a gate, a loop, "
         "a step's input or a `set`); read it in the task that needs it"
     )
 
 
-_SHARED: dict[str, Callable[[State, Env], Any]] = {
+_SHARED: dict[str, Callable[[State, EvaluationContext], Any]] = {
     "workload": lambda state, env: state.workload,
     "execution_id": lambda state, env: state.execution_id,
     "job": lambda state, env: {"uuid": state.execution_id, "execution_id": state.execution_id},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.engine.evolve.table import applies
-from noetl.core.engine.handlers.runaway import cooled
+from noetl.core.engine.handlers.runaway import bucket_level
 from noetl.core.engine.state import Ending, Run, State, StepRecord, StepRun, Token
 from noetl.core.model.events import (
     NextEvaluated,
@@ -85,7 +85,7 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
         record = state.steps[name] = StepRecord(name)
     record.number += 1
     if record.number > 1:
-        state.heat = cooled(state, at) + 1
+        state.heat = bucket_level(state, at) + 1
         state.heated_at = at
     record.open += 1
     state.step_runs += 1

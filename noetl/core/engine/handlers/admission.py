@@ -30,9 +30,9 @@ from typing import Any, Literal
 import msgspec
 
 from noetl.core.engine.evaluation.compiled_net import CompiledStep
-from noetl.core.engine.evaluation.context import Env, Failure, Needs
+from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames, at_gate, at_input
-from noetl.core.engine.handlers.runaway import going_round
+from noetl.core.engine.handlers.runaway import runaway_reason
 from noetl.core.engine.state import State, Token
 from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenParked
 from noetl.core.model.ids import step_run_id
@@ -44,7 +44,7 @@ _json = msgspec.json.Encoder().encode
 Reason = Literal["admission", "join", "paused"]
 
 
-def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
+def examine_waiting_tokens(state: State, env: EvaluationContext) -> list[Event]:
     """Look at every token that waits: which enter, which are parked, which are dropped."""
     if not state.waiting or state.ending is not None:
         return []
@@ -56,7 +56,13 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
     alone = len(state.waiting) == 1
     for name, group in state.waiting.items():
         step = state.net.compiled(name)
-        if alone and step.straight and len(group) == 1 and not state.runs and not going_round(state, name, env.at, 0):
+        if (
+            alone
+            and step.straight
+            and len(group) == 1
+            and not state.runs
+            and not runaway_reason(state, name, env.at, 0)
+        ):
             # One token, nothing else anywhere, nothing to ask: the common case of a chain.
             return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
         events += _examine_group(state, env, step, group)
@@ -65,7 +71,7 @@ def examine_waiting_tokens(state: State, env: Env) -> list[Event]:
     return events
 
 
-def _examine_group(state: State, env: Env, step: CompiledStep, group: list[Token]) -> list[Event]:
+def _examine_group(state: State, env: EvaluationContext, step: CompiledStep, group: list[Token]) -> list[Event]:
     name = step.step.name
     admission = step.step.admission
     record = state.steps.get(name)
@@ -104,7 +110,7 @@ def live_steps(state: State) -> int:
     return state._mask
 
 
-def _open_a_join(state: State, env: Env) -> list[Event]:
+def _open_a_join(state: State, env: EvaluationContext) -> list[Event]:
     """Nothing moves any more: let the first join open whose gate is open too."""
     net = state.net
     names = [
@@ -125,7 +131,7 @@ def _open_a_join(state: State, env: Env) -> list[Event]:
     return []
 
 
-def _examine(state: State, env: Env, step: CompiledStep, group: list[Token], before: int) -> list[Event]:
+def _examine(state: State, env: EvaluationContext, step: CompiledStep, group: list[Token], before: int) -> list[Event]:
     """The gate, and what follows: a run, a parked token, or a dropped one."""
     args = group[0].args
     for token in group[1:]:
@@ -142,7 +148,7 @@ def _examine(state: State, env: Env, step: CompiledStep, group: list[Token], bef
     return list(_scheduled(state, env, step, group, args, before))
 
 
-def _admitted(state: State, env: Env, step: CompiledStep, names: ServerNames) -> bool:
+def _admitted(state: State, env: EvaluationContext, step: CompiledStep, names: ServerNames) -> bool:
     for when, allow, path in step.gate:
         if when is None or env.holds(when, names, path):
             return env.holds(allow, names, path)
@@ -150,9 +156,9 @@ def _admitted(state: State, env: Env, step: CompiledStep, names: ServerNames) ->
 
 
 def _scheduled(
-    state: State, env: Env, step: CompiledStep, group: list[Token], args: dict[str, Any], before: int
+    state: State, env: EvaluationContext, step: CompiledStep, group: list[Token], args: dict[str, Any], before: int
 ) -> Iterator[Event]:
-    problem = going_round(state, step.step.name, env.at, before)
+    problem = runaway_reason(state, step.step.name, env.at, before)
     if problem:
         error = error_info("limit", problem)
         yield from _failed_before_it_began(state, step, group, args, before, error, fatal=True)
@@ -185,14 +191,14 @@ def _scheduled(
 
 
 def _input(
-    state: State, env: Env, compiled: Compiled, names: ServerNames, step: CompiledStep
+    state: State, env: EvaluationContext, compiled: Compiled, names: ServerNames, step: CompiledStep
 ) -> tuple[dict[str, Any], bool]:
     """A step's input, or True when the worker has to evaluate it: it would not fit into the log."""
     if compiled.static:
         return dict(step.step.input), False
     try:
         values: dict[str, Any] = env.evaluate(compiled, names, f"{step.step.path}/input")
-    except Needs:
+    except DataNeeded:
         if not step.plain:  # no worker will ever see it
             raise
         return {}, True
@@ -201,7 +207,7 @@ def _input(
     return values, False
 
 
-def _seconds(env: Env, compiled: Compiled, names: ServerNames, path: str) -> float:
+def _seconds(env: EvaluationContext, compiled: Compiled, names: ServerNames, path: str) -> float:
     value = env.evaluate(compiled, names, path)
     try:
         seconds = float(value)

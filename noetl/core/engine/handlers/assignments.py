@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.evaluation.compiled_net import CompiledAssignment
-from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames
 from noetl.core.model.merge import put_path
 from noetl.core.templates.lookup import is_reference
@@ -24,7 +24,7 @@ _json = msgspec.json.Encoder().encode
 
 
 def evaluate_sets(
-    env: Env,
+    env: EvaluationContext,
     assignments: Iterable[CompiledAssignment],
     names: ServerNames,
     path: str,
@@ -49,7 +49,7 @@ def evaluate_sets(
     return writes
 
 
-def evaluate_set(env: Env, assignment: CompiledAssignment, names: ServerNames, path: str) -> Any:
+def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: ServerNames, path: str) -> Any:
     """One value, held to the rules."""
     value = env.evaluate(assignment.value, names, path)
     target = assignment.target[-1]

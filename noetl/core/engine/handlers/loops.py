@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.evaluation.compiled_net import DEFAULT_PARALLEL, CompiledLoop
-from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_input, at_loop, at_step_set
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.assignments import MAX_CTX_VALUE, ctx_patch, evaluate_sets
@@ -46,7 +46,7 @@ MOST_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) that are held befor
 _json = msgspec.json.Encoder().encode
 
 
-def begin_loop(state: State, env: Env, step_run: StepRun) -> list[Event]:
+def begin_loop(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """A loop step was scheduled: evaluate its collection."""
     try:
         return [_started(state, env, step_run, ())]
@@ -54,7 +54,7 @@ def begin_loop(state: State, env: Env, step_run: StepRun) -> list[Event]:
         return [fail_step(state, env, step_run, Outcome("error", error=failure.error))]
 
 
-def _started(state: State, env: Env, step_run: StepRun, path: IterationPath) -> LoopStarted:
+def _started(state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath) -> LoopStarted:
     level = state.net.compiled(step_run.step.name).loops[len(path)]
     where = level.loop.path or f"{step_run.step.path}/loop"
     names = at_loop(state, env, step_run, path) if path else at_input(state, env, step_run.args)
@@ -90,7 +90,7 @@ def _started(state: State, env: Env, step_run: StepRun, path: IterationPath) -> 
     )  # fmt: skip
 
 
-def _window(env: Env, level: CompiledLoop, names: Mapping[str, Any], most: int, where: str) -> int:
+def _window(env: EvaluationContext, level: CompiledLoop, names: Mapping[str, Any], most: int, where: str) -> int:
     """How many iterations may be in flight."""
     if level.loop.mode == "sequential":
         return 1
@@ -106,7 +106,7 @@ def _window(env: Env, level: CompiledLoop, names: Mapping[str, Any], most: int, 
     return min(window, most)
 
 
-def loop_began(state: State, event: LoopStarted, env: Env) -> list[Event]:
+def loop_began(state: State, event: LoopStarted, env: EvaluationContext) -> list[Event]:
     """What follows from a loop's start: its inner loops begin, or it is empty and ends."""
     step_run = state.runs.get(event.step_run_id)
     loop = step_run.loops.get(event.path) if step_run else None
@@ -117,7 +117,7 @@ def loop_began(state: State, event: LoopStarted, env: Env) -> list[Event]:
     return _begin_inner(state, env, loop)
 
 
-def _begin_inner(state: State, env: Env, loop: Loop) -> list[Event]:
+def _begin_inner(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
     """Begin the inner loops of the outer iterations that were issued meanwhile."""
     step_run = loop.step_run
     if len(state.net.compiled(step_run.step.name).loops) == loop.depth + 1:
@@ -133,7 +133,7 @@ def _begin_inner(state: State, env: Env, loop: Loop) -> list[Event]:
     return events
 
 
-def iteration_ended(state: State, event: IterationDone | IterationFailed, env: Env) -> list[Event]:
+def iteration_ended(state: State, event: IterationDone | IterationFailed, env: EvaluationContext) -> list[Event]:
     """What follows from an iteration's end: the loop goes on, ends, or fails."""
     step_run = state.runs.get(event.step_run_id)
     loop = step_run.loops.get(event.path[:-1]) if step_run else None
@@ -148,7 +148,7 @@ def iteration_ended(state: State, event: IterationDone | IterationFailed, env: E
     return _begin_inner(state, env, loop)
 
 
-def _spill(env: Env, loop: Loop) -> OutputsKept:
+def _spill(env: EvaluationContext, loop: Loop) -> OutputsKept:
     """Outputs that have come together are stored outside, so that a long loop does not fill the memory."""
     step_run = loop.step_run
     key = f"{iteration_id(step_run.id, loop.path)}#outputs/{len(loop.spilled)}"
@@ -156,7 +156,7 @@ def _spill(env: Env, loop: Loop) -> OutputsKept:
     return OutputsKept(step_run.step.name, step_run.id, chunk, loop.path)
 
 
-def _fail_loop(state: State, env: Env, loop: Loop, event: IterationFailed) -> list[Event]:
+def _fail_loop(state: State, env: EvaluationContext, loop: Loop, event: IterationFailed) -> list[Event]:
     step_run = loop.step_run
     cause = event.output.error or error_info("unknown", "the iteration failed")
     index = event.path[-1]
@@ -195,7 +195,7 @@ def _counts(loop: Loop) -> dict[str, Any]:
     return counts
 
 
-def _end_loop(state: State, env: Env, loop: Loop) -> list[Event]:
+def _end_loop(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
     """All iterations that will run have ended."""
     step_run = loop.step_run
     counts = _counts(loop)
@@ -218,7 +218,7 @@ def _end_loop(state: State, env: Env, loop: Loop) -> list[Event]:
     return [done, inner]
 
 
-def _outer_until(state: State, env: Env, loop: Loop, outcome: Outcome) -> bool:
+def _outer_until(state: State, env: EvaluationContext, loop: Loop, outcome: Outcome) -> bool:
     """`until` of the loop around a finished inner one; the innermost is the worker's to ask."""
     level = state.net.compiled(loop.step_run.step.name).loops[loop.depth - 1]
     if level.until is None:
@@ -227,7 +227,7 @@ def _outer_until(state: State, env: Env, loop: Loop, outcome: Outcome) -> bool:
     return env.holds(level.until, names, f"{level.loop.path}/spec/until")
 
 
-def _collected(state: State, env: Env, loop: Loop, counts: dict[str, Any]) -> Outcome:
+def _collected(state: State, env: EvaluationContext, loop: Loop, counts: dict[str, Any]) -> Outcome:
     """The outputs of the iterations that ran as one output; stored outside when the log cannot hold it."""
     step_run = loop.step_run
     encoded = loop.encoded()
@@ -249,7 +249,7 @@ def _collected(state: State, env: Env, loop: Loop, counts: dict[str, Any]) -> Ou
     return outcome
 
 
-def loop_drained(state: State, event: LoopDone, env: Env) -> list[Event]:
+def loop_drained(state: State, event: LoopDone, env: EvaluationContext) -> list[Event]:
     """The step's own loop is done: reducers, then the step's `set`."""
     if event.path:
         return []
@@ -265,7 +265,7 @@ def loop_drained(state: State, event: LoopDone, env: Env) -> list[Event]:
     return apply_loop_set(state, env, step_run)
 
 
-def _reduced(state: State, env: Env, loop: Loop) -> dict[str, Any]:
+def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]:
     compiled = state.net.compiled(loop.step_run.step.name)
     patch: dict[str, Any] = {}
     for dotted, value in loop.parts.items():
@@ -304,7 +304,7 @@ def _at(ctx: Mapping[str, Any], target: tuple[str, ...]) -> Any:
     return value
 
 
-def apply_loop_set(state: State, env: Env, step_run: StepRun) -> list[Event]:
+def apply_loop_set(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """The step's `set` after its loop, then the arcs at `loop.done`."""
     compiled = state.net.compiled(step_run.step.name)
     outcome = step_run.outcome
@@ -322,7 +322,7 @@ def apply_loop_set(state: State, env: Env, step_run: StepRun) -> list[Event]:
     return route_loop(state, env, step_run)
 
 
-def route_loop(state: State, env: Env, step_run: StepRun) -> list[Event]:
+def route_loop(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """The arcs at `loop.done`, and the step's own end."""
     events = route(state, env, step_run, "loop.done")
     if step_run.outcome is not None:
@@ -332,7 +332,7 @@ def route_loop(state: State, env: Env, step_run: StepRun) -> list[Event]:
     return events
 
 
-def fail_step(state: State, env: Env, step_run: StepRun, outcome: Outcome) -> StepFailed:
+def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> StepFailed:
     """A failure that the server itself found; the step's `set` applies to it too."""
     compiled = state.net.compiled(step_run.step.name)
     writes: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.engine.evaluation.compiled_net import CompiledArc, CompiledStep
-from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames, at_arcs
 from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, evaluate_sets
 from noetl.core.engine.state import State, StepRun
@@ -24,7 +24,7 @@ from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
 from noetl.core.model.merge import deep_merge, put_path
 
 
-def route(state: State, env: Env, step_run: StepRun, boundary: str) -> list[Event]:
+def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> list[Event]:
     """Choose the arcs by which a finished step's token leaves; `next.evaluated` says which."""
     name = step_run.step.name
     step = state.net.compiled(name)
@@ -56,7 +56,7 @@ def route(state: State, env: Env, step_run: StepRun, boundary: str) -> list[Even
 
 
 def _choose(
-    env: Env, step: CompiledStep, step_run: StepRun, boundary: str, names: ServerNames
+    env: EvaluationContext, step: CompiledStep, step_run: StepRun, boundary: str, names: ServerNames
 ) -> tuple[list[tuple[CompiledArc, bool]], list[CompiledArc]]:
     """The arcs that were looked at, whether each held, and those that fire."""
     looked_at: list[tuple[CompiledArc, bool]] = []
@@ -81,7 +81,7 @@ def _choose(
 
 
 def _sets(
-    state: State, env: Env, step_run: StepRun, taken: list[CompiledArc], names: ServerNames
+    state: State, env: EvaluationContext, step_run: StepRun, taken: list[CompiledArc], names: ServerNames
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
     """The ctx writes of all chosen arcs (dotted path -> value), and the args that travel along each."""
     writes: dict[str, Any] = {}

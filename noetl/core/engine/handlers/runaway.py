@@ -21,7 +21,7 @@ COOLING = 50.0  # repeated step runs in a second that may go on for ever
 _MEANT = "if that is meant, set executor.spec.policy.limits.max_step_runs to how many there may be"
 
 
-def going_round(state: State, step: str, at: float, before: int) -> str:
+def runaway_reason(state: State, step: str, at: float, before: int) -> str:
     """Why no other run of a step may be started, in words; empty when one may. `before`: so many just are."""
     limit = state.playbook.executor.limits.max_step_runs
     if limit is not None:
@@ -31,7 +31,7 @@ def going_round(state: State, step: str, at: float, before: int) -> str:
     if state.heat + before < ENDLESS_BURST:
         return ""
     burst = ENDLESS_BURST if state.net.endless(step) else BURST
-    if cooled(state, at) + before < burst:
+    if bucket_level(state, at) + before < burst:
         return ""
     return (
         f"steps follow each other in a circle: {state.step_runs:,} step runs in {at - state.started_at:.1f} s, most of "
@@ -40,6 +40,6 @@ def going_round(state: State, step: str, at: float, before: int) -> str:
     )
 
 
-def cooled(state: State, at: float) -> float:
+def bucket_level(state: State, at: float) -> float:
     """How warm the execution still is at an instant."""
     return max(0.0, state.heat - COOLING * max(0.0, at - state.heated_at))

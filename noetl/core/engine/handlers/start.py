@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from noetl.core.engine.commands import RequestMade
-from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.commands import StartExecution
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.state import State
 from noetl.core.model.events import Event, RequestEvaluated, WorkflowStarted
 from noetl.core.model.outcome import ErrorInfo, error_info
@@ -20,7 +20,7 @@ from noetl.core.templates.template import Compiled, compile_value
 Path = tuple[str, ...]
 
 
-def evaluate_request(state: State, fact: RequestMade, env: Env) -> RequestEvaluated:
+def evaluate_request(state: State, fact: StartExecution, env: EvaluationContext) -> RequestEvaluated:
     """What the request comes to: the workload it runs with, or why it cannot run."""
     error = fact.error or _refusal(state)
     workload: dict[str, Any] = {}
@@ -32,7 +32,7 @@ def evaluate_request(state: State, fact: RequestMade, env: Env) -> RequestEvalua
     return RequestEvaluated(workload=workload, keychain=fact.keychain, error=error)
 
 
-def start_workflow(state: State, event: RequestEvaluated, env: Env) -> list[Event]:
+def start_workflow(state: State, event: RequestEvaluated, env: EvaluationContext) -> list[Event]:
     """Put the first token before the entry step."""
     return [] if event.error is not None else [WorkflowStarted(entry=_entry(state))]
 
@@ -67,7 +67,7 @@ def _refusal(state: State) -> ErrorInfo | None:
 # ── the workload ────────────────────────────────────────────────────────────────────────
 
 
-def merged_workload(state: State, env: Env) -> dict[str, Any]:
+def merged_workload(state: State, env: EvaluationContext) -> dict[str, Any]:
     """The defaults with the payload laid over them, and the templates among the defaults evaluated."""
     payload = state.request.payload if state.request else {}
     templates: dict[Path, Compiled] = {}
@@ -99,7 +99,9 @@ def _overlay(
 class _Resolution:
     """Evaluate templates in the order in which they read each other."""
 
-    def __init__(self, state: State, env: Env, tree: dict[str, Any], templates: dict[Path, Compiled]) -> None:
+    def __init__(
+        self, state: State, env: EvaluationContext, tree: dict[str, Any], templates: dict[Path, Compiled]
+    ) -> None:
         self.env = env
         self.tree = tree
         self.templates = templates

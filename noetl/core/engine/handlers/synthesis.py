@@ -10,7 +10,7 @@ the step's own arcs fire as always.
 from __future__ import annotations
 
 from noetl.core.engine.effects import Synthesized, ValidateSynthesis
-from noetl.core.engine.evaluation.context import Env, Failure
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_arcs
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import Event, StepFailed, WorkflowSynthesized
@@ -18,7 +18,7 @@ from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import Step, Synthesis
 
 
-def synthesize(state: State, env: Env, step_run: StepRun) -> list[Event]:
+def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """Evaluate and validate what the step hands over; [] when it hands over nothing."""
     compiled = state.net.compiled(step_run.step.name)
     plan = step_run.step.synthesize

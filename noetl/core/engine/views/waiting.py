@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from noetl.core.engine.concurrency_keys import playbook_key
 from noetl.core.engine.evaluation.compiled_net import CompiledStep
-from noetl.core.engine.evaluation.context import Env, Failure, Needs
+from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_gate
 from noetl.core.engine.lease_rules import is_innermost
 from noetl.core.engine.state import Loop, Run, State, StepRun, Token
@@ -191,7 +191,7 @@ def _blockers(state: State, name: str) -> list[str]:
 
 def _gate(state: State, at: float, step: CompiledStep, group: list[Token]) -> str:
     """Each rule, and what the names it reads are now."""
-    env = Env(state.playbook, at, None, {})
+    env = EvaluationContext(state.playbook, at, None, {})
     args: dict[str, Any] = {}
     for token in group:
         args = deep_merge(args, token.args)
@@ -206,12 +206,12 @@ def _gate(state: State, at: float, step: CompiledStep, group: list[Token]) -> st
     return "; ".join(told)
 
 
-def _values(when: Compiled, names: Any, env: Env) -> str:
+def _values(when: Compiled, names: Any, env: EvaluationContext) -> str:
     told = []
     for dotted in when.names[:6]:
         try:
             value = env.evaluate(compile_value("{{ " + dotted + " }}"), names, "")
-        except (Failure, Needs):
+        except (Failure, DataNeeded):
             told.append(f"{dotted} is not defined")
             continue
         text = repr(value)

@@ -1,6 +1,6 @@
 """The checks: one concern per file, each a function over the tree that was read.
 
-A check looks and notes; it changes nothing and never raises. It gets a `Scene`: the document, all of its
+A check looks and notes; it changes nothing and never raises. It gets a `AnalysisContext`: the document, all of its
 templates with their places, and the reader through which findings are noted.
 """
 
@@ -28,11 +28,11 @@ from noetl.core.language.checks import template_syntax as syntax
 from noetl.core.language.checks import unknown_names as names
 from noetl.core.language.checks import unreachable as net
 from noetl.core.language.checks import unset_reads as unset
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.syntax.tree import DocumentSyntax
 
-CHECKS: tuple[Callable[[Scene], None], ...] = (
+CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     targets.check,
     rules.check,
     loops.check,
@@ -46,7 +46,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     references.check,
 )
 # What is said about the whole holds only when its parts could be read.
-WHOLE: tuple[Callable[[Scene], None], ...] = (
+WHOLE: tuple[Callable[[AnalysisContext], None], ...] = (
     net.check,
     cycles.check,
     gates.check,
@@ -59,7 +59,7 @@ WHOLE: tuple[Callable[[Scene], None], ...] = (
 
 def check_document(document: DocumentSyntax, reader: Reader) -> None:
     """Run every check over a document."""
-    scene = Scene(document, reader)
+    scene = AnalysisContext(document, reader)
     for check in CHECKS:
         check(scene)
     if not reader.findings.failed:

@@ -7,7 +7,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from noetl.core.language.flow.template_analysis import Read
-from noetl.core.language.flow.template_sites import Site, Sites
+from noetl.core.language.flow.template_sites import TemplateSite, TemplateSites
 from noetl.core.language.source.node_reader import Reader, is_template
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.tree import BlockSyntax, BodySyntax, DocumentSyntax, SetSyntax, TaskSyntax
@@ -23,7 +23,7 @@ class Body(Struct, eq=False):
     input_keys: frozenset[str]
 
 
-class Scene:
+class AnalysisContext:
     """A document with all its templates, and what its parts define."""
 
     def __init__(self, document: DocumentSyntax, reader: Reader) -> None:
@@ -31,7 +31,7 @@ class Scene:
         self.reader = reader
         self._bodies: dict[int, Body] = {}
         running = document.around
-        self.sites = Sites(document)
+        self.sites = TemplateSites(document)
         self.steps: frozenset[str] = frozenset(document.step_names())
         self._sets = {id(body): _all_sets(body) for body in document.bodies()}
         sets = [assigned for found in self._sets.values() for assigned in found]
@@ -105,11 +105,11 @@ class Scene:
             for block in self.document.blocks
         }
 
-    def inside(self, code: str, site: Site, offset: int, length: int, message: str, hint: str = "") -> None:
+    def inside(self, code: str, site: TemplateSite, offset: int, length: int, message: str, hint: str = "") -> None:
         """Note a finding at some characters of a template."""
         self.reader.findings.inside(code, site.node, offset, length, message, hint)
 
-    def at(self, code: str, site: Site, read: Read, message: str, hint: str = "") -> None:
+    def at(self, code: str, site: TemplateSite, read: Read, message: str, hint: str = "") -> None:
         """Note a finding at a name that a template reads."""
         text = site.node.text
         stop = read.offset + len(read.path[0])

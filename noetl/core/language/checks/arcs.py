@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.nodes import data_of
 from noetl.core.language.syntax.tree import RouterSyntax, SetSyntax
 from noetl.core.templates.template import compile_value
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Arcs that are always taken together must not set one key to two values."""
     for step in scene.document.steps:
         if step.router is not None and step.router.mode == "inclusive":
             _check_conflicts(scene, step.router)
 
 
-def _check_conflicts(scene: Scene, router: RouterSyntax) -> None:
+def _check_conflicts(scene: AnalysisContext, router: RouterSyntax) -> None:
     seen: dict[tuple[str, tuple[str, ...]], SetSyntax] = {}
     for arc in router.arcs:
         if arc.when is not None:

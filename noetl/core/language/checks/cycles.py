@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.control_flow import END, Pipeline
 from noetl.core.language.flow.guard_conditions import always, never
 from noetl.core.language.flow.reachability import components
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, RuleSyntax, StepSyntax, TaskSyntax
@@ -22,7 +22,7 @@ from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, RuleSyntax, S
 _ABOUT_ERRORS = frozenset({"status", "error", "http", "pg", "py"})
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look for circles in every pipeline, in the net, and among the blocks."""
     for body in scene.document.bodies():
         if body.items:
@@ -35,7 +35,7 @@ def check(scene: Scene) -> None:
 # --- tasks --------------------------------------------------------------------------------------
 
 
-def _check_pipeline(scene: Scene, body: BodySyntax) -> None:
+def _check_pipeline(scene: AnalysisContext, body: BodySyntax) -> None:
     if not any(_may_return(task) for task in body.tasks()) and not any(body.constructs()):
         return
     pipeline = Pipeline(body)
@@ -108,7 +108,7 @@ def _code(task: TaskSyntax) -> Iterable[str]:
 def _asks_more_than_errors(rule: RuleSyntax) -> bool:
     if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
         return False
-    for read in glance(rule.when.value).reads:
+    for read in analyze_template(rule.when.value).reads:
         if not (read.path[0] in ("output", "outcome") and len(read.path) > 1 and read.path[1] in _ABOUT_ERRORS):
             return True
     return False
@@ -128,7 +128,7 @@ def _reached(first: list[int], on: dict[int, list[int]]) -> set[int]:
 # --- steps --------------------------------------------------------------------------------------
 
 
-def _check_net(scene: Scene) -> None:
+def _check_net(scene: AnalysisContext) -> None:
     steps = scene.document.steps
     numbers = {step.name: number for number, step in enumerate(steps)}
     if scene.entry not in numbers:
@@ -167,7 +167,7 @@ def _leaves(step: StepSyntax, inside: set[str]) -> bool:
     return not goes_on
 
 
-def _tell_circle(scene: Scene, steps: list[StepSyntax], inside: set[str]) -> None:
+def _tell_circle(scene: AnalysisContext, steps: list[StepSyntax], inside: set[str]) -> None:
     arc = _closing(steps, inside)
     if arc is None:
         return
@@ -191,7 +191,7 @@ def _closing(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
 # --- blocks -------------------------------------------------------------------------------------
 
 
-def _check_calls(scene: Scene) -> None:
+def _check_calls(scene: AnalysisContext) -> None:
     """Blocks that call each other first of all: none of them ever gets further."""
     calls: dict[str, tuple[str, TaskSyntax]] = {}
     for block in scene.document.blocks:

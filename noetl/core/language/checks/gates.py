@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.guard_conditions import alternatives, conjuncts, expression, never
 from noetl.core.language.flow.reachability import Reachability
 from noetl.core.language.source.nodes import Node, Scalar
@@ -30,7 +30,7 @@ _TRUE = re.compile(rf"ctx\.(\w+)(?:\.\w+)*\s*\|\s*(?:default|d){_NOTHING}{_MORE}
 _DEFINED = re.compile(r"ctx\.(\w+)(?:\.\w+)*\s+is\s+defined")
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Let happen what can, and look at the gates that stay closed."""
     gated = [step for step in scene.document.steps if step.admit is not None and step.admit.rules]
     if not gated or scene.open_ctx:
@@ -44,7 +44,7 @@ def check(scene: Scene) -> None:
 class _Story:
     """Everything that can happen, found step by step."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: AnalysisContext) -> None:
         self.steps = {step.name: step for step in scene.document.steps}
         self.sets = {name: _facts(scene, step) for name, step in self.steps.items()}
         self.settable = {fact for facts in self.sets.values() for fact in facts}
@@ -130,7 +130,7 @@ class _Story:
         return f'it waits for "{name}", which waits for this step'
 
 
-def _tell(scene: Scene, step: StepSyntax, story: _Story) -> None:
+def _tell(scene: AnalysisContext, step: StepSyntax, story: _Story) -> None:
     assert step.admit is not None
     rule = next(rule for rule in step.admit.rules if not _refuses(rule)) if _some_open(step) else step.admit.rules[0]
     where: Node = rule.when if rule.when is not None else rule.node
@@ -150,7 +150,7 @@ def _refuses(rule: AdmitRuleSyntax) -> bool:
     return never(rule.when) or never(rule.allow) or rule.allow is None
 
 
-def _facts(scene: Scene, step: StepSyntax) -> set[Fact]:
+def _facts(scene: AnalysisContext, step: StepSyntax) -> set[Fact]:
     """What is known of `ctx` once a step has run; setting a key to nothing opens no gate that asks for its value."""
     found: set[Fact] = set()
     for each in scene.sets_of(step):

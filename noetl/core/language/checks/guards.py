@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.node_reader import is_template, shorten
 from noetl.core.language.source.nodes import Scalar
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Tell guards that are plain text: they hold always (or never), whatever they say."""
     for step in scene.document.steps:
         for rule in step.admit.rules if step.admit else ():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import REDUCERS
 from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at every loop, and at writes that need one."""
     for body in scene.document.bodies():
         for level in body.loop.levels() if body.loop else ():
@@ -21,7 +21,7 @@ def check(scene: Scene) -> None:
             _check_writes(scene, body)
 
 
-def _check_level(scene: Scene, loop: LoopSyntax) -> None:
+def _check_level(scene: AnalysisContext, loop: LoopSyntax) -> None:
     if loop.until is not None and loop.mode == "parallel":
         message = "`until` stops a sequential loop; iterations that run side by side have no order"
         scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or leave `until` out")
@@ -39,7 +39,7 @@ def _check_level(scene: Scene, loop: LoopSyntax) -> None:
             scene.reader.add("unknown-reducer", value, f'there is no reducer "{word}"', hint)
 
 
-def _check_parallel(scene: Scene, body: BodySyntax, loop: LoopSyntax) -> None:
+def _check_parallel(scene: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
     """Writes to `ctx` from iterations that run side by side, without a reducer to join them."""
     reduced = {
         tuple(key.removeprefix("ctx.").split("."))
@@ -59,7 +59,7 @@ def _check_parallel(scene: Scene, body: BodySyntax, loop: LoopSyntax) -> None:
             _check_called(scene, task, reduced)
 
 
-def _check_called(scene: Scene, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
+def _check_called(scene: AnalysisContext, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
     """The same for what a called block writes: iterations that run side by side call it side by side."""
     for block in scene.blocks_behind(task):
         for assigned in scene.sets_of(block):
@@ -77,7 +77,7 @@ def _may_differ(node: Node) -> bool:
     if isinstance(node, Scalar):
         if not isinstance(node.value, str):
             return False
-        template = glance(node.value)
+        template = analyze_template(node.value)
         return bool(template.calls) or any(read.path[0] not in _SAME_FOR_ALL for read in template.reads)
     if isinstance(node, Mapping):
         return any(_may_differ(value) for _, value in node.entries.values())
@@ -96,7 +96,7 @@ def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:
     return found
 
 
-def _check_writes(scene: Scene, body: BodySyntax) -> None:
+def _check_writes(scene: AnalysisContext, body: BodySyntax) -> None:
     for assigned in (*_iteration_sets(body), *body.sets):
         if assigned.scope == "iter":
             message = f'the step "{body.name}" has no loop, so there is no iteration to write to'

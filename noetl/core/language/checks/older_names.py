@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.template_analysis import Read
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.template_sites import TemplateSite
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Tell each older name with the canonical one."""
     for site in scene.sites.templates:
         for read in site.template.reads:
@@ -20,7 +20,7 @@ def check(scene: Scene) -> None:
                 _event_name(scene, site)
 
 
-def _outcome(scene: Scene, site: Site, read: Read) -> None:
+def _outcome(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.path[1:2] == ("result",):
         rest = read.path[2:]
         if rest[:1] == ("data",):
@@ -31,23 +31,23 @@ def _outcome(scene: Scene, site: Site, read: Read) -> None:
     _older(scene, site, read, "v10-outcome", "`outcome` is v10", f"write `{instead}`")
 
 
-def _output(scene: Scene, site: Site, read: Read) -> None:
+def _output(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.path[1:2] == ("result",):
         instead = ".".join(("output.data", *read.path[2:]))
         _older(scene, site, read, "v10-result", "`output.result` is v10", f"write `{instead}`")
 
 
-def _args(scene: Scene, site: Site, read: Read) -> None:
+def _args(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     _older(scene, site, read, "v10-args", "`args` is v10", f"write `{'.'.join(('input', *read.path[1:]))}`")
 
 
-def _result(scene: Scene, site: Site, read: Read) -> None:
+def _result(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if "result" in site.spot.scopes:
         instead = ".".join(("output.data", *read.path[1:]))
         scene.at("old-spelling", site, read, "`result` is the step's `output.data`", f"write `{instead}`")
 
 
-def _event_name(scene: Scene, site: Site) -> None:
+def _event_name(scene: AnalysisContext, site: TemplateSite) -> None:
     found = _CALL_DONE.search(site.node.value)
     if found:
         message = "the event `call.done` is `step.done`"
@@ -57,16 +57,16 @@ def _event_name(scene: Scene, site: Site) -> None:
 _CALL_DONE = re.compile(r"""(['"])call\.done\1""")
 
 
-def _job(scene: Scene, site: Site, read: Read) -> None:
+def _job(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.path[1:] in (("uuid",), ("execution_id",)):
         scene.at("old-spelling", site, read, f"`{'.'.join(read.path)}` is `execution_id`", "write `execution_id`")
 
 
-def _loop_index(scene: Scene, site: Site, read: Read) -> None:
+def _loop_index(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     scene.at("old-spelling", site, read, "`loop_index` is `iter.index`", "write `iter.index`")
 
 
-def _context(scene: Scene, site: Site, read: Read) -> None:
+def _context(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     known = scene.body(site.body).tasks if site.body is not None and site.spot.tasks else frozenset()
     if "context" in scene.steps | scene.ctx_keys | scene.workload_keys | known:
         return
@@ -81,7 +81,7 @@ def _context(scene: Scene, site: Site, read: Read) -> None:
         scene.at(word.code, site, read, word.message, f"write `{instead}`; {word.hint}")
 
 
-def _older(scene: Scene, site: Site, read: Read, code: str, message: str, hint: str) -> None:
+def _older(scene: AnalysisContext, site: TemplateSite, read: Read, code: str, message: str, hint: str) -> None:
     scene.reader.older_words += 1
     scene.at(code, site, read, message, hint)
 

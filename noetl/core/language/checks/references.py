@@ -5,9 +5,9 @@ What can be told from the text alone: an assignment whose whole value is one nam
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
-from noetl.core.language.flow.template_analysis import Read, glance
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.checks.analysis import AnalysisContext
+from noetl.core.language.flow.template_analysis import Read, analyze_template
+from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.source.nodes import Mapping, Scalar, Sequence
 from noetl.core.language.syntax.tree import SetSyntax
 
@@ -15,7 +15,7 @@ _REFERENCE_FIELDS = frozenset({"type", "locator", "auth_reference", "meta"})
 _PAYLOADS = frozenset({"data", "status", "error", "http", "pg", "py"})
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Tell references under names of data, data under names of references, and fields read from locators."""
     for body in scene.document.bodies():
         for assigned in scene.sets_of(body):
@@ -31,7 +31,7 @@ def check(scene: Scene) -> None:
             _check_field(scene, site, read)
 
 
-def _check_assignment(scene: Scene, assigned: SetSyntax) -> None:
+def _check_assignment(scene: AnalysisContext, assigned: SetSyntax) -> None:
     path = whole_name(assigned.value)
     named_so = assigned.keys[-1].endswith("_ref")
     if named_so:
@@ -42,7 +42,7 @@ def _check_assignment(scene: Scene, assigned: SetSyntax) -> None:
         scene.reader.add("reference-as-data", assigned.key, message, hint)
 
 
-def _check_reference(scene: Scene, assigned: SetSyntax, path: tuple[str, ...] | None) -> None:
+def _check_reference(scene: AnalysisContext, assigned: SetSyntax, path: tuple[str, ...] | None) -> None:
     value = assigned.value
     if path is not None:
         wrong = path[0] in ("output", "outcome") and len(path) > 1 and path[1] in _PAYLOADS and not is_reference(path)
@@ -60,7 +60,7 @@ def _check_reference(scene: Scene, assigned: SetSyntax, path: tuple[str, ...] | 
         )
 
 
-def _check_field(scene: Scene, site: Site, read: Read) -> None:
+def _check_field(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     """A field below `..._ref` or `output.ref` that only the payload can have."""
     path = read.path
     for number, key in enumerate(path[:-1]):
@@ -87,7 +87,7 @@ def whole_name(node: object) -> tuple[str, ...] | None:
     text = node.value.strip()
     if not (text.startswith("{{") and text.endswith("}}")):
         return None
-    reads = glance(node.value).reads
+    reads = analyze_template(node.value).reads
     if len(reads) != 1:
         return None
     inside = text[2:-2].strip(" -\n\t")

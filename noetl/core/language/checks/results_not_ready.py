@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.guard_conditions import is_conditional
 from noetl.core.language.flow.reachability import Reachability
 from noetl.core.language.flow.template_analysis import Read
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.syntax.tree import StepSyntax
 
 _NOT = re.compile(r"\bnot\b")  # `not later.x` asks whether it has run, quietly
@@ -17,7 +17,7 @@ _NOT = re.compile(r"\bnot\b")  # `not later.x` asks whether it has run, quietly
 _GUARDS = (at.ADMIT, at.RULE, at.LOOP_UNTIL)
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at every result that a template reads by the name of a step."""
     if scene.open_ctx:
         return  # steps that are made at run time may lead anywhere
@@ -40,7 +40,7 @@ def check(scene: Scene) -> None:
                 _tell(scene, site, read, body.name)
 
 
-def _tell(scene: Scene, site: Site, read: Read, reader: str) -> None:
+def _tell(scene: AnalysisContext, site: TemplateSite, read: Read, reader: str) -> None:
     name = read.path[0]
     message = f'the step "{name}" cannot have run when "{reader}" reads it: no way leads from it to here'
     hint = f"let it lead here by `next`, or write `{'.'.join(read.path)} | default(...)`"

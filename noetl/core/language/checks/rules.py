@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.guard_conditions import alternatives, always, conjuncts, expression
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Node, Scalar
 from noetl.core.language.syntax.tree import RuleSyntax, TaskSyntax
 
@@ -17,7 +17,7 @@ _FIELDS_OF = {
 }
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at every rule of every task, and at admission rules."""
     for body in scene.document.bodies():
         for task in body.tasks():
@@ -30,7 +30,7 @@ def check(scene: Scene) -> None:
             _check_order(scene, [(rule.when, rule.node) for rule in step.admit.rules], "rule")
 
 
-def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None:
+def _check_task(scene: AnalysisContext, task: TaskSyntax, rules: list[RuleSyntax]) -> None:
     for rule in rules:
         _check_fields(scene, rule)
         if rule.do == "skip":
@@ -44,7 +44,7 @@ def _check_task(scene: Scene, task: TaskSyntax, rules: list[RuleSyntax]) -> None
         scene.reader.add("missing-else", where, message, hint)
 
 
-def _check_fields(scene: Scene, rule: RuleSyntax) -> None:
+def _check_fields(scene: AnalysisContext, rule: RuleSyntax) -> None:
     for name, node in rule.fields.items():
         if name == "backoff" and isinstance(node, Scalar) and node.value == "fixed":
             scene.reader.add(
@@ -56,14 +56,14 @@ def _check_fields(scene: Scene, rule: RuleSyntax) -> None:
             scene.reader.add("unused-field", node, message, "remove it")
 
 
-def _check_skip(scene: Scene, rule: RuleSyntax) -> None:
+def _check_skip(scene: AnalysisContext, rule: RuleSyntax) -> None:
     if rule.is_else:
         message = "`skip` is decided before the tool runs, so it needs a `when`"
         scene.reader.add("skip-under-else", rule.node, message, "give the rule a `when`, or use `do: continue`")
         return
     if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
         return
-    for read in glance(rule.when.value).reads:
+    for read in analyze_template(rule.when.value).reads:
         if read.path[0] in ("output", "outcome"):
             message = f"`skip` is decided before the tool runs: there is no `{read.path[0]}` yet"
             hint = "ask about `iter`, `ctx`, `input` or `_prev`, or use `do: continue` after the task"
@@ -73,7 +73,7 @@ def _check_skip(scene: Scene, rule: RuleSyntax) -> None:
         scene.reader.add("unused-field", rule.sets[0].key, message, "set it in the task before")
 
 
-def _check_order(scene: Scene, rules: list[tuple[Node | None, Node]], what: str) -> None:
+def _check_order(scene: AnalysisContext, rules: list[tuple[Node | None, Node]], what: str) -> None:
     """Everything behind `else` (or a guard that is always true) is never looked at."""
     last: Node | None = None
     for when, node in rules:

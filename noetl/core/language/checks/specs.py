@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import is_template, noun_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
@@ -16,7 +16,7 @@ from noetl.core.model.tool import ToolSpec
 _TIMEOUTS = ("connect", "read", "total")
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at every spec of every level."""
     specs = {spec.kind: spec for spec in scene.reader.specs.values()}
     general = set(SHAPES["task.spec"].keys) - {"policy"}
@@ -34,7 +34,9 @@ def check(scene: Scene) -> None:
             _check_task(scene, task)
 
 
-def _check_level(scene: Scene, node: Mapping | None, shape: str, general: set[str], specs: dict[str, ToolSpec]) -> None:
+def _check_level(
+    scene: AnalysisContext, node: Mapping | None, shape: str, general: set[str], specs: dict[str, ToolSpec]
+) -> None:
     own = set(SHAPES[shape].keys) if shape else set()
     for key, (key_node, value) in node.entries.items() if node else ():
         if key in ("timeout", "timeouts"):
@@ -45,7 +47,7 @@ def _check_level(scene: Scene, node: Mapping | None, shape: str, general: set[st
             _tell(scene, key_node, key, own | general | set(specs), "here")
 
 
-def _check_kind_map(scene: Scene, spec: ToolSpec, node: Node) -> None:
+def _check_kind_map(scene: AnalysisContext, spec: ToolSpec, node: Node) -> None:
     if not isinstance(node, Mapping):
         return
     known = _known(spec)
@@ -56,7 +58,7 @@ def _check_kind_map(scene: Scene, spec: ToolSpec, node: Node) -> None:
             _tell(scene, key_node, key, known, spec.kind)
 
 
-def _check_task(scene: Scene, task: TaskSyntax) -> None:
+def _check_task(scene: AnalysisContext, task: TaskSyntax) -> None:
     if task.timeout is not None:
         _check_timeout(scene, task.timeout)
     if task.spec is None:
@@ -76,13 +78,13 @@ def _known(spec: ToolSpec) -> set[str]:
     return {*SHAPES["task.spec"].keys, *spec.spec_keys, *spec.defaults} - {"policy"}
 
 
-def _tell(scene: Scene, node: Scalar, key: str, known: Iterable[str], whose: str) -> None:
+def _tell(scene: AnalysisContext, node: Scalar, key: str, known: Iterable[str], whose: str) -> None:
     where = "nothing below looks at it" if whose == "here" else f"{whose} does not look at it"
     hint = did_you_mean(key, known, "remove it")
     scene.reader.add("unknown-spec-key", node, f'"{key}" is no known spec key: {where}', hint)
 
 
-def _check_timeout(scene: Scene, node: Node) -> None:
+def _check_timeout(scene: AnalysisContext, node: Node) -> None:
     """A number of seconds, or `{connect, read, total}`."""
     if isinstance(node, Mapping):
         for key, (key_node, value) in node.entries.items():
@@ -96,7 +98,7 @@ def _check_timeout(scene: Scene, node: Node) -> None:
         _check_seconds(scene, node, "timeout")
 
 
-def _check_seconds(scene: Scene, node: Node, key: str) -> None:
+def _check_seconds(scene: AnalysisContext, node: Node, key: str) -> None:
     if is_template(node) or (isinstance(node, Scalar) and node.value is None):
         return
     if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.visibility import SCOPE_NAMES
 from noetl.core.language.source.node_reader import Reader, is_template
@@ -11,7 +11,7 @@ from noetl.core.language.syntax.tree import BodySyntax, StepSyntax
 from noetl.core.templates.functions import FUNCTIONS
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Tell every name that leads nowhere."""
     document, reader = scene.document, scene.reader
     steps = scene.steps

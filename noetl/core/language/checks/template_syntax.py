@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import Call, Problem
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.flow.visibility import SCOPE_NAMES, STATUS_HELPERS
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.foreign_idioms import advice, plainly
@@ -28,7 +28,7 @@ _EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Tell every template that cannot be evaluated as it is written."""
     for site in scene.sites.templates:
         if site.template.problem is not None:
@@ -52,7 +52,7 @@ def check(scene: Scene) -> None:
                     _check_code(scene, parameter.value)
 
 
-def _tell(scene: Scene, site: Site, problem: Problem) -> None:
+def _tell(scene: AnalysisContext, site: TemplateSite, problem: Problem) -> None:
     if problem.what == "filter":
         hint = did_you_mean(problem.word, FILTERS)
         scene.inside(
@@ -68,7 +68,7 @@ def _tell(scene: Scene, site: Site, problem: Problem) -> None:
         scene.inside("template-syntax", site, problem.offset, 1, message, advice(site.node.value))
 
 
-def _check_named(scene: Scene, site: Site, text: str) -> None:
+def _check_named(scene: AnalysisContext, site: TemplateSite, text: str) -> None:
     """`map('upper')`, `select('odd')`: names of filters and tests that stand as text."""
     for expression in _EXPRESSION.finditer(text):
         for found in _NAMED.finditer(text, expression.start(), expression.end()):
@@ -79,7 +79,7 @@ def _check_named(scene: Scene, site: Site, text: str) -> None:
                 _tell(scene, site, Problem("", found.start(group), what, found[group]))
 
 
-def _check_call(scene: Scene, site: Site, call: Call) -> None:
+def _check_call(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
     if call.name in STATUS_HELPERS:
         _check_helper(scene, site, call)
         return
@@ -98,7 +98,7 @@ def _check_call(scene: Scene, site: Site, call: Call) -> None:
     scene.inside("unknown-function", site, call.offset, len(call.name), message, hint)
 
 
-def _check_helper(scene: Scene, site: Site, call: Call) -> None:
+def _check_helper(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
     if not site.spot.helpers:
         message = f"`{call.name}()` is not available in {site.spot.title}"
         hint = "the server knows the status of steps: use it in arcs, admission rules, `loop.in` and a step's `input`"
@@ -113,7 +113,7 @@ def _check_helper(scene: Scene, site: Site, call: Call) -> None:
                 )
 
 
-def _check_code(scene: Scene, node: Scalar) -> None:
+def _check_code(scene: AnalysisContext, node: Scalar) -> None:
     found = _IN_CODE.search(node.value)
     if found:
         message = "code is not a template: this stays as it is written"

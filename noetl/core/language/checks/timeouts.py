@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.guard_conditions import expression
 from noetl.core.language.source.nodes import Mapping
 from noetl.core.language.syntax.tree import BodySyntax, TaskSyntax
@@ -18,7 +18,7 @@ _LOCAL = frozenset({"python", "shell"})
 _ASKS = re.compile(r"""out(?:put|come)\.error\.kind\s*==\s*(['"])timeout\1""")
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at every rule that asks for a timeout."""
     for body in scene.document.bodies():
         for task in body.tasks():
@@ -29,7 +29,7 @@ def check(scene: Scene) -> None:
                     scene.reader.add("missing-timeout", rule.when or rule.node, message, hint)
 
 
-def _has_timeout(scene: Scene, body: BodySyntax, task: TaskSyntax) -> bool:
+def _has_timeout(scene: AnalysisContext, body: BodySyntax, task: TaskSyntax) -> bool:
     """Whether any layer gives the task a timeout."""
     if task.timeout is not None or "timeout" in task.parameters or (task.tool and "timeout" in task.tool.defaults):
         return True

@@ -6,24 +6,24 @@ defines is a warning, unless the template takes care of its absence (`default`, 
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene, is_block
+from noetl.core.language.checks.analysis import AnalysisContext, is_block
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import Read
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.flow.visibility import ELSEWHERE, LOCALS, SCOPE_NAMES
 from noetl.core.language.source.nodes import Mapping, Node
 from noetl.core.language.syntax.foreign_idioms import NAMES
 from noetl.core.language.syntax.grammar import ITERATION_NAMES
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at every name that every template reads."""
     for site in scene.sites.templates:
         for read in site.template.reads:
             _check_read(scene, site, read)
 
 
-def _check_read(scene: Scene, site: Site, read: Read) -> None:
+def _check_read(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     name = read.path[0]
     if name == "keychain":
         _check_keychain(scene, site, read)
@@ -36,14 +36,14 @@ def _check_read(scene: Scene, site: Site, read: Read) -> None:
         _check_bare(scene, site, read)
 
 
-def _nothing(scene: Scene, site: Site, read: Read) -> None:
+def _nothing(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     """Fields of this scope are known only at run time."""
 
 
 # --- secrets ------------------------------------------------------------------------------------
 
 
-def _check_keychain(scene: Scene, site: Site, read: Read) -> None:
+def _check_keychain(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if site.assigns is not None:
         message = f"a secret cannot be written to `{site.assigns.target}`: it would end up in events"
         scene.at("keychain-in-set", site, read, message, "read `keychain` in the field of the task that needs it")
@@ -59,7 +59,7 @@ def _check_keychain(scene: Scene, site: Site, read: Read) -> None:
 # --- fields of scopes ---------------------------------------------------------------------------
 
 
-def _check_workload(scene: Scene, site: Site, read: Read) -> None:
+def _check_workload(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.guarded or len(read.path) == 1:
         return
     if scene.document.around is not None:
@@ -80,17 +80,17 @@ def _check_workload(scene: Scene, site: Site, read: Read) -> None:
         node = keys[key][1]
 
 
-def _check_ctx(scene: Scene, site: Site, read: Read) -> None:
+def _check_ctx(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if len(read.path) > 1 and not scene.open_ctx:
         _check_key(scene, site, read, read.path[1], scene.ctx_keys, "ctx")
 
 
-def _check_step(scene: Scene, site: Site, read: Read) -> None:
+def _check_step(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if len(read.path) > 1 and site.body is not None:
         _check_key(scene, site, read, read.path[1], scene.body(site.body).step_keys, "step")
 
 
-def _check_input(scene: Scene, site: Site, read: Read) -> None:
+def _check_input(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if site.body is None or is_block(site.body) or len(read.path) == 1 or scene.document.around is not None:
         return
     if site.spot.tasks and site.task is None and site.spot.locals:
@@ -103,7 +103,7 @@ def _check_input(scene: Scene, site: Site, read: Read) -> None:
     _check_key(scene, site, read, read.path[1], frozenset(keys), "input")
 
 
-def _check_iter(scene: Scene, site: Site, read: Read) -> None:
+def _check_iter(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if site.body is None or is_block(site.body):
         return
     known = scene.body(site.body)
@@ -127,7 +127,9 @@ def _check_iter(scene: Scene, site: Site, read: Read) -> None:
     _check_key(scene, site, read, path[0], frozenset(names), "iter" + ".parent" * (depth - 1 - level))
 
 
-def _check_key(scene: Scene, site: Site, read: Read, key: str, known: frozenset[str], scope: str) -> None:
+def _check_key(
+    scene: AnalysisContext, site: TemplateSite, read: Read, key: str, known: frozenset[str], scope: str
+) -> None:
     if key in known or read.guarded:
         return
     message = f"nothing sets `{scope}.{key}`"
@@ -136,7 +138,7 @@ def _check_key(scene: Scene, site: Site, read: Read, key: str, known: frozenset[
     scene.at("never-set", site, read, message, hint)
 
 
-def _check_steps(scene: Scene, site: Site, read: Read) -> None:
+def _check_steps(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if len(read.path) == 1:
         return
     name = read.path[1]
@@ -146,7 +148,7 @@ def _check_steps(scene: Scene, site: Site, read: Read) -> None:
         scene.at("unknown-step", site, read, message, did_you_mean(name, scene.steps | tasks))
 
 
-def _check_output(scene: Scene, site: Site, read: Read) -> None:
+def _check_output(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     """A helper of another kind: `output.http` after a task that is not http."""
     if read.guarded or len(read.path) == 1 or site.task is None or site.task.tool is None:
         return
@@ -179,7 +181,7 @@ _FIELDS = {
 # --- names without a scope ----------------------------------------------------------------------
 
 
-def _check_bare(scene: Scene, site: Site, read: Read) -> None:
+def _check_bare(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     name = read.path[0]
     spot = site.spot
     known = scene.body(site.body) if site.body is not None else None
@@ -210,7 +212,7 @@ def _check_bare(scene: Scene, site: Site, read: Read) -> None:
 _TOLD_ELSEWHERE = frozenset({"context"})
 
 
-def _tell_bare(scene: Scene, site: Site, read: Read, qualified: str) -> None:
+def _tell_bare(scene: AnalysisContext, site: TemplateSite, read: Read, qualified: str) -> None:
     rest = "".join(f".{key}" for key in read.path[1:] if key.isidentifier())
     message = f'"{read.path[0]}" is read without its scope'
     scene.at("bare-name", site, read, message, f"write `{qualified}{rest}`")

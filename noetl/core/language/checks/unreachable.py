@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.guard_conditions import always, asks_nothing_else, events, expression, never
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.syntax.tree import ArcSyntax, StepSyntax
 
 # The events that end a step, and whether they tell of a success.
@@ -13,7 +13,7 @@ _BOTH = frozenset({True, False})
 _CHANGING = frozenset({"now", "uuid", "random"})
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look at the arcs of every step, and at the steps they lead to."""
     for step in scene.document.steps:
         arcs = step.router.arcs if step.router else []
@@ -25,7 +25,7 @@ def check(scene: Scene) -> None:
         _check_reach(scene)
 
 
-def _check_reach(scene: Scene) -> None:
+def _check_reach(scene: AnalysisContext) -> None:
     steps = {step.name: step for step in scene.document.steps}
     if len(steps) < 2 or scene.entry not in steps:
         return
@@ -43,7 +43,7 @@ def _check_reach(scene: Scene) -> None:
             scene.reader.add("unreachable-step", step.name_node, message, "add an arc that leads to it, or remove it")
 
 
-def _check_order(scene: Scene, arcs: list[ArcSyntax], *, looping: bool) -> None:
+def _check_order(scene: AnalysisContext, arcs: list[ArcSyntax], *, looping: bool) -> None:
     """Behind an arc that always fires no other can: `exclusive` takes the first.
 
     A loop succeeds in two events, `loop.done` and `step.done`: an arc that asks for one leaves the other."""
@@ -61,7 +61,7 @@ def _check_order(scene: Scene, arcs: list[ArcSyntax], *, looping: bool) -> None:
                 hint = f"put it before line {earlier.node.line}, or write `mode: inclusive` to take both"
             scene.reader.add("dead-arc", arc.node, message, hint)
             continue
-        if text and not any(call.name in _CHANGING for call in glance(arc.when.text).calls):  # type: ignore[union-attr]
+        if text and not any(call.name in _CHANGING for call in analyze_template(arc.when.text).calls):  # type: ignore[union-attr]
             guards[text] = arc
         if always(arc.when) or (asks_nothing_else(arc.when) and (not looping or True not in after)):
             for ending in after:
@@ -76,7 +76,7 @@ def _endings(arc: ArcSyntax) -> frozenset[bool]:
     return _BOTH if asked is None else frozenset(BOUNDARIES[name] for name in asked if name in BOUNDARIES) or _BOTH
 
 
-def _may_fire(scene: Scene, step: StepSyntax, arc: ArcSyntax) -> bool:
+def _may_fire(scene: AnalysisContext, step: StepSyntax, arc: ArcSyntax) -> bool:
     """Tell a guard that never holds, or asks for an event this step never has."""
     asked = events(arc.when)
     if never(arc.when):

@@ -13,14 +13,14 @@ from operator import or_
 
 from msgspec import Struct
 
-from noetl.core.language.checks.analysis import Scene, is_block
+from noetl.core.language.checks.analysis import AnalysisContext, is_block
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.control_flow import END, Pipeline
 from noetl.core.language.flow.definite_assignment import Edge, Unset, flow
 from noetl.core.language.flow.guard_conditions import always, asks_how_it_ended, events, expression, is_conditional
 from noetl.core.language.flow.reachability import Reachability
-from noetl.core.language.flow.template_analysis import Read, glance
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.template_analysis import Read, analyze_template
+from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.flow.visibility import STATUS_HELPERS
 from noetl.core.language.source.nodes import Node, Scalar
 from noetl.core.language.syntax.grammar import ITERATION_NAMES
@@ -31,14 +31,14 @@ _SCOPES = frozenset({"ctx", "step", "iter"})
 _FAILURES = frozenset({"step.failed", "call.error"})
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Find what may be unset where, then look at every read."""
     reads = list(_reads(scene))
     if reads:
         _Check(scene, reads).tell()
 
 
-def _reads(scene: Scene) -> Iterator[tuple[Site, Read]]:
+def _reads(scene: AnalysisContext) -> Iterator[tuple[TemplateSite, Read]]:
     """The reads that must find something."""
     for site in scene.sites.templates:
         if site.body is None:
@@ -61,7 +61,7 @@ class _Inside(Struct, eq=False):
 
 
 class _Check:
-    def __init__(self, scene: Scene, reads: list[tuple[Site, Read]]) -> None:
+    def __init__(self, scene: AnalysisContext, reads: list[tuple[TemplateSite, Read]]) -> None:
         self.scene = scene
         self.reads = reads
         read = {site_read.path[1] for _, site_read in reads if site_read.path[0] == "ctx"}
@@ -144,7 +144,7 @@ class _Check:
         """What a guard makes sure of: keys it asks about, and what the steps set that it asks about."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str) or "{" not in node.value:
             return 0
-        template = glance(node.value)
+        template = analyze_template(node.value)
         found = 0
         for read in template.reads:
             name = read.path[0]
@@ -240,7 +240,7 @@ class _Check:
         for guard in guards:
             found |= self._mentioned(guard)
             if isinstance(guard, Scalar) and isinstance(guard.value, str):
-                for read in glance(guard.value).reads:
+                for read in analyze_template(guard.value).reads:
                     found |= inside.keys.get(".".join(read.path[:2]), 0)
         return found
 
@@ -295,7 +295,7 @@ class _Check:
                 told.add((id(site.body), key))
                 self._tell(site, read, certain=bool(unset.never & bit), bit=bit)
 
-    def _at(self, site: Site, body: BodySyntax, inside: _Inside) -> Unset:
+    def _at(self, site: TemplateSite, body: BodySyntax, inside: _Inside) -> Unset:
         """What may be unset where a template stands."""
         arrived = inside.arrived
         if arrived is None:
@@ -326,7 +326,7 @@ class _Check:
             came = came._replace(never=came.never & ~self._beside(number, always_taken=False))
         return Unset(came.never | local, came.free | local, came.chosen)
 
-    def _at_task(self, site: Site, task: TaskSyntax, inside: _Inside, arrived: Unset) -> Unset:
+    def _at_task(self, site: TemplateSite, task: TaskSyntax, inside: _Inside, arrived: Unset) -> Unset:
         if inside.pipeline is None:
             here = arrived
         else:
@@ -339,7 +339,7 @@ class _Check:
             return here.but(inside.before.get(id(site.node), 0))
         return here
 
-    def _at_end(self, site: Site, body: BodySyntax, inside: _Inside, ended: Unset) -> Unset:
+    def _at_end(self, site: TemplateSite, body: BodySyntax, inside: _Inside, ended: Unset) -> Unset:
         if site.spot in (at.STEP_SET, at.BLOCK_SET):
             return ended.but(inside.before.get(id(site.assigns), 0))
         if site.spot is at.ARC:
@@ -351,7 +351,7 @@ class _Check:
             return ended if first else ended._replace(chosen=0)
         return ended
 
-    def _tell(self, site: Site, read: Read, *, certain: bool, bit: int) -> None:
+    def _tell(self, site: TemplateSite, read: Read, *, certain: bool, bit: int) -> None:
         name = ".".join(read.path[:2])
         if certain:
             message = f"`{name}` is read before anything has set it"
@@ -363,7 +363,7 @@ class _Check:
             hint = f"set it on every way, or write `{name} | default(...)`"
         self.scene.at("unset-on-path", site, read, message, hint)
 
-    def _who_sets(self, read: Read, site: Site) -> str:
+    def _who_sets(self, read: Read, site: TemplateSite) -> str:
         scope, key = read.path[:2]
         bodies = self.scene.document.bodies() if scope == "ctx" else (site.body,)
         for body in bodies:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from noetl.core.language.checks.analysis import Scene, blocks_called
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.checks.analysis import AnalysisContext, blocks_called
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Look for blocks that no task calls, and for secrets that nobody reads."""
     if scene.open_ctx:
         return  # steps that are made at run time may use what they like
@@ -22,7 +22,7 @@ def check(scene: Scene) -> None:
         _check_keychain(scene)
 
 
-def _check_blocks(scene: Scene) -> None:
+def _check_blocks(scene: AnalysisContext) -> None:
     blocks = {block.name: block for block in scene.document.blocks}
     called: set[str] = set()
     waiting = [blocks_called(step) for step in scene.document.steps] if blocks else []
@@ -46,7 +46,7 @@ _NAMING = frozenset({"auth", "credential", "credentials", "key"})  # parameters 
 _WORD = re.compile(r"[\w-]+")
 
 
-def _check_keychain(scene: Scene) -> None:
+def _check_keychain(scene: AnalysisContext) -> None:
     used: set[str] = set()
     for site in scene.sites.templates:
         for read in site.template.reads:
@@ -66,7 +66,7 @@ def _check_keychain(scene: Scene) -> None:
             if "keychain" in used:
                 return
         elif "{{" in text or "{%" in text:
-            if key in _NAMING and not all(read.path[0] == "keychain" for read in glance(text).reads):
+            if key in _NAMING and not all(read.path[0] == "keychain" for read in analyze_template(text).reads):
                 return
         else:
             used.add(text)
@@ -77,7 +77,7 @@ def _check_keychain(scene: Scene) -> None:
             scene.reader.add("unused-keychain", entry.name_node, message, hint)
 
 
-def _texts(scene: Scene) -> Iterator[tuple[str, str, bool]]:
+def _texts(scene: AnalysisContext) -> Iterator[tuple[str, str, bool]]:
     """Every text that may name an entry: its key, itself, and whether it is code."""
     document = scene.document
     if document.executor is not None and document.executor.spec is not None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from noetl.core.language.checks.analysis import Scene
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.checks.analysis import AnalysisContext
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 Path = tuple[str, ...]
 
 
-def check(scene: Scene) -> None:
+def check(scene: AnalysisContext) -> None:
     """Tell each circle once, at the default it begins with."""
     workload = scene.document.workload
     if workload is None:
@@ -68,7 +68,7 @@ def _templates(mapping: Mapping, path: Path) -> Iterator[tuple[Path, Node, set[P
 
 def _reads(node: Node) -> set[Path]:
     if isinstance(node, Scalar):
-        reads = glance(node.value).reads if isinstance(node.value, str) else ()
+        reads = analyze_template(node.value).reads if isinstance(node.value, str) else ()
         named = [read.path[1:] if read.path[0] == "workload" else read.path for read in reads]
         return {tuple(path) for path in named if path}
     if isinstance(node, Mapping):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from noetl.core.language.diagnostics import Diagnostic
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.model.playbook import Block, Loop, Playbook, Rule, Step, Task
 from noetl.core.model.tool import ToolSpec
 
@@ -128,7 +128,7 @@ def _needs(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
     kinds = sorted({task.kind for task in tasks if task.generated is None})
     read: set[str] = set()
     for text in _texts(_values(playbook)):
-        for path, *_ in glance(text).reads:
+        for path, *_ in analyze_template(text).reads:
             if path[0] == "workload" and len(path) > 1 and path[1] not in playbook.workload:
                 read.add(path[1])
     read |= {name for name, value in playbook.workload.items() if value is None}

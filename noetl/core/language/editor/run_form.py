@@ -14,7 +14,7 @@ from collections.abc import Mapping as Table
 from textwrap import dedent
 from typing import Any
 
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
 from noetl.core.language.source.yaml_source import read_source
 from noetl.core.model.playbook import Playbook
@@ -103,7 +103,7 @@ def _without_quotes(line: str) -> str:
 def _asked(root: Node | None) -> Iterator[str]:
     """What templates read of `workload`, unless they have a default of their own."""
     for text in _texts(root):
-        for read in glance(text).reads:
+        for read in analyze_template(text).reads:
             if read.path[0] == "workload" and len(read.path) > 1 and not read.guarded:
                 yield read.path[1]
 

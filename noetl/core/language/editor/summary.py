@@ -1,4 +1,4 @@
-"""What a catalogue says about a playbook without compiling it: its title, its description, how many steps it has."""
+"""What a catalog says about a playbook without compiling it: its title, its description, how many steps it has."""
 
 from __future__ import annotations
 

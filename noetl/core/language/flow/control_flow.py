@@ -1,6 +1,6 @@
 """The ways a pipeline can take: from task to task, by its rules, through `choose`, `while` and `until`.
 
-A `Point` is a place where the pipeline stands: before a task, or before the guard of a construct. A `Way` leads to
+A `FlowNode` is a place where the pipeline stands: before a task, or before the guard of a construct. A `Edge` leads to
 the next one, and knows what is set on it. Ways that errors take by default are not among them: they end the
 pipeline, and nothing behind them runs.
 """
@@ -16,7 +16,7 @@ from noetl.core.language.syntax.tree import BodySyntax, ConstructSyntax, ItemSyn
 END = 0  # the point behind the last task
 
 
-class Way(Struct, eq=False):
+class Edge(Struct, eq=False):
     """One way on: `rule` chose it (None: nothing else was possible, or no rule matched)."""
 
     target: int
@@ -25,12 +25,12 @@ class Way(Struct, eq=False):
     skips: bool = False  # the task does not run, so its own `set` is not applied
 
 
-class Point(Struct, eq=False):
+class FlowNode(Struct, eq=False):
     """Where a pipeline can stand."""
 
     task: TaskSyntax | None = None
     construct: ConstructSyntax | None = None
-    ways: list[Way] = field(default_factory=list)
+    ways: list[Edge] = field(default_factory=list)
     fails: list[RuleSyntax] = field(default_factory=list)  # rules that fail, at once or after their attempts
 
 
@@ -38,7 +38,7 @@ class Pipeline:
     """The points of a pipeline and the ways between them; point 0 is its end."""
 
     def __init__(self, body: BodySyntax) -> None:
-        self.points: list[Point] = [Point()]
+        self.points: list[FlowNode] = [FlowNode()]
         self._labels: dict[str, int] = {}
         self._next: list[tuple[int, int]] = []
         self.at: dict[int, int] = {}  # id of a task, or of a construct's guard -> its point
@@ -47,7 +47,7 @@ class Pipeline:
             self._task_ways(self.points[number], number, following)
 
     def _point(self, **what: TaskSyntax | ConstructSyntax) -> int:
-        self.points.append(Point(**what))  # type: ignore[arg-type]
+        self.points.append(FlowNode(**what))  # type: ignore[arg-type]
         return len(self.points) - 1
 
     def _lay(self, items: list[ItemSyntax], following: int) -> int:
@@ -72,31 +72,31 @@ class Pipeline:
             for branch in item.branches:
                 begin = self._lay(branch.items, following)
                 if not decided and not never(branch.when):
-                    point.ways.append(Way(begin))
+                    point.ways.append(Edge(begin))
                 decided = decided or always(branch.when)
             if not decided:
-                point.ways.append(Way(following))
+                point.ways.append(Edge(following))
             return number
         when: Node | None = item.branches[0].when if item.branches else None
         inside = self._lay(item.branches[0].items, number) if item.branches else following
         stays, leaves = (always, never) if item.word == "while" else (never, always)
         if not leaves(when):
-            point.ways.append(Way(inside))
+            point.ways.append(Edge(inside))
         if not stays(when):
-            point.ways.append(Way(following))
+            point.ways.append(Edge(following))
         return number if item.word == "while" else inside
 
-    def _task_ways(self, point: Point, number: int, following: int) -> None:
+    def _task_ways(self, point: FlowNode, number: int, following: int) -> None:
         task = point.task
         rules = task.policy.rules if task is not None and task.policy is not None else []
         for rule in rules:
             if rule.do == "skip" and not never(rule.when):
-                point.ways.append(Way(following, rule, skips=True))
+                point.ways.append(Edge(following, rule, skips=True))
         for rule in rules:
             if rule.do == "skip" or never(rule.when):
                 continue
             if rule.do == "retry":
-                point.ways.append(Way(number, rule, rule.sets))
+                point.ways.append(Edge(number, rule, rule.sets))
                 point.fails.append(rule)
             elif rule.do == "fail":
                 point.fails.append(rule)
@@ -105,7 +105,7 @@ class Pipeline:
                 target = {"break": END, "jump": self._labels.get(getattr(to, "text", ""), END)}.get(
                     rule.do or "", following
                 )
-                point.ways.append(Way(target, rule, rule.sets))
+                point.ways.append(Edge(target, rule, rule.sets))
             if always(rule.when):
                 return
-        point.ways.append(Way(following))
+        point.ways.append(Edge(following))

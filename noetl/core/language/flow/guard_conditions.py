@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Node, Scalar
 
 _PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d][\w.]*|[()\[\]{}]|.""", re.S)
@@ -127,7 +127,7 @@ def asks_how_it_ended(node: Node | None) -> bool:
     """Whether a guard asks only how the step itself ended (no guard at all does too: it asks for success)."""
     if node is None:
         return True
-    reads = glance(node.text).reads if isinstance(node, Scalar) else ()
+    reads = analyze_template(node.text).reads if isinstance(node, Scalar) else ()
     return bool(reads) and all(read.path[:2] in _ENDINGS for read in reads)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.model.playbook import ALL, Assignment, Block, Loop, Step, Task
 
 _CONTEXT = re.compile(r"\bcontext\b")
@@ -26,11 +26,11 @@ def exports_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, 
     found: dict[str, dict[str, None]] = {step.name: {} for step in steps}
     for step in steps:
         for text in _texts(_own_server_values(step)):
-            for name, _, _ in glance(text).reads:
+            for name, _, _ in analyze_template(text).reads:
                 _export_own(found, step.name, name)
                 _export_named(found, name)
         for text in _texts(_other_server_values(step)):
-            for name, _, _ in glance(text).reads:
+            for name, _, _ in analyze_template(text).reads:
                 _export_named(found, name)
     return {name: tuple(paths) for name, paths in found.items()}
 
@@ -139,7 +139,7 @@ def _reached(called: set[str], calls: Mapping[str, set[str]]) -> set[str]:
 def _worker_names(values: Iterable[Any], tasks: Iterable[Task]) -> set[str]:
     read: set[str] = set()
     for text in _texts(values):
-        for name, _, _ in glance(text).reads:
+        for name, _, _ in analyze_template(text).reads:
             if name[0] == "steps":
                 read.add(name[1] if len(name) > 1 and not name[1].isdigit() else ALL)
             elif name[0] == "context":

@@ -27,14 +27,14 @@ from noetl.core.templates.free_names import free_names as slow_names
 from noetl.core.templates.free_names import syntax_error
 from noetl.core.templates.functions import FUNCTIONS
 
-__all__ = ["Call", "Problem", "Read", "Template", "glance"]
+__all__ = ["Call", "Problem", "Read", "Template", "analyze_template"]
 
 _NOTHING = Template((), ())
 _LONG = 20_000  # characters from which the template engine's own limits have to be asked
 
 
 @lru_cache(maxsize=16_384)
-def glance(text: str) -> Template:
+def analyze_template(text: str) -> Template:
     """What a text reads and calls if it is a template."""
     if "{" not in text:
         return _NOTHING

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from noetl.core.language.flow import visibility as at
-from noetl.core.language.flow.template_analysis import Template, glance
-from noetl.core.language.flow.visibility import Spot
+from noetl.core.language.flow.template_analysis import Template, analyze_template
+from noetl.core.language.flow.visibility import Scope
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.tree import (
     BlockSyntax,
@@ -26,12 +26,12 @@ from noetl.core.language.syntax.tree import (
 from noetl.core.templates.template import is_template
 
 
-class Site(Struct, eq=False):
+class TemplateSite(Struct, eq=False):
     """One template: its node, its place, and whose it is."""
 
     node: Scalar
     template: Template
-    spot: Spot
+    spot: Scope
     body: BodySyntax | None = None
     task: TaskSyntax | None = None
     assigns: SetSyntax | None = None  # the assignment it is (part of) the value of
@@ -45,11 +45,11 @@ class Guard(Struct, eq=False):
     body: BodySyntax | None = None
 
 
-class Sites:
+class TemplateSites:
     """All templates and guards of a document."""
 
     def __init__(self, document: DocumentSyntax) -> None:
-        self.templates: list[Site] = []
+        self.templates: list[TemplateSite] = []
         self.bare_guards: list[Guard] = []
         self.keys: list[Scalar] = []  # keys with template delimiters in them
         if document.workload is not None:
@@ -91,7 +91,7 @@ class Sites:
         self._tasks(block)
         self._sets(block.sets, at.BLOCK_SET, block)
 
-    def _loop(self, loop: LoopSyntax | None, body: BodySyntax, outer: Spot, inner: Spot) -> None:
+    def _loop(self, loop: LoopSyntax | None, body: BodySyntax, outer: Scope, inner: Scope) -> None:
         if loop is None:
             return
         for depth, level in enumerate(loop.levels()):
@@ -137,13 +137,13 @@ class Sites:
             self._guard(branch.when, at.RULE, body, depth=depth)
 
     def _sets(
-        self, sets: Iterable[SetSyntax], spot: Spot, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
+        self, sets: Iterable[SetSyntax], spot: Scope, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
     ) -> None:
         for assigned in sets:
             self._add(assigned.value, spot, body, task, assigned, depth)
 
     def _guard(
-        self, node: Node | None, spot: Spot, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
+        self, node: Node | None, spot: Scope, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
     ) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str) and not is_template(node.value):
             self.bare_guards.append(Guard(node, body))
@@ -153,7 +153,7 @@ class Sites:
     def _add(
         self,
         node: Node | None,
-        spot: Spot,
+        spot: Scope,
         body: BodySyntax | None = None,
         task: TaskSyntax | None = None,
         assigns: SetSyntax | None = None,
@@ -164,7 +164,7 @@ class Sites:
         for scalar in (node,) if isinstance(node, Scalar) else self._scalars(node):
             text = scalar.value
             if isinstance(text, str) and "{" in text and is_template(text):
-                self.templates.append(Site(scalar, glance(text), spot, body, task, assigns, depth))
+                self.templates.append(TemplateSite(scalar, analyze_template(text), spot, body, task, assigns, depth))
 
     def _scalars(self, node: Node | None) -> Iterator[Scalar]:
         if isinstance(node, Scalar):

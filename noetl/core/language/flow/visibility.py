@@ -1,6 +1,6 @@
 """Which names a template may read at which place: the table of the language, said once.
 
-A `Spot` is a kind of place. Names that every spot has are in `EVERYWHERE`; a spot adds its own scopes.
+A `Scope` is a kind of place. Names that every spot has are in `EVERYWHERE`; a spot adds its own scopes.
 Secrets never reach server-side templates, so that none can flow into `ctx`, an event or a route.
 """
 
@@ -42,7 +42,7 @@ SCOPES = {
 OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # read, and not what one writes today
 
 
-class Spot(Struct, frozen=True):
+class Scope(Struct, frozen=True):
     """A kind of place: who evaluates it, and which scopes exist there."""
 
     title: str
@@ -54,9 +54,9 @@ class Spot(Struct, frozen=True):
     locals: bool = False  # _prev and its family
 
 
-def _spot(title: str, *scopes: str, server: bool = False, **more: bool) -> Spot:
+def _spot(title: str, *scopes: str, server: bool = False, **more: bool) -> Scope:
     keychain = () if server else ("keychain",)
-    return Spot(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
+    return Scope(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
 
 
 ADMIT = _spot("an admission rule", "event", server=True)
@@ -75,8 +75,8 @@ SYNTHESIS = _spot("`synthesize`", "output", "outcome", "result", "event", server
 BLOCK_INPUT = _spot("a block's `input`", "iter", "loop_index")
 BLOCK_LOOP_IN = _spot("a block's loop", "iter", "loop_index")
 BLOCK_SET = _spot("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
-WORKLOAD = Spot("a workload default", EVERYWHERE, server=True, results=False)
-KEYCHAIN = Spot("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
+WORKLOAD = Scope("a workload default", EVERYWHERE, server=True, results=False)
+KEYCHAIN = Scope("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
 
 SPOTS = (
     ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
@@ -84,7 +84,7 @@ SPOTS = (
 )  # fmt: skip
 
 
-def task_with(late: tuple[str, ...]) -> Spot:
+def task_with(late: tuple[str, ...]) -> Scope:
     """A task's fields to which the tool itself gives more names."""
     return replace(TASK, scopes=TASK.scopes | {*late}) if late else TASK
 

@@ -87,7 +87,7 @@ _shape(
     {
         "apiVersion": Key("text", "The version of the language.", required=True, choices=("noetl.io/v2",)),
         "kind": Key("text", "What this document is.", required=True, choices=("Playbook",)),
-        "metadata": Key("shape", "Name, catalogue path and description.", required=True, shape="metadata"),
+        "metadata": Key("shape", "Name, catalog path and description.", required=True, shape="metadata"),
         "keychain": Key("shapes", "Secrets the playbook needs; resolved before it starts.", shape="keychain"),
         "executor": Key("shape", "Runtime wishes and defaults.", shape="executor"),
         "workload": Key("mapping", "Input with its defaults; the request's payload is merged over it."),
@@ -102,7 +102,7 @@ _shape(
     "What the playbook is called.",
     {
         "name": Key("text", "The playbook's name.", required=True),
-        "path": Key("text", "Its key in the catalogue; the name, if left out."),
+        "path": Key("text", "Its key in the catalog; the name, if left out."),
         "version": Key("text", "The author's version."),
         "description": Key("text", "What it is for."),
         "desc": Key("text", "Short for `description`.", state="accepted", instead="description"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from noetl.core.model.merge import deep_merge
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.filters.registry import apply, elements_of, template_filter
 from noetl.core.templates.functions import FUNCTIONS, join_texts
 from noetl.core.templates.lookup import Group, Missing, Undefined, kind_of, lookup, unwrap
@@ -17,7 +17,7 @@ from noetl.core.templates.operators import add, to_text
 from noetl.errors import TemplateError
 
 
-def _getter(run: Run, attribute: Any, default: Any = None, *, lower: bool = False) -> Callable[[Any], Any]:
+def _getter(run: EvaluationBudget, attribute: Any, default: Any = None, *, lower: bool = False) -> Callable[[Any], Any]:
     """Reads `a.b.0` from an element; text in lower case when case does not count."""
     keys: list[Any] = []
     if attribute is not None:
@@ -41,13 +41,13 @@ def _getter(run: Run, attribute: Any, default: Any = None, *, lower: bool = Fals
     return get
 
 
-def _compared(run: Run, elements: Any) -> None:
+def _compared(run: EvaluationBudget, elements: Any) -> None:
     """Count the comparisons that sorting does."""
     run.spend(run.weight_of(elements))
 
 
 @template_filter("how many elements, keys or characters", "length", "count")
-def _length(run: Run, value: Any) -> int:
+def _length(run: EvaluationBudget, value: Any) -> int:
     try:
         return len(value)
     except TypeError:
@@ -55,20 +55,20 @@ def _length(run: Run, value: Any) -> int:
 
 
 @template_filter("the first element")
-def _first(run: Run, value: Any) -> Any:
+def _first(run: EvaluationBudget, value: Any) -> Any:
     for element in elements_of(run, value):
         return element
     return Undefined("the list is empty, so it has no first element")
 
 
 @template_filter("the last element")
-def _last(run: Run, value: Any) -> Any:
+def _last(run: EvaluationBudget, value: Any) -> Any:
     elements = elements_of(run, value)
     return elements[-1] if elements else Undefined("the list is empty, so it has no last element")
 
 
 @template_filter("one element by chance, drawn and recorded like `random()`", "random")
-def _random(run: Run, value: Any) -> Any:
+def _random(run: EvaluationBudget, value: Any) -> Any:
     elements = elements_of(run, value)
     if not elements:
         return Undefined("the list is empty, so none of its elements can be drawn")
@@ -77,7 +77,7 @@ def _random(run: Run, value: Any) -> Any:
 
 
 @template_filter("the elements as text, joined: `join(', ')`, `join(', ', attribute='name')`")
-def _join(run: Run, value: Any, separator: str = "", attribute: Any = None) -> str:
+def _join(run: EvaluationBudget, value: Any, separator: str = "", attribute: Any = None) -> str:
     elements: Iterable[Any] = elements_of(run, value)
     if attribute is not None:
         get = _getter(run, attribute)
@@ -86,7 +86,7 @@ def _join(run: Run, value: Any, separator: str = "", attribute: Any = None) -> s
 
 
 @template_filter("the other way round; of text too")
-def _reverse(run: Run, value: Any) -> Any:
+def _reverse(run: EvaluationBudget, value: Any) -> Any:
     if isinstance(value, str):
         return value[::-1]
     return elements_of(run, value)[::-1]
@@ -94,7 +94,7 @@ def _reverse(run: Run, value: Any) -> Any:
 
 @template_filter("sorted: `sort(reverse=false, case_sensitive=false, attribute='a,b')`")
 def _sort(
-    run: Run, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
+    run: EvaluationBudget, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
 ) -> list[Any]:
     elements = elements_of(run, value)
     _compared(run, elements)
@@ -108,7 +108,9 @@ def _sort(
 @template_filter(
     "the pairs of a mapping, sorted: `dictsort(case_sensitive=false, by='key', reverse=false)`", plain=False
 )
-def _dictsort(run: Run, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False) -> list[Any]:
+def _dictsort(
+    run: EvaluationBudget, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
+) -> list[Any]:
     if by not in ("key", "value"):
         raise TemplateError('dictsort: by is "key" or "value"')
     at = 0 if by == "key" else 1
@@ -117,7 +119,7 @@ def _dictsort(run: Run, value: Any, case_sensitive: bool = False, by: str = "key
     return sorted(_pairs(run, value), key=lambda pair: get(pair[at]), reverse=reverse)
 
 
-def _pairs(run: Run, value: Any) -> list[tuple[Any, Any]]:
+def _pairs(run: EvaluationBudget, value: Any) -> list[tuple[Any, Any]]:
     if not isinstance(value, Mapping):
         raise TemplateError(f"a mapping is needed, not {kind_of(value)}")
     run.spend(1 + (len(value) >> 2))
@@ -125,24 +127,24 @@ def _pairs(run: Run, value: Any) -> list[tuple[Any, Any]]:
 
 
 @template_filter("the pairs of a mapping", raw=True, plain=False)
-def _items(run: Run, value: Any) -> list[Any]:
+def _items(run: EvaluationBudget, value: Any) -> list[Any]:
     return [] if isinstance(value, Missing) else list(_pairs(run, unwrap(value)))
 
 
 @template_filter("a mapping as a list of `{key, value}`; `dict2items(key_name, value_name)`")
-def _dict2items(run: Run, value: Any, key_name: str = "key", value_name: str = "value") -> list[Any]:
+def _dict2items(run: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value") -> list[Any]:
     return [{key_name: key, value_name: each_value} for key, each_value in _pairs(run, value)]
 
 
 @template_filter("a mapping out of a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
-def _items2dict(run: Run, value: Any, key_name: str = "key", value_name: str = "value") -> dict[Any, Any]:
+def _items2dict(run: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value") -> dict[Any, Any]:
     return {
         unwrap(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in elements_of(run, value)
     }
 
 
 @template_filter("without repetitions, in order; `unique(case_sensitive=false, attribute='id')`")
-def _unique(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+def _unique(run: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
     get = _getter(run, attribute, lower=not case_sensitive)
     seen: set[Any] = set()
     kept = []
@@ -154,7 +156,7 @@ def _unique(run: Run, value: Any, case_sensitive: bool = False, attribute: Any =
     return kept
 
 
-def _hashable(run: Run, value: Any) -> Any:
+def _hashable(run: EvaluationBudget, value: Any) -> Any:
     """Data as something that a set can hold."""
     if isinstance(value, Mapping):
         run.spend(1 + len(value))
@@ -166,7 +168,7 @@ def _hashable(run: Run, value: Any) -> Any:
 
 
 @template_filter("the smallest element; `min(case_sensitive=false, attribute='n')`", "min")
-def _min(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+def _min(run: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
     elements = elements_of(run, value)
     if not elements:
         return Undefined("the list is empty, so it has no smallest element")
@@ -175,7 +177,7 @@ def _min(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = No
 
 
 @template_filter("the largest element; `max(case_sensitive=false, attribute='n')`", "max")
-def _max(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+def _max(run: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
     elements = elements_of(run, value)
     if not elements:
         return Undefined("the list is empty, so it has no largest element")
@@ -184,7 +186,7 @@ def _max(run: Run, value: Any, case_sensitive: bool = False, attribute: Any = No
 
 
 @template_filter("all elements added up: `sum(attribute='n', start=0)`", "sum")
-def _sum(run: Run, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+def _sum(run: EvaluationBudget, value: Any, attribute: Any = None, start: Any = 0) -> Any:
     get = _getter(run, attribute)
     total = start
     for element in elements_of(run, value):
@@ -193,7 +195,7 @@ def _sum(run: Run, value: Any, attribute: Any = None, start: Any = 0) -> Any:
 
 
 @template_filter("lists of so many elements each: `batch(3, fill)`")
-def _batch(run: Run, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
+def _batch(run: EvaluationBudget, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
     if linecount < 1:
         raise TemplateError("batch: at least 1 element in each")
     elements = elements_of(run, value)
@@ -205,7 +207,7 @@ def _batch(run: Run, value: Any, linecount: int, fill_with: Any = None) -> list[
 
 
 @template_filter("so many lists with the elements spread over them: `slice(3, fill)`", "slice")
-def _slice(run: Run, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
+def _slice(run: EvaluationBudget, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
     if slices < 1:
         raise TemplateError("slice: at least 1 list")
     elements = elements_of(run, value)
@@ -226,7 +228,9 @@ def _slice(run: Run, value: Any, slices: int, fill_with: Any = None) -> list[Any
     "`groupby('city')`: a list of `(value, elements)`, sorted; `groupby(attribute, default, case_sensitive)`",
     plain=False,
 )
-def _groupby(run: Run, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False) -> list[Any]:
+def _groupby(
+    run: EvaluationBudget, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False
+) -> list[Any]:
     get = _getter(run, attribute, default)
     fold = _getter(run, None, lower=not case_sensitive)
     elements = elements_of(run, value)
@@ -243,7 +247,7 @@ def _groupby(run: Run, value: Any, attribute: Any, default: Any = None, case_sen
 
 
 @template_filter("each element changed: `map('upper')`, `map(attribute='name', default='')`", "map", plain=False)
-def _map(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _map(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     elements = elements_of(run, value)
     run.spend(len(elements))
     if not args and "attribute" in kwargs:
@@ -258,7 +262,7 @@ def _map(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 
 def _chosen(
-    run: Run, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep: bool, by: bool
+    run: EvaluationBudget, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep: bool, by: bool
 ) -> list[Any]:
     from noetl.core.templates.predicates import check
 
@@ -279,37 +283,37 @@ def _chosen(
 
 
 @template_filter("the elements that pass a test: `select('odd')`; without one, those that hold")
-def _select(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _select(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(run, value, args, kwargs, keep=True, by=False)
 
 
 @template_filter("the elements that do not pass a test")
-def _reject(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _reject(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(run, value, args, kwargs, keep=False, by=False)
 
 
 @template_filter("the elements of which a field passes a test: `selectattr('age', 'gt', 17)`")
-def _selectattr(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _selectattr(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(run, value, args, kwargs, keep=True, by=True)
 
 
 @template_filter("the elements of which a field does not pass a test")
-def _rejectattr(run: Run, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _rejectattr(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(run, value, args, kwargs, keep=False, by=True)
 
 
 @template_filter("one field of a value: `x | attr('name')` is `x.name`", raw=True)
-def _attr(run: Run, value: Any, name: Any) -> Any:
+def _attr(run: EvaluationBudget, value: Any, name: Any) -> Any:
     return lookup(value, unwrap(name))
 
 
 @template_filter("that field of every element: `pluck('id')` is `map(attribute='id')`")
-def _pluck(run: Run, value: Any, attribute: Any, default: Any = None) -> list[Any]:
+def _pluck(run: EvaluationBudget, value: Any, attribute: Any, default: Any = None) -> list[Any]:
     return [unwrap(element) for element in _map(run, value, attribute=attribute, default=default)]
 
 
 @template_filter("lists in a list made one list; `flatten(1)` goes one level deep only")
-def _flatten(run: Run, value: Any, levels: int | None = None) -> list[Any]:
+def _flatten(run: EvaluationBudget, value: Any, levels: int | None = None) -> list[Any]:
     made: list[Any] = []
 
     def walk(elements: Iterable[Any], depth: int) -> None:
@@ -325,14 +329,14 @@ def _flatten(run: Run, value: Any, levels: int | None = None) -> list[Any]:
 
 
 @template_filter("lists side by side: `a | zip(b)` is `[[a0, b0], ...]`", "zip")
-def _zip(run: Run, value: Any, *others: Any) -> list[Any]:
+def _zip(run: EvaluationBudget, value: Any, *others: Any) -> list[Any]:
     lists = [elements_of(run, value), *(elements_of(run, other) for other in others)]
     run.spend(sum(map(len, lists)) >> 2)
     return [list(row) for row in zip(*lists, strict=False)]
 
 
 @template_filter("mappings laid over each other, the last wins: `a | combine(b, recursive=true)`", "combine", "merge")
-def _combine(run: Run, value: Any, *others: Any, recursive: bool = False) -> dict[str, Any]:
+def _combine(run: EvaluationBudget, value: Any, *others: Any, recursive: bool = False) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in (value, *others):
         if not isinstance(layer, Mapping):
@@ -342,22 +346,22 @@ def _combine(run: Run, value: Any, *others: Any, recursive: bool = False) -> dic
     return merged
 
 
-def _marks(run: Run, value: Any) -> set[Any]:
+def _marks(run: EvaluationBudget, value: Any) -> set[Any]:
     return {_hashable(run, element) for element in elements_of(run, value)}
 
 
 @template_filter("the elements that are in both lists")
-def _intersect(run: Run, value: Any, other: Any) -> list[Any]:
+def _intersect(run: EvaluationBudget, value: Any, other: Any) -> list[Any]:
     marks = _marks(run, other)
     return [element for element in _unique(run, value, True) if _hashable(run, element) in marks]
 
 
 @template_filter("the elements that are not in the other list")
-def _difference(run: Run, value: Any, other: Any) -> list[Any]:
+def _difference(run: EvaluationBudget, value: Any, other: Any) -> list[Any]:
     marks = _marks(run, other)
     return [element for element in _unique(run, value, True) if _hashable(run, element) not in marks]
 
 
 @template_filter("the elements of both lists, each once")
-def _union(run: Run, value: Any, other: Any) -> list[Any]:
+def _union(run: EvaluationBudget, value: Any, other: Any) -> list[Any]:
     return list(_unique(run, add(run, elements_of(run, value), elements_of(run, other)), True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from noetl.core.templates.budget import Run
+from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.functions import call_problem
 from noetl.core.templates.lookup import Undefined, View, kind_of, unwrap
 from noetl.core.templates.operators import to_text
@@ -45,7 +45,9 @@ def template_filter(
     return register
 
 
-def apply(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+def apply(
+    run: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> Any:
     """Apply a filter by its name."""
     found = FILTERS.get(name)
     if found is None:
@@ -54,7 +56,7 @@ def apply(run: Run, name: str, value: Any, args: Iterable[Any] = (), kwargs: Map
 
 
 def apply_filter(
-    run: Run,
+    run: EvaluationBudget,
     name: str,
     found: Filter,
     value: Any,
@@ -81,7 +83,7 @@ def apply_filter(
     return answer
 
 
-def elements_of(run: Run, value: Any) -> list[Any]:
+def elements_of(run: EvaluationBudget, value: Any) -> list[Any]:
     """What a filter over a list goes through; a mapping gives its keys, text its characters."""
     if isinstance(value, (list, tuple, range, Mapping, str)):
         run.spend(1 + (len(value) >> 2))
@@ -89,14 +91,14 @@ def elements_of(run: Run, value: Any) -> list[Any]:
     raise TemplateError(f"a list is needed, not {kind_of(value)}")
 
 
-def text_of(run: Run, value: Any) -> str:
+def text_of(run: EvaluationBudget, value: Any) -> str:
     """What a filter over text works on."""
     text = to_text(run, value)
     run.spend(1 + (len(text) >> 6))
     return text
 
 
-def made(run: Run, text: str) -> str:
+def made(run: EvaluationBudget, text: str) -> str:
     """Give back a text that was just made, counted."""
     run.spend_text(len(text))
     return text

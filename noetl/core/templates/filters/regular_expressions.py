@@ -19,7 +19,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from noetl.core.templates.budget import Run, too_much
+from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
 from noetl.errors import TemplateError
 
 MAX_PATTERN = 1000  # characters
@@ -52,17 +52,17 @@ class Match:
 # ── what filters call ───────────────────────────────────────────────────────────────────
 
 
-def search(run: Run, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
+def search(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
     """The first match anywhere."""
     return next(_matches(run, pattern, text, ignorecase), None)
 
 
-def match(run: Run, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
+def match(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
     """A match at the beginning."""
     return next(_matches(run, pattern, text, ignorecase, anchored=True), None)
 
 
-def findall(run: Run, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
+def findall(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
     """All matches: their texts, or the texts of their groups."""
     found: list[Any] = []
     for each in _matches(run, pattern, text, ignorecase):
@@ -71,7 +71,7 @@ def findall(run: Run, pattern: Any, text: str, *, ignorecase: bool = False) -> l
     return found
 
 
-def replace(run: Run, pattern: Any, replacement: Any, text: str, *, ignorecase: bool = False) -> str:
+def replace(run: EvaluationBudget, pattern: Any, replacement: Any, text: str, *, ignorecase: bool = False) -> str:
     """Every match replaced."""
     if not isinstance(replacement, str):
         raise TemplateError("the replacement of a regular expression is text")
@@ -92,9 +92,11 @@ def replace(run: Run, pattern: Any, replacement: Any, text: str, *, ignorecase: 
     return whole
 
 
-def _matches(run: Run, pattern: Any, text: str, ignorecase: bool, *, anchored: bool = False) -> Iterator[Match]:
+def _matches(
+    run: EvaluationBudget, pattern: Any, text: str, ignorecase: bool, *, anchored: bool = False
+) -> Iterator[Match]:
     if len(text) > MAX_SUBJECT:
-        too_much(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
+        limit_exceeded(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
     program = _program(pattern, ignorecase)
     if program.small_for(len(text)):
         run.spend(1 + (len(text) >> 2))
@@ -103,7 +105,7 @@ def _matches(run: Run, pattern: Any, text: str, ignorecase: bool, *, anchored: b
         yield from _simulate(run, program, text, anchored)
 
 
-def _backtrack(run: Run, compiled: re.Pattern[str], text: str, anchored: bool) -> Iterator[Match]:
+def _backtrack(run: EvaluationBudget, compiled: re.Pattern[str], text: str, anchored: bool) -> Iterator[Match]:
     if anchored:
         found = compiled.match(text)
         if found is not None:
@@ -192,7 +194,7 @@ class _Program:
 
     def _emit(self, instruction: _Instruction) -> int:
         if len(self.code) >= MAX_PROGRAM:
-            too_much("a regular expression whose repetitions are too large")
+            limit_exceeded("a regular expression whose repetitions are too large")
         self.code.append(instruction)
         return len(self.code) - 1
 
@@ -261,7 +263,7 @@ def _program(pattern: Any, ignorecase: bool) -> _Program:
     if not isinstance(pattern, str):
         raise TemplateError("a regular expression is text")
     if len(pattern) > MAX_PATTERN:
-        too_much(f"a regular expression of {len(pattern):,} characters (at most {MAX_PATTERN:,})")
+        limit_exceeded(f"a regular expression of {len(pattern):,} characters (at most {MAX_PATTERN:,})")
     return _cached_program(pattern, bool(ignorecase))
 
 
@@ -351,7 +353,7 @@ def _place(value: Any, flags: int) -> Callable[[str, int], bool]:
 _Saves = tuple[int, ...]
 
 
-def _simulate(run: Run, program: _Program, text: str, anchored: bool) -> Iterator[Match]:
+def _simulate(run: EvaluationBudget, program: _Program, text: str, anchored: bool) -> Iterator[Match]:
     """The matches one after the other, as `re.finditer` gives them."""
     start, forbidden = 0, -1
     while start <= len(text):
@@ -371,7 +373,9 @@ def _from_saves(text: str, saves: _Saves) -> Match:
     return Match(text, tuple(None if start < 0 or end < 0 else (start, end) for start, end in pairs))
 
 
-def _first(run: Run, program: _Program, text: str, start: int, forbidden: int, anchored: bool) -> _Saves | None:
+def _first(
+    run: EvaluationBudget, program: _Program, text: str, start: int, forbidden: int, anchored: bool
+) -> _Saves | None:
     """The saves of the leftmost match from `start`; none that is empty at `forbidden`."""
     empty: _Saves = (-1,) * (2 * program.groups + 2)
     code = program.code
@@ -402,7 +406,7 @@ def _first(run: Run, program: _Program, text: str, start: int, forbidden: int, a
 
 
 def _follow(
-    run: Run,
+    run: EvaluationBudget,
     code: list[_Instruction],
     text: str,
     at: int,

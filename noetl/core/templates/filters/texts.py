@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlencode
 from jinja2.filters import do_filesizeformat
 from markupsafe import escape
 
-from noetl.core.templates.budget import Run, too_much
+from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters import dates
 from noetl.core.templates.filters import regular_expressions as regex
 from noetl.core.templates.filters.registry import FILTERS, Filter, elements_of, made, template_filter, text_of
@@ -29,7 +29,7 @@ from noetl.errors import TemplateError
 
 
 @template_filter("the value, or another one when it is not defined; `default(x, true)` also when it is false", raw=True)
-def _default(run: Run, value: Any, default_value: Any = "", boolean: Any = False) -> Any:
+def _default(run: EvaluationBudget, value: Any, default_value: Any = "", boolean: Any = False) -> Any:
     if isinstance(value, Undefined) or (boolean and not value):
         return default_value
     return value
@@ -39,7 +39,7 @@ FILTERS["d"] = FILTERS["default"]._replace(doc="`default`, for short")
 
 
 @template_filter("`cond | ternary(a, b)`: a when it holds, else b; a third one for none")
-def _ternary(run: Run, value: Any, yes: Any, no: Any = None, none: Any = None) -> Any:
+def _ternary(run: EvaluationBudget, value: Any, yes: Any, no: Any = None, none: Any = None) -> Any:
     return none if value is None and none is not None else (yes if value else no)
 
 
@@ -47,7 +47,7 @@ def _ternary(run: Run, value: Any, yes: Any, no: Any = None, none: Any = None) -
 
 
 @template_filter("a whole number; `int(default, base)`, the default (0) when it cannot be read as one", "int")
-def _int(run: Run, value: Any, default: Any = 0, base: int = 10) -> Any:
+def _int(run: EvaluationBudget, value: Any, default: Any = 0, base: int = 10) -> Any:
     try:
         if isinstance(value, str):
             return int(value, base)
@@ -60,7 +60,7 @@ def _int(run: Run, value: Any, default: Any = 0, base: int = 10) -> Any:
 
 
 @template_filter("a number; `float(default)`, the default (0.0) when it cannot be read as one", "float")
-def _float(run: Run, value: Any, default: Any = 0.0) -> Any:
+def _float(run: EvaluationBudget, value: Any, default: Any = 0.0) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -71,24 +71,24 @@ _FALSE = frozenset(["", "false", "0", "no", "off", "n", "f", "none", "null"])
 
 
 @template_filter('true or false; of text, "false", "no", "off", "0", "none" and "" are false', "bool")
-def _bool(run: Run, value: Any) -> bool:
+def _bool(run: EvaluationBudget, value: Any) -> bool:
     return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
 
 @template_filter("text", "string")
-def _string(run: Run, value: Any) -> str:
+def _string(run: EvaluationBudget, value: Any) -> str:
     text = to_text(run, value)
     run.spend_text(len(text))
     return text
 
 
 @template_filter("a list; of text its characters, of a mapping its keys", "list")
-def _list(run: Run, value: Any) -> list[Any]:
+def _list(run: EvaluationBudget, value: Any) -> list[Any]:
     return elements_of(run, value)
 
 
 @template_filter("the author's word for the type of a value, for finding mistakes")
-def _type_debug(run: Run, value: Any) -> str:
+def _type_debug(run: EvaluationBudget, value: Any) -> str:
     return kind_of(value)
 
 
@@ -96,7 +96,7 @@ def _type_debug(run: Run, value: Any) -> str:
 
 
 @template_filter("without its sign", "abs")
-def _abs(run: Run, value: Any) -> Any:
+def _abs(run: EvaluationBudget, value: Any) -> Any:
     return abs(_number(value))
 
 
@@ -107,10 +107,10 @@ def _number(value: Any) -> Any:
 
 
 @template_filter("rounded to a precision (0); method `common`, `ceil` or `floor`", "round")
-def _round(run: Run, value: Any, precision: int = 0, method: str = "common") -> Any:
+def _round(run: EvaluationBudget, value: Any, precision: int = 0, method: str = "common") -> Any:
     _number(value)
     if not -308 <= _number(precision) <= 308:
-        too_much("a precision beyond 308 digits")
+        limit_exceeded("a precision beyond 308 digits")
     if method == "common":
         return round(value, precision)
     if method not in ("ceil", "floor"):
@@ -120,7 +120,7 @@ def _round(run: Run, value: Any, precision: int = 0, method: str = "common") -> 
 
 
 @template_filter("a number of bytes for people: `13 kB`; `filesizeformat(true)` counts in 1024")
-def _filesizeformat(run: Run, value: Any, binary: bool = False) -> str:
+def _filesizeformat(run: EvaluationBudget, value: Any, binary: bool = False) -> str:
     return do_filesizeformat(value, binary)
 
 
@@ -128,7 +128,7 @@ def _filesizeformat(run: Run, value: Any, binary: bool = False) -> str:
 
 
 def _of_text(name: str, doc: str, method: Callable[[str], str]) -> None:
-    def change(run: Run, value: Any) -> str:
+    def change(run: EvaluationBudget, value: Any) -> str:
         text = text_of(run, value)
         run.spend_text(len(text))
         return method(text)
@@ -153,18 +153,18 @@ _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/"
 
 
 @template_filter("without white space around it; `trim(chars)` without those characters")
-def _trim(run: Run, value: Any, chars: str | None = None) -> str:
+def _trim(run: EvaluationBudget, value: Any, chars: str | None = None) -> str:
     return made(run, text_of(run, value).strip(chars))
 
 
 @template_filter("`replace(old, new, count)`")
-def _replace(run: Run, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+def _replace(run: EvaluationBudget, value: Any, old: Any, new: Any, count: int | None = None) -> str:
     return replace_text(run, text_of(run, value), to_text(run, old), to_text(run, new), -1 if count is None else count)
 
 
 @template_filter("shortened to `truncate(length=255, killwords=false, end='...', leeway=5)`")
 def _truncate(
-    run: Run, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 5
+    run: EvaluationBudget, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 5
 ) -> str:
     if length < len(end):
         raise TemplateError(f"truncate: the length must be at least {len(end)}, the length of the end")
@@ -176,25 +176,25 @@ def _truncate(
 
 
 @template_filter("padded on both sides to a width (80)")
-def _center(run: Run, value: Any, width: int = 80) -> str:
+def _center(run: EvaluationBudget, value: Any, width: int = 80) -> str:
     text = text_of(run, value)
     return text.center(padding(run, text, width))
 
 
 @template_filter("padded on the right to a width, `ljust(10, '.')`")
-def _ljust(run: Run, value: Any, width: int, fill: str = " ") -> str:
+def _ljust(run: EvaluationBudget, value: Any, width: int, fill: str = " ") -> str:
     text = text_of(run, value)
     return text.ljust(padding(run, text, width), fill)
 
 
 @template_filter("padded on the left to a width, `rjust(10, '0')`")
-def _rjust(run: Run, value: Any, width: int, fill: str = " ") -> str:
+def _rjust(run: EvaluationBudget, value: Any, width: int, fill: str = " ") -> str:
     text = text_of(run, value)
     return text.rjust(padding(run, text, width), fill)
 
 
 @template_filter("every line but the first moved in by a width (4) or a text; `indent(2, first=true, blank=true)`")
-def _indent(run: Run, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+def _indent(run: EvaluationBudget, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
     text = text_of(run, value)
     space = width if isinstance(width, str) else " " * padding(run, "", width)
     lines = split_lines(run, text, True)
@@ -207,7 +207,9 @@ def _indent(run: Run, value: Any, width: Any = 4, first: bool = False, blank: bo
 
 
 @template_filter("lines of at most a width (79): `wordwrap(width, break_long_words, wrapstring)`")
-def _wordwrap(run: Run, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n") -> str:
+def _wordwrap(
+    run: EvaluationBudget, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
+) -> str:
     text = text_of(run, value)
     if width < 1:
         raise TemplateError("wordwrap: the width must be at least 1")
@@ -224,12 +226,12 @@ def _wordwrap(run: Run, value: Any, width: int = 79, break_long_words: bool = Tr
 
 
 @template_filter("how many words")
-def _wordcount(run: Run, value: Any) -> int:
+def _wordcount(run: EvaluationBudget, value: Any) -> int:
     return len(split_text(run, text_of(run, value)))
 
 
 @template_filter("text without markup, white space collapsed")
-def _striptags(run: Run, value: Any) -> str:
+def _striptags(run: EvaluationBudget, value: Any) -> str:
     text = text_of(run, value)
     run.spend(1 + (len(text) >> 3))
     kept: list[str] = []
@@ -242,17 +244,17 @@ def _striptags(run: Run, value: Any) -> str:
 
 
 @template_filter("split at a separator (white space), at most so many times: `split(',', 2)`")
-def _split(run: Run, value: Any, separator: str | None = None, maxsplit: int = -1) -> list[str]:
+def _split(run: EvaluationBudget, value: Any, separator: str | None = None, maxsplit: int = -1) -> list[str]:
     return split_text(run, text_of(run, value), separator, maxsplit)
 
 
 @template_filter("the lines of a text")
-def _splitlines(run: Run, value: Any) -> list[str]:
+def _splitlines(run: EvaluationBudget, value: Any) -> list[str]:
     return split_lines(run, text_of(run, value))
 
 
 @template_filter("`'%s of %d' | format(a, b)`: Python's % formatting; with `{}` in it, `str.format`", "format")
-def _format(run: Run, value: Any, *args: Any, **kwargs: Any) -> str:
+def _format(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> str:
     text = text_of(run, value)
     if args and kwargs:
         raise TemplateError("format: values by position or by name, not both")
@@ -262,7 +264,7 @@ def _format(run: Run, value: Any, *args: Any, **kwargs: Any) -> str:
 
 
 @template_filter("the first match of a regular expression, or none; of its groups a list when it has several")
-def _regex_search(run: Run, value: Any, pattern: str, ignorecase: bool = False) -> Any:
+def _regex_search(run: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> Any:
     found = regex.search(run, pattern, text_of(run, value), ignorecase=ignorecase)
     if found is None:
         return None
@@ -271,17 +273,19 @@ def _regex_search(run: Run, value: Any, pattern: str, ignorecase: bool = False) 
 
 
 @template_filter("whether a regular expression matches from the beginning")
-def _regex_match(run: Run, value: Any, pattern: str, ignorecase: bool = False) -> bool:
+def _regex_match(run: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> bool:
     return regex.match(run, pattern, text_of(run, value), ignorecase=ignorecase) is not None
 
 
 @template_filter("all matches of a regular expression")
-def _regex_findall(run: Run, value: Any, pattern: str, ignorecase: bool = False) -> list[Any]:
+def _regex_findall(run: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> list[Any]:
     return regex.findall(run, pattern, text_of(run, value), ignorecase=ignorecase)
 
 
 @template_filter("every match replaced; `\\1` in the replacement is the first group")
-def _regex_replace(run: Run, value: Any, pattern: str, replacement: str = "", ignorecase: bool = False) -> str:
+def _regex_replace(
+    run: EvaluationBudget, value: Any, pattern: str, replacement: str = "", ignorecase: bool = False
+) -> str:
     return regex.replace(run, pattern, replacement, text_of(run, value), ignorecase=ignorecase)
 
 
@@ -289,9 +293,9 @@ def _regex_replace(run: Run, value: Any, pattern: str, replacement: str = "", ig
 
 
 @template_filter("JSON text; `tojson(indent=2)`, `tojson(sort_keys=true)`", "tojson", "to_json")
-def _tojson(run: Run, value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
+def _tojson(run: EvaluationBudget, value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
     if indent is not None and not 0 <= indent <= 100:
-        too_much("an indent beyond 100")
+        limit_exceeded("an indent beyond 100")
     data = plain(value, run)
     length = measure(run, data)
     if indent is not None:
@@ -300,7 +304,7 @@ def _tojson(run: Run, value: Any, indent: int | None = None, sort_keys: bool = F
     try:
         return json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
     except RecursionError:
-        too_much("data that is nested too deeply")
+        limit_exceeded("data that is nested too deeply")
 
 
 def _lines(data: Any) -> int:
@@ -312,7 +316,7 @@ def _lines(data: Any) -> int:
 
 
 @template_filter("data read from JSON text", "fromjson", "from_json")
-def _fromjson(run: Run, value: Any) -> Any:
+def _fromjson(run: EvaluationBudget, value: Any) -> Any:
     if not isinstance(value, str):
         if isinstance(value, (dict, list)):
             return value
@@ -323,18 +327,18 @@ def _fromjson(run: Run, value: Any) -> Any:
     except ValueError as problem:
         raise TemplateError(f"fromjson: the text is not JSON: {problem}") from None
     except RecursionError:
-        too_much("JSON that is nested too deeply")
+        limit_exceeded("JSON that is nested too deeply")
 
 
 @template_filter("base64 of text (UTF-8)", "b64encode")
-def _b64encode(run: Run, value: Any) -> str:
+def _b64encode(run: EvaluationBudget, value: Any) -> str:
     data = value if isinstance(value, bytes) else text_of(run, value).encode()
     run.spend_text(len(data) * 4 // 3 + 4)
     return base64.b64encode(data).decode()
 
 
 @template_filter("text (UTF-8) out of base64", "b64decode")
-def _b64decode(run: Run, value: Any) -> str:
+def _b64decode(run: EvaluationBudget, value: Any) -> str:
     text = text_of(run, value)
     run.spend_text(len(text))
     try:
@@ -344,7 +348,7 @@ def _b64decode(run: Run, value: Any) -> str:
 
 
 def _digest(name: str) -> None:
-    def digest(run: Run, value: Any) -> str:
+    def digest(run: EvaluationBudget, value: Any) -> str:
         data = value if isinstance(value, bytes) else text_of(run, value).encode()
         return hashlib.new(name, data, usedforsecurity=False).hexdigest()
 
@@ -356,7 +360,7 @@ for _name in ("sha256", "sha512", "sha1", "md5"):
 
 
 @template_filter("the digest of text by a named algorithm: `hash('sha256')`", "hash")
-def _hash(run: Run, value: Any, algorithm: str = "sha256") -> str:
+def _hash(run: EvaluationBudget, value: Any, algorithm: str = "sha256") -> str:
     if algorithm not in ("sha256", "sha512", "sha1", "md5"):
         raise TemplateError(f'hash: "{algorithm}" is not known; sha256, sha512, sha1 and md5 are')
     digest: str = FILTERS[algorithm].function(run, value)
@@ -364,7 +368,7 @@ def _hash(run: Run, value: Any, algorithm: str = "sha256") -> str:
 
 
 @template_filter("text safe inside a URL's path; of a mapping or a list of pairs, a query string", "urlencode")
-def _urlencode(run: Run, value: Any) -> str:
+def _urlencode(run: EvaluationBudget, value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = [(to_text(run, key), to_text(run, each)) for key, each in value.items()]
     elif isinstance(value, (list, tuple)):
@@ -379,19 +383,19 @@ def _urlencode(run: Run, value: Any) -> str:
 
 
 @template_filter("text out of a URL")
-def _urldecode(run: Run, value: Any) -> str:
+def _urldecode(run: EvaluationBudget, value: Any) -> str:
     return made(run, unquote(text_of(run, value)))
 
 
 @template_filter("text as one word of a shell command", "quote")
-def _quote(run: Run, value: Any) -> str:
+def _quote(run: EvaluationBudget, value: Any) -> str:
     text = text_of(run, value)
     run.spend_text(len(text) * 5)
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 @template_filter("attributes of an HTML tag out of a mapping")
-def _xmlattr(run: Run, value: Any, autospace: bool = True) -> str:
+def _xmlattr(run: EvaluationBudget, value: Any, autospace: bool = True) -> str:
     if not isinstance(value, Mapping):
         raise TemplateError(f"xmlattr needs a mapping, not {kind_of(value)}")
     parts = []
@@ -407,7 +411,7 @@ def _xmlattr(run: Run, value: Any, autospace: bool = True) -> str:
 
 
 @template_filter("a value as people read it, over several lines when it is long")
-def _pprint(run: Run, value: Any) -> str:
+def _pprint(run: EvaluationBudget, value: Any) -> str:
     text = to_text(run, value)
     return text if len(text) <= 80 else str(_tojson(run, value, indent=2))
 

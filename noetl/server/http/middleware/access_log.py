@@ -28,7 +28,7 @@ _EXECUTIONS = b"/api/executions/"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Telling:
+class AccessLogMiddleware:
     """ASGI middleware around everything else, so that refusals are told too."""
 
     def __init__(self, app: ASGIApp) -> None:

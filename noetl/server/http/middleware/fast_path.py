@@ -3,7 +3,7 @@
 Finding a route, validating a request by declarations and making objects of both sides cost several times what a
 request to start an execution costs itself. So these few are looked up by their exact path behind the guard
 and before the framework, and read their bodies with msgspec. What one of them does not understand it
-leaves to the documented route of the same path (`Elsewhere`), which says what is wrong.
+leaves to the documented route of the same path (`FallThrough`), which says what is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 
 
-class Answer(Struct, frozen=True):
+class RawResponse(Struct, frozen=True):
     """What goes back."""
 
     body: bytes
@@ -30,10 +30,10 @@ class Answer(Struct, frozen=True):
     headers: Sequence[Header] = (JSON,)
 
 
-Answering = Callable[[Scope, bytes, Receive], Awaitable[Answer]]
+Answering = Callable[[Scope, bytes, Receive], Awaitable[RawResponse]]
 
 
-class Elsewhere(Exception):
+class FallThrough(Exception):
     """This request is for the documented route."""
 
     def __init__(self, body: bytes) -> None:
@@ -41,7 +41,7 @@ class Elsewhere(Exception):
         self.body = body
 
 
-class Door:
+class RawEndpoint:
     """ASGI endpoint: the whole body in, one answer out."""
 
     def __init__(self, answer: Answering) -> None:
@@ -55,7 +55,7 @@ class Door:
         await send({"type": "http.response.body", "body": answer.body})
 
 
-class Direct:
+class FastPathMiddleware:
     """ASGI middleware that answers POST requests at the paths of `routes` itself."""
 
     def __init__(self, app: ASGIApp, *, routes: Iterable[Route]) -> None:
@@ -73,7 +73,7 @@ class Direct:
         scope["route"] = route
         try:
             await route.app(scope, receive, send)
-        except Elsewhere as other:
+        except FallThrough as other:
             del scope["route"]
             await self._app(scope, _replayed(other.body, receive), send)
         except ClientDisconnect:

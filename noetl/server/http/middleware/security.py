@@ -38,7 +38,7 @@ class TooLarge(HTTPException):
         super().__init__(413, f"a body here has at most {limit} bytes")
 
 
-class Guard:
+class SecurityMiddleware:
     """ASGI middleware; what passes it has `scope["state"]["caller"]`, None where nobody said who they are."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Guard:
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
         self._max_body = max_body
         self._max_report = max_report
-        self._rate = Rate(per_second)
-        self._failures = Rate(10.0, burst=50.0)  # wrong tokens, per address
+        self._rate = RateLimiter(per_second)
+        self._failures = RateLimiter(10.0, burst=50.0)  # wrong tokens, per address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Look at a request before anybody else does."""
@@ -128,7 +128,7 @@ class Guard:
         return problem(403, f"requests from pages of {origin!r} are not taken", title="This page may not ask")
 
 
-class Rate:
+class RateLimiter:
     """Token buckets by name: so many a second, with a burst; only the most recent names are kept."""
 
     def __init__(self, per_second: float, burst: float | None = None, names: int = 10_000) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.response_models import answer, page
 from noetl.server.http.routes.executions import Body
 from noetl.storage.ports.secrets import CredentialStore
@@ -28,14 +28,14 @@ class CredentialBody(Body):
 
 
 @router.get("/api/credentials", summary="Names and types")
-async def credentials(request: Request, _: Caller = needs("admin")) -> Response:
+async def credentials(request: Request, _: Caller = requires_role("admin")) -> Response:
     """Values are never shown."""
     found = await _store(request).list()
     return answer(page([{"name": name, "type": kind} for name, kind in found], None))
 
 
 @router.get("/api/credentials/{name}", summary="One name and type")
-async def credential(request: Request, name: Name, _: Caller = needs("admin")) -> Response:
+async def credential(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
     """Values are never shown."""
     for known, kind in await _store(request).list():
         if known == name:
@@ -44,14 +44,14 @@ async def credential(request: Request, name: Name, _: Caller = needs("admin")) -
 
 
 @router.put("/api/credentials/{name}", summary="Keep a credential, encrypted")
-async def put(request: Request, name: Name, body: CredentialBody, _: Caller = needs("admin")) -> Response:
+async def put(request: Request, name: Name, body: CredentialBody, _: Caller = requires_role("admin")) -> Response:
     """Replaces one of the same name."""
     await _store(request).set(name, body.type, body.data)
     return answer({"name": name, "type": body.type})
 
 
 @router.delete("/api/credentials/{name}", status_code=204, summary="Forget a credential")
-async def delete(request: Request, name: Name, _: Caller = needs("admin")) -> Response:
+async def delete(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
     """Running executions keep what they were given."""
     if not await _store(request).delete(name):
         raise NotFound(f"there is no credential {name!r}")
@@ -59,7 +59,7 @@ async def delete(request: Request, name: Name, _: Caller = needs("admin")) -> Re
 
 
 def _store(request: Request) -> CredentialStore:
-    store = parts_of(request).credentials
+    store = app_state(request).credentials
     if store is None:
         raise RequestRefused("this server keeps no credentials")
     return store

@@ -18,7 +18,7 @@ import noetl
 from noetl.core.language.diagnostic_codes import CODES
 from noetl.errors import NotFound
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs
+from noetl.server.http.dependencies import requires_role
 from noetl.server.http.response_models import answer
 
 router = APIRouter(tags=["editing"])
@@ -26,7 +26,7 @@ router = APIRouter(tags=["editing"])
 
 @router.get("/api/diagnostics/{code}", summary="Why a diagnostic is told, with a wrong and a right example")
 async def explanation(
-    code: Annotated[str, InPath(pattern=r"^[a-z0-9-]{1,100}$")], _: Caller = needs("viewer")
+    code: Annotated[str, InPath(pattern=r"^[a-z0-9-]{1,100}$")], _: Caller = requires_role("viewer")
 ) -> Response:
     """`text` is Markdown; null where this installation came without the pages."""
     known = CODES.get(code)

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.events import Recorded
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.response_models import answer
 from noetl.server.http.routes.executions import ExecutionId
 from noetl.server.http.streams import STREAM, After, LastEventId, streamed
@@ -32,10 +32,10 @@ async def outline(
     execution_id: ExecutionId,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=50_000)] = 20_000,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Columns of the events with seq > after; `next` goes into `after`, null when the log ends here."""
-    found = await parts_of(request).orchestrator.events(execution_id, after, limit + 1)
+    found = await app_state(request).orchestrator.events(execution_id, after, limit + 1)
     rows = found[:limit]
     following = rows[-1].seq if len(found) > limit else None
     # Made in a thread: a long log must not hold up who else asks.
@@ -57,7 +57,7 @@ async def outline_stream(
     execution_id: ExecutionId,
     after: After = 0,
     last: LastEventId = None,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> StreamingResponse:
     """What came in a tenth of a second comes as one outline; its id is the last seq in it."""
     return await streamed(request, execution_id, after, last, _rows, most=MOST_IN_A_BATCH, linger=GATHER)

@@ -17,8 +17,8 @@ from noetl.core.model.events import Recorded, envelope
 from noetl.errors import NotFound, RequestRefused
 from noetl.observability.tracing import is_traceparent
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import Parts, needs, parts_of
-from noetl.server.http.middleware.fast_path import JSON, Answer, Door, Elsewhere
+from noetl.server.http.dependencies import AppState, app_state, requires_role
+from noetl.server.http.middleware.fast_path import JSON, FallThrough, RawEndpoint, RawResponse
 from noetl.server.http.middleware.security import caller_of
 from noetl.server.http.response_models import answer, page
 from noetl.server.http.streams import STREAM, After, LastEventId, streamed
@@ -76,7 +76,7 @@ def one_of(*names: str) -> dict[str, Any]:
 
 
 class ExecuteBody(Body):
-    """Run a playbook of the catalogue (`path`) or one that comes along (`content`)."""
+    """Run a playbook of the catalog (`path`) or one that comes along (`content`)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=one_of("path", "content"))
 
@@ -118,17 +118,17 @@ async def execute(
     body: ExecuteBody,
     key: Key = None,
     trace: Annotated[str | None, Header(alias="traceparent", description="W3C trace context")] = None,
-    caller: Caller = needs("operator"),
+    caller: Caller = requires_role("operator"),
 ) -> Response:
     """Answered when the request is on disk."""
     if (body.path is None) == (body.content is None):
         raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
-    document, headers = await _start(parts_of(request), body, key, trace, caller)
+    document, headers = await _start(app_state(request), body, key, trace, caller)
     return answer(document, 202, headers)
 
 
 async def _start(
-    parts: Parts, body: Any, key: str | None, trace: str | None, caller: Caller
+    parts: AppState, body: Any, key: str | None, trace: str | None, caller: Caller
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Begin what a body with the fields of `ExecuteBody` asks for; the document and headers that tell of it."""
     submission = Submission(
@@ -162,7 +162,7 @@ def _fields(model: type[BaseModel]) -> type[Any]:
 _decode_execute = msgspec.json.Decoder(_fields(ExecuteBody)).decode
 
 
-async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> Answer:
+async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> RawResponse:
     """`execute` for requests that are as they should be; all others are left to it."""
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
@@ -173,7 +173,7 @@ async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> Answer:
     try:
         body = _decode_execute(data)
     except msgspec.MsgspecError:
-        raise Elsewhere(data) from None
+        raise FallThrough(data) from None
     if (
         found.get(b"content-type") != "application/json"
         or caller is None
@@ -181,9 +181,9 @@ async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> Answer:
         or (key is not None and not 1 <= len(key) <= MAX_KEY)
         or (body.path is None) == (body.content is None)
     ):
-        raise Elsewhere(data)
+        raise FallThrough(data)
     document, headers = await _start(scope["app"].state.parts, body, key, found.get(b"traceparent"), caller)
-    return Answer(
+    return RawResponse(
         msgspec.json.encode(document),
         202,
         (JSON, *((name.lower().encode(), value.encode()) for name, value in headers.items())),
@@ -191,7 +191,7 @@ async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> Answer:
 
 
 _EXECUTE_HEADERS = frozenset({b"content-type", b"idempotency-key", b"traceparent"})
-DIRECT = Route("/api/execute", Door(_execute_directly), methods=["POST"], name="execute:direct")
+DIRECT = Route("/api/execute", RawEndpoint(_execute_directly), methods=["POST"], name="execute:direct")
 
 
 @router.get("/api/executions", summary="List executions, newest first")
@@ -203,21 +203,21 @@ async def executions(
     search: Annotated[str | None, Query(max_length=200)] = None,
     before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page."""
     where = ExecutionFilter(
         status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
     )
-    found = await parts_of(request).orchestrator.executions(where)
+    found = await app_state(request).orchestrator.executions(where)
     following = found[limit - 1].execution_id if len(found) > limit else None
     return answer(page([row_of(each) for each in found[:limit]], following))
 
 
 @router.get("/api/executions/{execution_id}", summary="One execution: steps, ctx, output")
-async def execution(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+async def execution(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
     """As far as it is."""
-    orchestrator = parts_of(request).orchestrator
+    orchestrator = app_state(request).orchestrator
     summary = await orchestrator.summary(execution_id)
     progress = await orchestrator.progress(execution_id)
     return answer(execution_document(summary, progress, await orchestrator.waits_for(summary)))
@@ -229,10 +229,10 @@ async def events(
     execution_id: ExecutionId,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Events with seq > after, in order, one page."""
-    found = await parts_of(request).orchestrator.events(execution_id, after, limit + 1)
+    found = await app_state(request).orchestrator.events(execution_id, after, limit + 1)
     following = str(found[limit - 1].seq) if len(found) > limit else None
     return answer(page([envelope(each) for each in found[:limit]], following))
 
@@ -247,7 +247,7 @@ async def stream(
     execution_id: ExecutionId,
     after: After = 0,
     last: LastEventId = None,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> StreamingResponse:
     """Each event's id is its seq; `Last-Event-ID` goes on after it. Ends with the execution."""
     return await streamed(request, execution_id, after, last, _one_by_one)
@@ -265,20 +265,20 @@ async def state(
     request: Request,
     execution_id: ExecutionId,
     at: Annotated[int | None, Query(ge=1, le=2**53)] = None,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Tokens, runs, loops, leases, ctx."""
     from noetl.server.read_models.state_at import state_document
 
-    return answer(state_document(await parts_of(request).orchestrator.state(execution_id, at)))
+    return answer(state_document(await app_state(request).orchestrator.state(execution_id, at)))
 
 
 @router.get("/api/executions/{execution_id}/graph", summary="The net of this execution's playbook")
-async def graph(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+async def graph(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
     """Steps and arcs, synthesized ones included."""
     from noetl.core.language.editor.net_document import net_document
 
-    folded = await parts_of(request).orchestrator.state(execution_id)
+    folded = await app_state(request).orchestrator.state(execution_id)
     return answer(net_document(folded.playbook, folded.synthesized.values()))
 
 
@@ -288,10 +288,10 @@ async def why(
     execution_id: ExecutionId,
     at: Annotated[int | None, Query(ge=1, le=2**53, description="as it was after this event")] = None,
     brief: Annotated[bool, Query(description="only the findings, without reading the whole log")] = False,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Findings: which token, gate, lease, timer, guard or child; and what ended it, if it ended."""
-    orchestrator = parts_of(request).orchestrator
+    orchestrator = app_state(request).orchestrator
     findings = await orchestrator.why(execution_id, at)
     if at is not None or brief:
         return answer({"findings": findings})
@@ -300,48 +300,51 @@ async def why(
 
 
 @router.get("/api/executions/{execution_id}/playbook", summary="The text this execution runs")
-async def playbook(request: Request, execution_id: ExecutionId, _: Caller = needs("viewer")) -> Response:
+async def playbook(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
     """Its text and where it came from."""
-    orchestrator = parts_of(request).orchestrator
+    orchestrator = app_state(request).orchestrator
     summary = await orchestrator.summary(execution_id)
-    source = await orchestrator.catalogue.source(summary.playbook)
+    source = await orchestrator.catalog.source(summary.playbook)
     return answer({"path": summary.path, "version": summary.version, "content": source.text})
 
 
 @router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Stop it")
 async def cancel(
-    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, caller: Caller = needs("operator")
+    request: Request,
+    execution_id: ExecutionId,
+    body: ReasonBody | None = None,
+    caller: Caller = requires_role("operator"),
 ) -> Response:
     """Open runs are ended with kind `cancelled`; children too."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
-    await parts_of(request).orchestrator.cancel(execution_id, reason)
+    await app_state(request).orchestrator.cancel(execution_id, reason)
     return await _row(request, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Start no new run")
 async def pause(
-    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = needs("operator")
+    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = requires_role("operator")
 ) -> Response:
     """What runs goes on."""
-    await parts_of(request).orchestrator.pause(execution_id, body.reason if body else "")
+    await app_state(request).orchestrator.pause(execution_id, body.reason if body else "")
     return await _row(request, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Go on after a pause")
 async def resume(
-    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = needs("operator")
+    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = requires_role("operator")
 ) -> Response:
     """Scheduling goes on."""
-    await parts_of(request).orchestrator.resume(execution_id, body.reason if body else "")
+    await app_state(request).orchestrator.resume(execution_id, body.reason if body else "")
     return await _row(request, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx from outside")
 async def signal(
-    request: Request, execution_id: ExecutionId, body: SignalBody, _: Caller = needs("operator")
+    request: Request, execution_id: ExecutionId, body: SignalBody, _: Caller = requires_role("operator")
 ) -> Response:
     """It may open the gate a token is parked before."""
-    await parts_of(request).orchestrator.signal(execution_id, body.name, body.payload)
+    await app_state(request).orchestrator.signal(execution_id, body.name, body.payload)
     return await _row(request, execution_id)
 
 
@@ -351,18 +354,18 @@ async def rerun(
     execution_id: ExecutionId,
     body: RerunBody | None = None,
     key: Key = None,
-    _: Caller = needs("operator"),
+    _: Caller = requires_role("operator"),
 ) -> Response:
     """A new execution; with `from`, earlier results are kept."""
     body = body or RerunBody()
-    started = await parts_of(request).orchestrator.rerun(
+    started = await app_state(request).orchestrator.rerun(
         execution_id, body.from_step, payload=body.payload, key=f"http:{key}" if key else None
     )
     return answer({"execution_id": started, "status": "running"}, 202, {"Location": f"/api/executions/{started}"})
 
 
 async def _row(request: Request, execution_id: str) -> Response:
-    summary = await parts_of(request).orchestrator.store.summary(execution_id)
+    summary = await app_state(request).orchestrator.store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
     return answer(summary_document(summary), 202)

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.worker_protocol import Roster, workers_document
+from noetl.server.http.routes.worker_protocol import WorkerRegistry, workers_document
 
 router = APIRouter(tags=["health"])
 
@@ -36,17 +36,17 @@ async def readyz(request: Request) -> Response:
 
 
 @router.get("/api/workers", summary="Workers that asked for work lately")
-async def workers(request: Request, _: Caller = needs("viewer")) -> Response:
+async def workers(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """Slots, pools, leases, last sign of life."""
-    roster: Roster = request.app.state.roster
-    return answer(page(workers_document(roster.all(time.time()), parts_of(request).orchestrator), None))
+    roster: WorkerRegistry = request.app.state.roster
+    return answer(page(workers_document(roster.all(time.time()), app_state(request).orchestrator), None))
 
 
 @router.get("/api/tools", summary="Tool kinds of this installation")
-async def tools(request: Request, _: Caller = needs("viewer")) -> Response:
+async def tools(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """Their parameters, for completion and forms."""
     import msgspec
 
-    specs = parts_of(request).specs()
+    specs = app_state(request).specs()
     items: list[Any] = [msgspec.to_builtins(specs[kind]) for kind in sorted(specs)]
     return answer(page(items, None))

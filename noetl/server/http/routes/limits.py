@@ -11,10 +11,10 @@ from starlette.responses import Response
 from noetl.errors import RequestRefused
 from noetl.server.concurrency.limits import MOST, Limits, Subject
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.response_models import answer, page
 from noetl.server.http.routes.executions import Body
-from noetl.storage.ports.queue import MOST_WEIGHT
+from noetl.storage.ports.queue import MAX_WEIGHT
 
 router = APIRouter(tags=["limits"])
 
@@ -34,7 +34,7 @@ class LimitBody(Body):
     )
 
     most: int | None = Field(None, ge=0, le=MOST)
-    weight: int | None = Field(None, ge=1, le=MOST_WEIGHT)
+    weight: int | None = Field(None, ge=1, le=MAX_WEIGHT)
 
 
 @router.get("/api/limits", summary="All limits, who holds what they limit, and how many wait")
@@ -42,7 +42,7 @@ async def limits(
     request: Request,
     after: Annotated[str | None, Query(max_length=1000, description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page."""
     kept = _limits(request)
@@ -52,7 +52,7 @@ async def limits(
 
 
 @router.get("/api/limits/{subject}/{name:path}", summary="One limit")
-async def limit(request: Request, subject: Subject, name: Name, _: Caller = needs("viewer")) -> Response:
+async def limit(request: Request, subject: Subject, name: Name, _: Caller = requires_role("viewer")) -> Response:
     """Who holds what it limits, and how many wait."""
     kept = _limits(request)
     return answer(await kept.document(await kept.get(subject, name)))
@@ -60,7 +60,7 @@ async def limit(request: Request, subject: Subject, name: Name, _: Caller = need
 
 @router.put("/api/limits/{subject}/{name:path}", summary="Set a limit, or change it")
 async def put(
-    request: Request, subject: Subject, name: Name, body: LimitBody, caller: Caller = needs("operator")
+    request: Request, subject: Subject, name: Name, body: LimitBody, caller: Caller = requires_role("operator")
 ) -> Response:
     """A lower one lets those finish who hold more; a higher one lets those go on who wait."""
     kept = _limits(request)
@@ -68,14 +68,14 @@ async def put(
 
 
 @router.delete("/api/limits/{subject}/{name:path}", status_code=204, summary="Remove a limit")
-async def remove(request: Request, subject: Subject, name: Name, _: Caller = needs("operator")) -> Response:
+async def remove(request: Request, subject: Subject, name: Name, _: Caller = requires_role("operator")) -> Response:
     """Who waits for it goes on."""
     await _limits(request).remove(subject, name)
     return Response(status_code=204)
 
 
 def _limits(request: Request) -> Limits:
-    found = parts_of(request).orchestrator.limits
+    found = app_state(request).orchestrator.limits
     if found is None:
         raise RequestRefused("this server keeps no limits")
     return found

@@ -24,11 +24,11 @@ from noetl.errors import StoreUnavailable
 from noetl.observability import metrics
 from noetl.observability.metrics import Sample
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import Parts, needs, parts_of
+from noetl.server.http.dependencies import AppState, app_state, requires_role
 from noetl.server.http.response_models import answer
-from noetl.server.http.routes.worker_protocol import Roster, Seen
+from noetl.server.http.routes.worker_protocol import WorkerInfo, WorkerRegistry
 from noetl.server.read_models.documents import when
-from noetl.storage.ports.queue import LineDepth, PoolDepth
+from noetl.storage.ports.queue import LimitDepth, PoolDepth
 
 router = APIRouter(tags=["health"])
 
@@ -58,7 +58,7 @@ class Moment(Struct, frozen=True):
 class Operations:
     """What a server knows about its own progress."""
 
-    def __init__(self, parts: Parts, roster: Roster, every: float = EVERY) -> None:
+    def __init__(self, parts: AppState, roster: WorkerRegistry, every: float = EVERY) -> None:
         self._parts = parts
         self._roster = roster
         self._every = every
@@ -128,7 +128,7 @@ class Operations:
             "noetl_limit_held": [((key,), number) for key, number in held.items()],
         }
 
-    def alive(self, now: float) -> list[Seen]:
+    def alive(self, now: float) -> list[WorkerInfo]:
         """Workers heard of lately."""
         return [each for each in self._roster.all(now) if now - each.last_seen <= ALIVE]
 
@@ -208,7 +208,7 @@ class Operations:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def prometheus(request: Request, _: Caller = needs("viewer")) -> Response:
+async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """The text format, version 0.0.4; docs/reference/metrics.md lists every name."""
     ready = not await request.app.state.readiness()
     gauges = await operations_of(request).gauges(ready)
@@ -216,14 +216,14 @@ async def prometheus(request: Request, _: Caller = needs("viewer")) -> Response:
 
 
 @router.get("/api/operations", summary="Queue depth and throughput over the last hour")
-async def operations(request: Request, _: Caller = needs("viewer")) -> Response:
+async def operations(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """Executions by status, pools with what waits and who works, and a sample every ten seconds of this server."""
     return answer(await operations_of(request).document())
 
 
 def operations_of(request: Request) -> Operations:
     """The operations of the server that answers this request."""
-    parts_of(request)  # refuses while the server is still starting
+    app_state(request)  # refuses while the server is still starting
     found: Operations = request.app.state.operations
     return found
 
@@ -241,7 +241,7 @@ def _rates(moments: list[Moment]) -> list[dict[str, Any]]:
     return rows
 
 
-def _waited(depth: PoolDepth | LineDepth, now: float) -> float:
+def _waited(depth: PoolDepth | LimitDepth, now: float) -> float:
     return round(max(0.0, now - depth.since), 3) if depth.since else 0.0
 
 

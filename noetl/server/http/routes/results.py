@@ -13,10 +13,10 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.reference import Reference
 from noetl.data.formats import format_of
-from noetl.data.payload_reader import NotThere, Part, TooLarge, take
+from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.problems import problem
 from noetl.server.http.response_models import answer
 from noetl.storage.ports.results import ResultStore
@@ -36,7 +36,7 @@ async def result(
     request: Request,
     ref: str,
     part: Annotated[str | None, Header(alias="Range")] = None,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """`ref` is the reference object as JSON in URL-safe base64; `Range: bytes=a-b` takes a part."""
     reference = decode(ref)
@@ -47,7 +47,7 @@ async def result(
         "Accept-Ranges": "bytes",
         "ETag": f'"{reference.meta.sha256}"',
     }
-    results = parts_of(request).orchestrator.results
+    results = app_state(request).orchestrator.results
     span = _span(part, total)
     if part is not None and span is None:
         return problem(416, f"the payload has {total} bytes", headers={"Content-Range": f"bytes */{total}"})
@@ -77,14 +77,14 @@ async def part(
     select: Annotated[str | None, Query(max_length=1000, description="a dotted path")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Rows of tables, elements of lists, lines of text, without loading the whole. `{format, data}`."""
     reference = decode(ref)
-    payload = _Stored(parts_of(request).orchestrator.results, reference)
+    payload = _Stored(app_state(request).orchestrator.results, reference)
     try:
         format = format_of(given=None, content_type=reference.meta.content_type)
-        data = await take(payload, format, Part(select, limit, offset), most=MOST_OF_A_PART, verify=False)
+        data = await read_part(payload, format, Part(select, limit, offset), most=MOST_OF_A_PART, verify=False)
     except NotThere as missing:
         raise NotFound(str(missing.args[0])) from None
     except (TooLarge, ValueError) as wrong:

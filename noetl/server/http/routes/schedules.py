@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.response_models import answer, page
 from noetl.server.http.routes.executions import Body
 from noetl.server.scheduling.cron import Cron
@@ -51,7 +51,7 @@ async def schedules(
     request: Request,
     after: Annotated[str | None, Query(max_length=200, description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page."""
     found = await _schedules(request).list(after=after, limit=limit + 1)
@@ -60,14 +60,14 @@ async def schedules(
 
 
 @router.post("/api/schedules", status_code=201, summary="Start a playbook by the clock")
-async def add(request: Request, body: ScheduleBody, caller: Caller = needs("operator")) -> Response:
+async def add(request: Request, body: ScheduleBody, caller: Caller = requires_role("operator")) -> Response:
     """Its first tick is the next one; without a name it is called after its path."""
     added = await _schedules(request).add(**body.model_dump(), by=caller.name)
     return answer(_document(added), 201, {"Location": f"/api/schedules/{added.name}"})
 
 
 @router.post("/api/schedules/preview", summary="When an expression ticks")
-async def preview(request: Request, body: CronBody, _: Caller = needs("viewer")) -> Response:
+async def preview(request: Request, body: CronBody, _: Caller = requires_role("viewer")) -> Response:
     """Nothing is kept."""
     cron = Cron(body.cron, body.tz)
     ticks = [cron.shown(tick) for tick in cron.upcoming(time.time(), body.count)]
@@ -79,33 +79,33 @@ async def schedule(
     request: Request,
     name: Name,
     count: Annotated[int, Query(ge=1, le=100, description="how many of the next ticks")] = 3,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """How far it is, and what came of the last tick."""
     return answer(_document(await _schedules(request).get(name), count))
 
 
 @router.delete("/api/schedules/{name}", status_code=204, summary="Forget a schedule")
-async def remove(request: Request, name: Name, _: Caller = needs("operator")) -> Response:
+async def remove(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
     """Executions that it started go on."""
     await _schedules(request).remove(name)
     return Response(status_code=204)
 
 
 @router.post("/api/schedules/{name}/pause", summary="Tick no more")
-async def pause(request: Request, name: Name, _: Caller = needs("operator")) -> Response:
+async def pause(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
     """Ticks that pass meanwhile are gone."""
     return answer(_document(await _schedules(request).pause(name)))
 
 
 @router.post("/api/schedules/{name}/resume", summary="Tick again")
-async def resume(request: Request, name: Name, _: Caller = needs("operator")) -> Response:
+async def resume(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
     """From now on."""
     return answer(_document(await _schedules(request).resume(name)))
 
 
 def _schedules(request: Request) -> Schedules:
-    found = parts_of(request).schedules
+    found = app_state(request).schedules
     if found is None:
         raise RequestRefused("this server keeps no schedules")
     return found

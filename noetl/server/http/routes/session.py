@@ -7,7 +7,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.middleware.security import COOKIE
 from noetl.server.http.problems import problem
 from noetl.server.http.response_models import answer
@@ -27,7 +27,7 @@ class TokenBody(Body):
 @router.post("/api/session", summary="Sign in with a token")
 async def sign_in(request: Request, body: TokenBody) -> Response:
     """Answers who the token belongs to, and sets the cookie."""
-    caller = parts_of(request).tokens.caller(body.token)
+    caller = app_state(request).tokens.caller(body.token)
     if caller is None:
         return problem(401, "this token is not known here")
     response = answer({"name": caller.name, "role": caller.role})
@@ -44,13 +44,13 @@ async def sign_in(request: Request, body: TokenBody) -> Response:
 
 
 @router.get("/api/session", summary="Who am I")
-async def who(caller: Caller = needs("viewer")) -> Response:
+async def who(caller: Caller = requires_role("viewer")) -> Response:
     """Name and role of the caller."""
     return answer({"name": caller.name, "role": caller.role})
 
 
 @router.delete("/api/session", status_code=204, summary="Sign out")
-async def sign_out(request: Request, _: Caller = needs("viewer")) -> Response:
+async def sign_out(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """Forgets the cookie."""
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")

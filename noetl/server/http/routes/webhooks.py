@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import needs, parts_of
+from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.response_models import answer, page
 from noetl.server.http.routes.executions import Body
 from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, WINDOW, Webhooks, webhook_document
@@ -36,7 +36,7 @@ async def webhooks(
     request: Request,
     after: Annotated[str | None, Query(max_length=200, description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    _: Caller = needs("viewer"),
+    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page; secrets are never shown."""
     found = await _webhooks(request).list(after=after, limit=limit + 1)
@@ -45,7 +45,7 @@ async def webhooks(
 
 
 @router.post("/api/webhooks", status_code=201, summary="Let signed requests start a playbook")
-async def add(request: Request, body: WebhookBody, caller: Caller = needs("admin")) -> Response:
+async def add(request: Request, body: WebhookBody, caller: Caller = requires_role("admin")) -> Response:
     """`secret` is in the answer when it was made for this webhook, and nowhere else again."""
     webhook, secret = await _webhooks(request).add(**body.model_dump(), by=caller.name)
     document = webhook_document(webhook)
@@ -55,13 +55,13 @@ async def add(request: Request, body: WebhookBody, caller: Caller = needs("admin
 
 
 @router.get("/api/webhooks/{name}", summary="One webhook")
-async def webhook(request: Request, name: Name, _: Caller = needs("viewer")) -> Response:
+async def webhook(request: Request, name: Name, _: Caller = requires_role("viewer")) -> Response:
     """Its secret is never shown."""
     return answer(webhook_document(await _webhooks(request).get(name)))
 
 
 @router.delete("/api/webhooks/{name}", status_code=204, summary="Forget a webhook")
-async def remove(request: Request, name: Name, _: Caller = needs("admin")) -> Response:
+async def remove(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
     """And the secret that was made for it."""
     await _webhooks(request).remove(name)
     return Response(status_code=204)
@@ -87,7 +87,7 @@ async def deliver(
 
 
 def _webhooks(request: Request) -> Webhooks:
-    found = parts_of(request).webhooks
+    found = app_state(request).webhooks
     if found is None:
         raise RequestRefused("this server keeps no webhooks")
     return found

@@ -30,16 +30,16 @@ from noetl.core.model.wire import (
     SecretsRequest,
     packed,
 )
-from noetl.core.model.work import Standing
-from noetl.server.http.dependencies import Parts, require, require_in
-from noetl.server.http.middleware.fast_path import Answer, Door
+from noetl.core.model.work import HeartbeatReply
+from noetl.server.http.dependencies import AppState, require, require_in
+from noetl.server.http.middleware.fast_path import RawEndpoint, RawResponse
 from noetl.server.orchestrator.service import Orchestrator
 
 MAX_WAIT = 30.0
 _encode = msgspec.json.Encoder().encode
 
 
-class Seen(msgspec.Struct):
+class WorkerInfo(msgspec.Struct):
     """A worker as this server knows it."""
 
     worker: str
@@ -50,13 +50,13 @@ class Seen(msgspec.Struct):
     last_seen: float
 
 
-class Roster:
+class WorkerRegistry:
     """Workers that asked for work lately."""
 
     FORGET = 3600.0
 
     def __init__(self) -> None:
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, WorkerInfo] = {}
 
     def asked(self, request: ClaimRequest, at: float) -> None:
         """A worker offers its slots."""
@@ -64,7 +64,7 @@ class Roster:
         known = self._seen.get(claim.worker)
         if known is None or request.slots > known.slots:
             first = known.first_seen if known else at
-            known = Seen(claim.worker, claim.pool, request.slots, claim.labels, first, at)
+            known = WorkerInfo(claim.worker, claim.pool, request.slots, claim.labels, first, at)
             self._seen[claim.worker] = known
         known.last_seen = at
 
@@ -74,17 +74,17 @@ class Roster:
         if known is not None:
             known.last_seen = at
 
-    def all(self, at: float) -> list[Seen]:
+    def all(self, at: float) -> list[WorkerInfo]:
         """Those not forgotten yet, newest sign of life first."""
         for worker in [each.worker for each in self._seen.values() if at - each.last_seen > self.FORGET]:
             del self._seen[worker]
         return sorted(self._seen.values(), key=lambda each: -each.last_seen)
 
 
-Answering = Callable[[Parts, Roster, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
+Answering = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
 
 
-def routes(parts: Callable[[], Parts], roster: Roster) -> list[Route]:
+def routes(parts: Callable[[], AppState], roster: WorkerRegistry) -> list[Route]:
     """The work routes; every one needs the role worker."""
     return [
         *(_route(name, verb.body, verb.answer, parts, roster) for name, verb in VERBS.items()),
@@ -92,10 +92,12 @@ def routes(parts: Callable[[], Parts], roster: Roster) -> list[Route]:
     ]
 
 
-def _route(name: str, body: type[Any], answer: Answering, parts: Callable[[], Parts], roster: Roster) -> Route:
+def _route(
+    name: str, body: type[Any], answer: Answering, parts: Callable[[], AppState], roster: WorkerRegistry
+) -> Route:
     decoder = msgspec.json.Decoder(body)
 
-    async def answered(scope: Scope, data: bytes, receive: Receive) -> Answer:
+    async def answered(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
         require_in(scope, "worker")
         try:
             decoded = decoder.decode(data)
@@ -104,64 +106,64 @@ def _route(name: str, body: type[Any], answer: Answering, parts: Callable[[], Pa
         answering = answer(parts(), roster, decoded)
         if getattr(decoded, "wait", 0) > 0:
             return await _unless_gone(receive, parts(), decoded, answering)
-        return Answer(_encode(await answering))
+        return RawResponse(_encode(await answering))
 
-    return Route(f"/api/work/{name}", Door(answered), methods=["POST"], name=f"work:{name}")
+    return Route(f"/api/work/{name}", RawEndpoint(answered), methods=["POST"], name=f"work:{name}")
 
 
-async def _unless_gone(receive: Receive, parts: Parts, asked: Any, answering: Awaitable[Any]) -> Answer:
+async def _unless_gone(receive: Receive, parts: AppState, asked: Any, answering: Awaitable[Any]) -> RawResponse:
     """The answer of one who may have to wait; when the worker hangs up meanwhile, nothing is leased to it."""
     waiting = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(receive())  # the body has been read: the next message is the farewell
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
         if not gone.done():
-            return Answer(_encode(waiting.result()))
+            return RawResponse(_encode(waiting.result()))
         if waiting.done() and waiting.exception() is None and isinstance(waiting.result(), OrdersReply):
             runs = [(order.run_id, order.epoch) for order in waiting.result().orders]
             await parts.orchestrator.work.give_back(asked.claim.worker, runs)
-        return Answer(b"", 408, ())  # to nobody
+        return RawResponse(b"", 408, ())  # to nobody
     finally:
         for each in (waiting, gone):
             each.cancel()
         await asyncio.gather(waiting, gone, return_exceptions=True)
 
 
-async def _claim(parts: Parts, roster: Roster, request: ClaimRequest) -> OrdersReply:
+async def _claim(parts: AppState, roster: WorkerRegistry, request: ClaimRequest) -> OrdersReply:
     roster.asked(request, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = parts.orchestrator.work.claim(request.claim, wait=wait)
     return packed(await (parts.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _extend(parts: Parts, roster: Roster, request: ExtendRequest) -> Standing:
+async def _extend(parts: AppState, roster: WorkerRegistry, request: ExtendRequest) -> HeartbeatReply:
     roster.alive(request.worker, time.time())
     return await parts.orchestrator.work.extend(request.worker, request.runs)
 
 
-async def _revoked(parts: Parts, roster: Roster, request: RevokedRequest) -> RunsReply:
+async def _revoked(parts: AppState, roster: WorkerRegistry, request: RevokedRequest) -> RunsReply:
     roster.alive(request.worker, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = parts.orchestrator.work.revoked(request.worker, wait=wait)
     return RunsReply(await (parts.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _give_back(parts: Parts, roster: Roster, request: RunsRequest) -> RunsReply:
+async def _give_back(parts: AppState, roster: WorkerRegistry, request: RunsRequest) -> RunsReply:
     await parts.orchestrator.work.give_back(request.worker, request.runs)
     return RunsReply([])
 
 
-async def _report(parts: Parts, roster: Roster, request: ReportRequest) -> ReportReply:
+async def _report(parts: AppState, roster: WorkerRegistry, request: ReportRequest) -> ReportReply:
     roster.alive(request.worker, time.time())
     verdicts, orders = await parts.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
     return ReportReply(verdicts, packed(orders))
 
 
-async def _secrets(parts: Parts, roster: Roster, request: SecretsRequest) -> dict[str, Any]:
+async def _secrets(parts: AppState, roster: WorkerRegistry, request: SecretsRequest) -> dict[str, Any]:
     return await parts.orchestrator.work.secrets(request.execution_id, request.names)
 
 
-def _playbook(parts: Callable[[], Parts]) -> Callable[[Request], Awaitable[Response]]:
+def _playbook(parts: Callable[[], AppState]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         require(request, "worker")
         encoded = await parts().orchestrator.work.playbook(request.path_params["digest"])
@@ -188,7 +190,7 @@ VERBS = {
 }
 
 
-def workers_document(seen: Sequence[Seen], orchestrator: Orchestrator) -> list[dict[str, Any]]:
+def workers_document(seen: Sequence[WorkerInfo], orchestrator: Orchestrator) -> list[dict[str, Any]]:
     """The workers with what they hold, and for how long yet if nothing more is heard of them."""
     from noetl.server.read_models.documents import when
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import ToolCall
-from noetl.core.templates.deferred import Late
+from noetl.core.templates.deferred import DeferredTemplate
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.http import task as http_task
 from noetl.tools.transfer.chunks import Templates
@@ -119,7 +119,7 @@ class HttpSource:
         template = self._pages.get("next")
         if template is None:
             return None
-        if not isinstance(template, Late):
+        if not isinstance(template, DeferredTemplate):
             raise BadInput("pages.next is a template over `page`, as in '{{ page.data.next_url }}'")
         value = self._templates.render(template, page=page.names())
         if value in (None, False, "", {}, []) or str(value).lower() in ("none", "null", "false"):
@@ -157,7 +157,7 @@ class HttpSource:
                 if page.gone or not page.rows:
                     return
                 until = self._pages.get("until")
-                done = isinstance(until, Late) and bool(self._templates.render(until, page=page.names()))
+                done = isinstance(until, DeferredTemplate) and bool(self._templates.render(until, page=page.names()))
                 short = size is not None and len(page.rows) < int(size)
                 if not done and not short:
                     ask()

@@ -137,7 +137,7 @@ class DuckdbTarget(Target):
 
     def _columns(self) -> dict[str, str]:
         """The columns of the table and their types; none when it does not exist."""
-        # Asking for a table that is not there would end the transaction; the catalogue may be asked.
+        # Asking for a table that is not there would end the transaction; the catalog may be asked.
         schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
         found = self._cursor.execute(
             "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND "

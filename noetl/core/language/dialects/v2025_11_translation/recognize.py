@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 
 from noetl.core.language.dialects.v2025_11_translation.node_building import items_of
-from noetl.core.language.flow.template_analysis import glance
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.model.tool import ToolSpec
@@ -25,7 +25,7 @@ def asks_for_legacy(root: Node) -> bool:
     return any(isinstance(item, Scalar) and item.text == "legacy" for item in items_of(root))
 
 
-def speaks(root: Mapping, specs: Table[str, ToolSpec]) -> bool:
+def is_v2025_11(root: Mapping, specs: Table[str, ToolSpec]) -> bool:
     """Whether any word of it is of 2025-11."""
     book = root.get("workbook")
     blocks = [value for _, value in book.entries.values()] if isinstance(book, Mapping) else items_of(book)
@@ -88,7 +88,7 @@ def _reads_context(node: Node) -> bool:
         text = node.value
         if not isinstance(text, str) or "context" not in text or "{" not in text:
             return False
-        return any(read.path[0] == "context" for read in glance(text).reads)
+        return any(read.path[0] == "context" for read in analyze_template(text).reads)
     if isinstance(node, Mapping):
         return any(_reads_context(value) for key, (_, value) in node.entries.items() if key != "code")
     return isinstance(node, Sequence) and any(_reads_context(item) for item in node.items)

@@ -28,7 +28,7 @@ class _Token(NamedTuple):
     value: str
 
 
-def retold(text: str, rename: Rename) -> str:
+def translate_template(text: str, rename: Rename) -> str:
     """The template with every outside name told by `rename`; a text that cannot be read stays as it is."""
     if "{{" not in text and "{%" not in text:
         return text

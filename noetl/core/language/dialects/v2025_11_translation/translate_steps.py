@@ -10,7 +10,7 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.core.language.dialects.v2025_11_translation.node_building import Entries, Remark, entry, items_of, made, put
-from noetl.core.language.dialects.v2025_11_translation.recognize import owns_context, speaks
+from noetl.core.language.dialects.v2025_11_translation.recognize import is_v2025_11, owns_context
 from noetl.core.language.dialects.v2025_11_translation.translate_tools import Tools
 from noetl.core.language.dialects.v2025_11_translation.variables import RESERVED, Names, Variables, like, targets_of
 from noetl.core.language.source.node_reader import text_of
@@ -31,7 +31,7 @@ _BLOCK = {"pick", "collect", "sink"}
 _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
 
 
-class Retold(NamedTuple):
+class Translated(NamedTuple):
     """A document in canonical words; `older` says whether it had others. `problems` cannot be told."""
 
     root: Node
@@ -40,12 +40,12 @@ class Retold(NamedTuple):
     remarks: list[Remark]
 
 
-def retell(root: Node, specs: Table[str, ToolSpec]) -> Retold:
+def translate(root: Node, specs: Table[str, ToolSpec]) -> Translated:
     """A document of 2025-11 as a canonical one."""
-    if not isinstance(root, Mapping) or not speaks(root, specs):
-        return Retold(root, False, [], [])
+    if not isinstance(root, Mapping) or not is_v2025_11(root, specs):
+        return Translated(root, False, [], [])
     teller = _Teller(root, specs)
-    return Retold(teller.document(), True, teller.problems, teller.remarks)
+    return Translated(teller.document(), True, teller.problems, teller.remarks)
 
 
 class _Teller:

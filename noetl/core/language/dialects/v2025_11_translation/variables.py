@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from noetl.core.language.dialects.v2025_11_translation.template_names import Renamed, retold
+from noetl.core.language.dialects.v2025_11_translation.template_names import Renamed, translate_template
 from noetl.core.language.source.node_reader import IDENTIFIER, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, scalar_node
 
@@ -80,7 +80,7 @@ class Names:
             renamed = self.rename(path)
             if renamed is not None and self._may_be_unset(path):
                 return f"{{{{ {renamed.text} | default(none) }}}}"
-        return retold(text, self.rename)
+        return translate_template(text, self.rename)
 
     def node(self, node: Node) -> Node:
         """A tree with all its templates in canonical words; what says nothing older stays the same node."""

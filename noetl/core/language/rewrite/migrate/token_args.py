@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.tree import BodySyntax, DocumentSyntax, StepSyntax
 
@@ -12,7 +12,7 @@ from noetl.core.language.syntax.tree import BodySyntax, DocumentSyntax, StepSynt
 class TokenArgs:
     """The args of all arcs. `bases` gives each (target step, name) its key of `ctx`."""
 
-    def __init__(self, document: DocumentSyntax, scene: Scene) -> None:
+    def __init__(self, document: DocumentSyntax, scene: AnalysisContext) -> None:
         self.document = document
         self.scene = scene
         self.bases: dict[tuple[str, str], str] = {}

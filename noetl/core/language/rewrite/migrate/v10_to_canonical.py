@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
-from noetl.core.language.checks.analysis import Scene
+from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.compile import compile_playbook
 from noetl.core.language.diagnostics import Findings
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.template_analysis import Read
-from noetl.core.language.flow.template_sites import Site
+from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.rewrite.format import labelled_items
 from noetl.core.language.rewrite.migrate.token_args import TokenArgs
 from noetl.core.language.rewrite.text_edits import Editor, dotted, entries_in_place, lines_inside, name_task
@@ -72,7 +72,7 @@ class _Work:
         self.editor = Editor(text)
         self.editor.inside.update(lines_inside(document.node))
         self.document = document
-        self.scene = Scene(document, Reader(Findings("", text), specs))
+        self.scene = AnalysisContext(document, Reader(Findings("", text), specs))
         self.token_args = TokenArgs(document, self.scene)
         self.notes: list[Note] = []
         self.marked: set[tuple[int, str]] = set()
@@ -195,11 +195,11 @@ class _Work:
 
     # ── templates ────────────────────────────────────────────────────────────────────────
 
-    def _template(self, site: Site) -> None:
+    def _template(self, site: TemplateSite) -> None:
         for start, end, new in self._rewritings(site):
             self.editor.replace(start, end, new)
 
-    def _rewritings(self, site: Site) -> list[tuple[int, int, str]]:
+    def _rewritings(self, site: TemplateSite) -> list[tuple[int, int, str]]:
         found = []
         value = site.node.value
         for read in site.template.reads:
@@ -215,7 +215,7 @@ class _Work:
                 found.append((*span, new.replace("'", "''") if site.node.style == "'" else new))
         return found
 
-    def _said(self, site: Site, read: Read, value: str) -> tuple[str, str]:
+    def _said(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
         """The characters of a read that change, and what they become."""
         root = read.path[0]
         if root == "args":
@@ -311,7 +311,7 @@ class _Work:
         self.editor.comment(node, f"{MARK} {message}")
 
 
-def _has_no_data(site: Site) -> bool:
+def _has_no_data(site: TemplateSite) -> bool:
     """Whether the payload that a template reads is of a kind that has no key `data` of its own."""
     task = site.task if site.spot in (at.RULE, at.TASK_SET) else None
     if task is None and site.spot in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from noetl.core.language.compile import compile_playbook
 from noetl.core.language.dialects.v2025_11_translation.node_building import Remark
-from noetl.core.language.dialects.v2025_11_translation.translate_steps import retell
+from noetl.core.language.dialects.v2025_11_translation.translate_steps import translate
 from noetl.core.language.rewrite.migrate.v10_to_canonical import MARK, Migration, Note
 from noetl.core.language.rewrite.migrate.yaml_writer import Writer
 from noetl.core.language.source.nodes import Mapping, Node, Sequence, data_of
@@ -32,7 +32,7 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
     root = read_source(plain).root
     if not isinstance(root, Mapping) or compile_playbook(plain, file="", specs=specs, legacy=True).playbook is None:
         return Migration(text, ())
-    told = retell(root, specs)
+    told = translate(root, specs)
     if not told.older or not isinstance(told.root, Mapping):
         return Migration(text, ())
     writer = Writer(plain, root)
