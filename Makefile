@@ -1,4 +1,4 @@
-# Verbs of this house; `make help` lists them. Each one sets up what it needs.
+# `make help` lists the targets. Each one installs what it needs.
 PYTHON ?= python3
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -10,9 +10,9 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt ui screenshots bench bench-peers docs simulate chaos load fuzz lock clean
+.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate chaos load fuzz lock clean
 
-help: ## list the verbs
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(PY):
@@ -40,10 +40,17 @@ run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 
 test: $(DEV_ENV) $(UI_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
 	@.ci/browser
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder || { \
-	  code=$$?; [ $$code -eq 1 ] || exit $$code; \
-	  echo "== what failed beside others is tried once more, alone ==" >&2; \
-	  $(PY) -m pytest --last-failed --last-failed-no-failures none; }
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial"
+	@$(PY) -m pytest -m serial
+
+test-fast: $(DEV_ENV) ## unit tests, without servers and browser
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not integration and not slow and not serial"
+
+coverage: $(DEV_ENV) $(UI_ENV) ## the suite with statement coverage, also of server and worker processes; fails below the floor
+	@.ci/browser
+	@rm -f .coverage .coverage.*
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial" --cov --cov-report=
+	@$(VENV)/bin/coverage combine -q 2>/dev/null; $(PY) .ci/coverage_floor.py
 
 check: $(DEV_ENV) $(UI_ENV) ## format, lint, types, import contracts, and that the built page is what its sources give
 	@$(VENV)/bin/ruff format --check .
@@ -92,5 +99,5 @@ lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -c requirements.lock -o requirements-dev.lock
 
-clean: ## forget the environment and the caches
+clean: ## remove the environment and the caches
 	@rm -rf $(VENV) ui/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -1,4 +1,4 @@
-"""What tests of several rooms share: the real servers.
+"""Fixtures that all tests share: the real servers.
 
 `postgres`, `nats_server` and `s3` start their server at first use, once for all pytest workers of
 a run; `database` and `bucket` are empty ones for a single test.
@@ -15,13 +15,19 @@ import pytest
 
 from noetl.testing import services
 
-LONG = ("ui", "testing", "cli", "chaos", "e2e")  # rooms of files that take tens of seconds, longest first
+LONG = ("ui", "testing", "cli", "chaos", "e2e")  # folders with files that take tens of seconds, longest first
+INTEGRATION_FOLDERS = ("ui", "testing", "cli", "chaos", "e2e", "acceptance", "bench", "architecture", "server/http")
+INTEGRATION_FIXTURES = {"postgres", "database", "nats_server", "s3", "bucket"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files are dealt out to the processes of a run, in this order: the many short ones even out its end."""
+    """Sort files so that short ones run last, and mark tests that need servers, a browser or subprocesses."""
     here = Path(__file__).parent
-    rank = {room: number for number, room in enumerate(LONG)}
+    rank = {folder: number for number, folder in enumerate(LONG)}
+    for item in items:
+        folder = item.path.parent.relative_to(here).as_posix()
+        if folder.startswith(INTEGRATION_FOLDERS) or INTEGRATION_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("integration")
     items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
 
 
