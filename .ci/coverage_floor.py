@@ -17,7 +17,7 @@ def main() -> int:
     measured.load()
     report = Path(".coverage.json")
     measured.json_report(outfile=str(report), morfs=None, pretty_print=False)
-    files = json.load(open(report))["files"]
+    files = json.loads(report.read_text())["files"]
     report.unlink()
     failed = False
     packages = sorted({"/".join(name.split("/")[:2]) for name in files if name.count("/") > 1} | set(FLOORS))
@@ -29,11 +29,8 @@ def main() -> int:
         floor = FLOORS.get(package)
         below = floor is not None and percent < floor
         failed |= below
-        print(
-            f"{package:24} {covered:6} of {statements:6} statements  {percent:5.1f} %"
-            + (f"  floor {floor:.0f} %" if floor else "")
-            + ("  BELOW" if below else "")
-        )
+        note = f"  floor {floor:.0f} %" if floor is not None else ""
+        print(f"{package:24} {covered:6} of {statements:6}  {percent:5.1f} %{note}{'  BELOW' if below else ''}")
     return 1 if failed else 0
 
 

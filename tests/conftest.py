@@ -7,6 +7,7 @@ a run; `database` and `bucket` are empty ones for a single test.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,15 @@ from noetl.testing import services
 LONG = ("ui", "testing", "cli", "chaos", "e2e")  # folders with files that take tens of seconds, longest first
 INTEGRATION_FOLDERS = ("ui", "testing", "cli", "chaos", "e2e", "acceptance", "bench", "architecture", "server/http")
 INTEGRATION_FIXTURES = {"postgres", "database", "nats_server", "s3", "bucket"}
+SERVICES = re.compile(r"\b(postgres|nats|s3|Postgres|Nats|S3)\b")  # in the id of a parametrised test
+SLOW_FILES = {
+    "test_properties.py",
+    "test_equivalence.py",
+    "test_memory.py",
+    "test_fuzz.py",
+    "test_pipeline_handover.py",
+    "test_binding.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,8 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {folder: number for number, folder in enumerate(LONG)}
     for item in items:
         folder = item.path.parent.relative_to(here).as_posix()
-        if folder.startswith(INTEGRATION_FOLDERS) or INTEGRATION_FIXTURES & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if folder.startswith(INTEGRATION_FOLDERS) or INTEGRATION_FIXTURES & fixtures or SERVICES.search(item.nodeid):
             item.add_marker("integration")
+        if item.path.name in SLOW_FILES:
+            item.add_marker("slow")
     items.sort(key=lambda item: rank.get(item.path.relative_to(here).parts[0], len(LONG)))
 
 
