@@ -1,7 +1,7 @@
 """What a process opens once per event loop and every call shares: pools, sessions, connections.
 
 A tool asks for its shared thing by a key; the first call makes it, later calls find it. Whoever
-ends the loop (`worker.py`, `local.py`, a test) closes all of it with `close_shared()`.
+ends the loop (`worker.py`, `local.py`, a test) closes all of it with `close_loop_resources()`.
 """
 
 from __future__ import annotations

@@ -742,7 +742,7 @@ def test_a_store_that_fails_is_a_storage_error(http):
 BIG = """
 import asyncio, re, sys
 sys.path.insert(0, sys.argv[1])
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.tools.registry import load
@@ -757,7 +757,7 @@ class Sink(ToolHost):
 async def main():
     call = tool_call("http", {"url": sys.argv[2]}, host=Sink(), spec={"stream_above": 33554432})
     outcome = await load("http")(call)
-    await close_shared()
+    await close_loop_resources()
     # Not getrusage: its maximum begins with that of the process that started this one.
     peak = int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
     print(outcome.ref.meta.bytes, peak // 1024)

@@ -132,7 +132,7 @@ MEMORY = """
 import asyncio, json, sys
 from bench.figures import peak_mb
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.tools.registry import load
 
 given = json.load(sys.stdin)
@@ -151,7 +151,7 @@ async def main():
         assert outcome.status == "ok", outcome.error
         assert outcome.data["rows"] == rows, outcome.data
         rss.append(peak_mb())
-    await close_shared()
+    await close_loop_resources()
     print(json.dumps(rss))
 
 asyncio.run(main())
