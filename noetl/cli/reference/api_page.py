@@ -39,7 +39,7 @@ def api_page() -> str:
     """api.md."""
     from noetl.server.http.access import Tokens
     from noetl.server.http.app import create_app
-    from noetl.server.http.openapi import api_routes, role_of
+    from noetl.server.http.openapi import described
 
     async def never() -> Any:
         raise LookupError("this application only describes itself")
@@ -49,13 +49,11 @@ def api_page() -> str:
 
     app = create_app(nothing, Tokens(Path("nowhere")), readiness=never, version="")
     groups: dict[str, list[str]] = {}
-    for route in api_routes(app):
-        if not route.include_in_schema:
-            continue
-        tag = str((route.tags or ["other"])[0])
-        for method in sorted(route.methods or ()):
-            role = role_of(route) or "*anybody*"
-            groups.setdefault(tag, []).append(f"| `{method} {route.path_format}` | {role} | {route.summary or ''} |")
+    for path, operations in described(app)["paths"].items():
+        for method, operation in operations.items():
+            role = operation.get("x-role", "*anybody*")
+            row = f"| `{method.upper()} {path}` | {role} | {operation['summary']} |"
+            groups.setdefault(operation["tags"][0], []).append(row)
     parts = [INTRO]
     known = [*(tag for tag in TITLES if tag in groups), *sorted(set(groups) - set(TITLES))]
     for tag in known:

@@ -20,6 +20,7 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
     credentials,
+    execute,
     executions,
     health,
     limits,
@@ -63,15 +64,13 @@ def create_app(
         app.include_router(module.router)
     app.state.roster = work.WorkerRegistry()
     app.state.readiness = readiness
-    worked = work.routes(parts, app.state.roster)
-    app.router.routes[:0] = worked
+    raw_routes = [execute.ROUTE, *work.raw_routes(parts, app.state.roster)]
+    app.router.routes[:0] = [*raw_routes, work.playbook_route(parts)]
     app.add_exception_handler(NoetlError, problems.on_noetl_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
     app.add_exception_handler(Exception, problems.on_mistake)
-    app.add_middleware(
-        FastPathMiddleware, routes=[*(each for each in worked if "POST" in (each.methods or ())), executions.DIRECT]
-    )
+    app.add_middleware(FastPathMiddleware, routes=raw_routes)
     app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
     app.add_middleware(AccessLogMiddleware)
     if root_path:

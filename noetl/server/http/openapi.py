@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import requires_role
+from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.problems import MEDIA_TYPE, flat_routes
 from noetl.server.http.response_models import answer
 
@@ -75,7 +76,9 @@ def described(app: FastAPI) -> dict[str, Any]:
             schemas.pop(name, None)
         schemas["Problem"] = _PROBLEM
         found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        roles = {
+        raw_routes = [each for each in app.routes if isinstance(each, RawRoute) and each.operation is not None]
+        found["paths"] = {each.path: {"post": dict(each.operation or {})} for each in raw_routes} | found["paths"]
+        roles = {(each.path, "POST"): each.role for each in raw_routes} | {
             (route.path_format, method): role_of(route) for route in api_routes(app) for method in route.methods or ()
         }
         for path, operations in found["paths"].items():

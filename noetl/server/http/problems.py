@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -140,10 +141,8 @@ def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
     """Handler of requests whose shape is wrong."""
-    errors = [
-        {"in": ".".join(map(str, each["loc"])), "message": each["msg"]}
-        for each in error.errors()  # type: ignore[attr-defined]
-    ]
+    assert isinstance(error, RequestValidationError)
+    errors = [{"in": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
     if any(each["in"] == "path.execution_id" for each in errors):
         return problem(404, f"there is no execution {request.path_params['execution_id']!r}: ids are decimal numbers")
     words = "; ".join(f"{each['in']}: {each['message']}" for each in errors) or "the request is not valid"
@@ -156,6 +155,8 @@ async def of_error(request: Request, error: Exception) -> Response:
         return await on_noetl_error(request, error)
     if isinstance(error, HTTPException):
         return await on_http_exception(request, error)
+    if isinstance(error, RequestValidationError):
+        return await on_invalid_request(request, error)
     return await on_mistake(request, error)
 
 

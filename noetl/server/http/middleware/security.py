@@ -15,7 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from noetl.server.http.access import Caller, Tokens
+from noetl.server.http.access import Tokens
 from noetl.server.http.problems import problem, unknown_caller
 
 COOKIE = "noetl_token"
@@ -204,9 +204,3 @@ def _token(headers: Headers) -> str | None:
     except CookieError:
         return None
     return morsel.value if morsel else None
-
-
-def caller_of(scope: Scope) -> Caller | None:
-    """Who makes this request, when they said so."""
-    caller: Caller | None = scope.get("state", {}).get("caller")
-    return caller

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from noetl.errors import InvalidPlaybook, RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.request_models import Body, one_of
 from noetl.server.http.response_models import answer
-from noetl.server.http.routes.executions import Body, one_of
 from noetl.server.orchestrator.catalog import Source
 
 router = APIRouter(tags=["editing"])

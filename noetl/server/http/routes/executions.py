@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import Receive, Scope
 
 from noetl.core.model.events import Recorded, envelope
-from noetl.errors import NotFound, RequestRefused
-from noetl.observability.tracing import is_traceparent
+from noetl.errors import NotFound
 from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import AppState, app_state, requires_role
-from noetl.server.http.middleware.fast_path import JSON, FallThrough, RawEndpoint, RawResponse
-from noetl.server.http.middleware.security import caller_of
+from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import answer, page
+from noetl.server.http.routes.execute import MAX_KEY
 from noetl.server.http.streams import STREAM, After, LastEventId, streamed
-from noetl.server.orchestrator.submissions import Submission
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
 from noetl.storage.ports.events import ExecutionFilter
 
@@ -31,63 +26,7 @@ router = APIRouter(tags=["executions"])
 Status = Literal["pending", "running", "paused", "success", "failed", "cancelled"]
 
 ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
-MAX_KEY = 200
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY)]
-
-
-class Body(BaseModel):
-    """Base of request bodies: what is not declared is refused, and so is what only looks like the right type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _can_be_kept(cls, data: Any) -> Any:
-        """Python reads more than JSON is: numbers that are none, and halves of surrogate pairs, which are no text."""
-        try:
-            json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
-        except UnicodeEncodeError as problem:
-            half = f"\\u{ord(problem.object[problem.start]):04x}"
-            raise ValueError(f"{half} is half of a surrogate pair, and no character") from None
-        except ValueError:
-            raise ValueError("NaN and Infinity are no numbers of JSON, and neither is one as large as 1e309") from None
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _whole_numbers(cls, data: Any) -> Any:
-        """JSON does not tell 3.0 from 3."""
-        if not isinstance(data, dict):
-            return data
-        return {
-            name: int(value) if isinstance(value, float) and value.is_integer() else value
-            for name, value in data.items()
-        }
-
-
-def one_of(*names: str) -> dict[str, Any]:
-    """For the schema of a body: exactly one of these is there."""
-    return {
-        "oneOf": [
-            {"required": [name], "properties": {each: {"type": "string" if each == name else "null"} for each in names}}
-            for name in names
-        ]
-    }
-
-
-class ExecuteBody(Body):
-    """Run a playbook of the catalog (`path`) or one that comes along (`content`)."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=one_of("path", "content"))
-
-    path: str | None = Field(None, max_length=1000)
-    content: str | None = None
-    version: int | str | None = None
-    payload: dict[str, Any] = {}
-    entry_step: str | None = None
-    return_step: str | None = None
-    strict: bool = False
-    legacy: bool = False
 
 
 class ReasonBody(Body):
@@ -110,88 +49,6 @@ class RerunBody(Body):
 
     from_step: str | None = Field(default=None, alias="from")
     payload: dict[str, Any] | None = None
-
-
-@router.post("/api/execute", status_code=202, summary="Start an execution")
-async def execute(
-    request: Request,
-    body: ExecuteBody,
-    key: Key = None,
-    trace: Annotated[str | None, Header(alias="traceparent", description="W3C trace context")] = None,
-    caller: Caller = requires_role("operator"),
-) -> Response:
-    """Answered when the request is on disk."""
-    if (body.path is None) == (body.content is None):
-        raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
-    document, headers = await _start(app_state(request), body, key, trace, caller)
-    return answer(document, 202, headers)
-
-
-async def _start(
-    parts: AppState, body: Any, key: str | None, trace: str | None, caller: Caller
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Begin what a body with the fields of `ExecuteBody` asks for; the document and headers that tell of it."""
-    submission = Submission(
-        path=body.path,
-        text=body.content,
-        version=body.version,
-        payload=body.payload,
-        key=f"http:{key}" if key else None,
-        entry_step=body.entry_step,
-        return_step=body.return_step,
-        requested_by=caller.name,
-        strict=body.strict,
-        legacy=body.legacy,
-        trace=trace if trace and is_traceparent(trace) else None,
-    )
-    execution_id = await parts.orchestrator.submit(submission)
-    return {"execution_id": execution_id, "status": "running"}, {"Location": f"/api/executions/{execution_id}"}
-
-
-def _fields(model: type[BaseModel]) -> type[Any]:
-    """The fields of a body for msgspec: the same names, types, bounds and defaults."""
-    fields: list[Any] = []
-    for name, field in model.model_fields.items():
-        kind: Any = field.annotation
-        for bound in field.metadata:  # of texts, here
-            kind = Annotated[str, msgspec.Meta(max_length=bound.max_length)] | None
-        fields.append((name, kind, field.default))
-    return msgspec.defstruct(f"{model.__name__}Fields", fields, forbid_unknown_fields=True)
-
-
-_decode_execute = msgspec.json.Decoder(_fields(ExecuteBody)).decode
-
-
-async def _execute_directly(scope: Scope, data: bytes, _: Receive) -> RawResponse:
-    """`execute` for requests that are as they should be; all others are left to it."""
-    found: dict[bytes, str] = {}
-    for name, value in scope["headers"]:
-        if name in _EXECUTE_HEADERS:
-            found.setdefault(name, value.decode("latin-1"))
-    key = found.get(b"idempotency-key")
-    caller = caller_of(scope)
-    try:
-        body = _decode_execute(data)
-    except msgspec.MsgspecError:
-        raise FallThrough(data) from None
-    if (
-        found.get(b"content-type") != "application/json"
-        or caller is None
-        or not caller.may("operator")
-        or (key is not None and not 1 <= len(key) <= MAX_KEY)
-        or (body.path is None) == (body.content is None)
-    ):
-        raise FallThrough(data)
-    document, headers = await _start(scope["app"].state.parts, body, key, found.get(b"traceparent"), caller)
-    return RawResponse(
-        msgspec.json.encode(document),
-        202,
-        (JSON, *((name.lower().encode(), value.encode()) for name, value in headers.items())),
-    )
-
-
-_EXECUTE_HEADERS = frozenset({b"content-type", b"idempotency-key", b"traceparent"})
-DIRECT = Route("/api/execute", RawEndpoint(_execute_directly), methods=["POST"], name="execute:direct")
 
 
 @router.get("/api/executions", summary="List executions, newest first")

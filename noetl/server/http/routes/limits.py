@@ -12,8 +12,8 @@ from noetl.errors import RequestRefused
 from noetl.server.concurrency.limits import MOST, Limits, Subject
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.executions import Body
 from noetl.storage.ports.queue import MAX_WEIGHT
 
 router = APIRouter(tags=["limits"])

@@ -12,8 +12,8 @@ from noetl.errors import InvalidPlaybook, NotFound
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.problems import diagnostic_document
+from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import answer, page, playbook_document
-from noetl.server.http.routes.executions import Body
 from noetl.server.orchestrator.catalog import Source
 
 router = APIRouter(tags=["playbooks"])

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.executions import Body
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.schedules import Schedule, Schedules, schedule_document
 

@@ -10,8 +10,8 @@ from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.middleware.security import COOKIE
 from noetl.server.http.problems import problem
+from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import answer
-from noetl.server.http.routes.executions import Body
 
 router = APIRouter(tags=["session"])
 

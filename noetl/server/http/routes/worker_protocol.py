@@ -31,8 +31,8 @@ from noetl.core.model.wire import (
     packed,
 )
 from noetl.core.model.work import HeartbeatReply
-from noetl.server.http.dependencies import AppState, require, require_in
-from noetl.server.http.middleware.fast_path import RawEndpoint, RawResponse
+from noetl.server.http.dependencies import AppState, require
+from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
 
 MAX_WAIT = 30.0
@@ -84,21 +84,17 @@ class WorkerRegistry:
 Answering = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
 
 
-def routes(parts: Callable[[], AppState], roster: WorkerRegistry) -> list[Route]:
-    """The work routes; every one needs the role worker."""
-    return [
-        *(_route(name, verb.body, verb.answer, parts, roster) for name, verb in VERBS.items()),
-        Route("/api/work/playbooks/{digest}", _playbook(parts), methods=["GET"], name="work:playbook"),
-    ]
+def raw_routes(parts: Callable[[], AppState], roster: WorkerRegistry) -> list[RawRoute]:
+    """The routes that every run uses."""
+    return [_route(name, verb.body, verb.answer, parts, roster) for name, verb in VERBS.items()]
 
 
 def _route(
     name: str, body: type[Any], answer: Answering, parts: Callable[[], AppState], roster: WorkerRegistry
-) -> Route:
+) -> RawRoute:
     decoder = msgspec.json.Decoder(body)
 
     async def answered(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
-        require_in(scope, "worker")
         try:
             decoded = decoder.decode(data)
         except msgspec.DecodeError as wrong:
@@ -108,7 +104,7 @@ def _route(
             return await _unless_gone(receive, parts(), decoded, answering)
         return RawResponse(_encode(await answering))
 
-    return Route(f"/api/work/{name}", RawEndpoint(answered), methods=["POST"], name=f"work:{name}")
+    return RawRoute(f"/api/work/{name}", answered, role="worker")
 
 
 async def _unless_gone(receive: Receive, parts: AppState, asked: Any, answering: Awaitable[Any]) -> RawResponse:
@@ -163,13 +159,15 @@ async def _secrets(parts: AppState, roster: WorkerRegistry, request: SecretsRequ
     return await parts.orchestrator.work.secrets(request.execution_id, request.names)
 
 
-def _playbook(parts: Callable[[], AppState]) -> Callable[[Request], Awaitable[Response]]:
+def playbook_route(parts: Callable[[], AppState]) -> Route:
+    """`GET /api/work/playbooks/{digest}`: a compiled playbook."""
+
     async def endpoint(request: Request) -> Response:
         require(request, "worker")
         encoded = await parts().orchestrator.work.playbook(request.path_params["digest"])
         return Response(encoded, media_type="application/json")
 
-    return endpoint
+    return Route("/api/work/playbooks/{digest}", endpoint, methods=["GET"], include_in_schema=False)
 
 
 class Verb(msgspec.Struct, frozen=True):
