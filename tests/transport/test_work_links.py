@@ -36,6 +36,7 @@ from noetl.transport.notifying_queue import NotifyingRunQueue
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
+from noetl.worker.host import HostServices
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -102,8 +103,8 @@ class Served(WorkLinkSuite):
             execution_id = await orchestrator.submit(Submission(text=TWO))
             line = link("w")
             lose(line)
-            worker = create_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
-            line.doubt = worker.doubt
+            worker = create_pool(line, HostServices(orchestrator.results), worker="w", clock=RealClock(), slots=4)
+            line.doubt = worker.reconcile_soon
             await worker.start()
             try:
                 assert (await orchestrator.wait(execution_id, 10)).status == "success"

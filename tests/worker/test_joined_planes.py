@@ -30,6 +30,7 @@ from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 
@@ -70,7 +71,9 @@ class Planes:
 
     async def worker(self, slots: int = 8) -> Pool:
         clock = RealClock()
-        runner = Runner(self.control.work, self.results, specs=SPECS, load=self.tools.__getitem__, clock=clock)
+        runner = Runner(
+            self.control.work, HostServices(self.results), specs=SPECS, load=self.tools.__getitem__, clock=clock
+        )
         beat = 3600 if self.lease_seconds is None else self.lease_seconds / 4
         pool = Pool(
             self.control.work, runner, worker=f"w{len(self.workers) + 1}", clock=clock, slots=slots, heartbeat=beat

@@ -198,7 +198,7 @@ workflow:
 def test_elements_of_a_list_are_read_by_index_forwards_and_back(whole, monkeypatch):
     items = [{"n": n, "t": f'a,"]}}{n}\\'} if n % 3 else [n, ["x,y", None]] for n in range(3000)]
     if not whole:
-        monkeypatch.setattr(stored_collections, "SMALL", 10)
+        monkeypatch.setattr(stored_collections, "MAX_SMALL", 10)
         monkeypatch.setattr(stored_collections, "BLOCK", 1000)
 
     async def check():
@@ -215,7 +215,7 @@ def test_elements_of_a_list_are_read_by_index_forwards_and_back(whole, monkeypat
 
 
 def test_one_element_larger_than_a_block_is_read_whole(monkeypatch):
-    monkeypatch.setattr(stored_collections, "SMALL", 10)
+    monkeypatch.setattr(stored_collections, "MAX_SMALL", 10)
     monkeypatch.setattr(stored_collections, "BLOCK", 64)
     items = ["short", "y" * 1000, {"z": ["w" * 300]}, 7]
 

@@ -92,7 +92,7 @@ def test_runs_that_end_turn_after_turn_travel_together_up_to_half_of_all():
 
         bench = Bench(ONE, slots=40, act=one_after_the_other)
         async with bench.running():
-            await bench.runner.library.programs("d")
+            await bench.runner.cache.programs("d")
             orders = runs(bench, 40)
             bench.link.offer(*orders)
             await bench.link.until_ended(*ids(orders))
@@ -127,7 +127,7 @@ def test_a_run_that_never_waits_costs_no_task_of_its_own():
         made = []
         loop = asyncio.get_running_loop()
         async with bench.running():
-            await bench.runner.library.programs("d")
+            await bench.runner.cache.programs("d")
             loop.set_task_factory(lambda loop, coro: made.append(coro.__qualname__) or asyncio.Task(coro, loop=loop))
             orders = runs(bench, 50)
             bench.link.offer(*orders)
@@ -226,7 +226,7 @@ def test_a_lost_lease_stops_the_tool_and_says_nothing_more(how):
     async def check():
         gate = Gate()
         bench = Bench(ONE, slots=2, act=gate)
-        bench.pool._heartbeat = 0.5 if how == "extend" else 3600
+        bench.pool._heartbeat_seconds = 0.5 if how == "extend" else 3600
         async with bench.running():
             bench.link.offer(*runs(bench, 2))
             await gate.until(2)
@@ -286,7 +286,7 @@ def test_heartbeats_come_from_the_pool_while_a_tool_hangs():
     async def check():
         gate = Gate()
         bench = Bench(ONE, act=gate)
-        bench.pool._heartbeat = 0.5
+        bench.pool._heartbeat_seconds = 0.5
         async with bench.running():
             bench.link.offer(bench.order())
             await gate.until(1)
@@ -299,10 +299,10 @@ def test_heartbeats_come_from_the_pool_while_a_tool_hangs():
 def test_a_run_whose_order_got_lost_is_given_back_and_not_run_when_it_comes_late():
     async def check():
         bench = Bench(NOOP)
-        bench.pool._heartbeat = 3599  # none comes here: the worker was told of the loss
+        bench.pool._heartbeat_seconds = 3599  # none comes here: the worker was told of the loss
         bench.link.leased = [("1:s:1", 1)]
         async with bench.running():
-            bench.pool.doubt()
+            bench.pool.reconcile_soon()
             await until(lambda: bench.link.given_back)
             assert set(bench.link.given_back) == {("1:s:1", 1)}
             assert bench.link.extended[0] == []
@@ -321,7 +321,7 @@ def test_a_run_that_was_stopped_here_is_not_given_back_as_if_it_had_never_come()
     async def check():
         gate = Gate()
         bench = Bench(ONE, act=gate)
-        bench.pool._heartbeat = 0.5
+        bench.pool._heartbeat_seconds = 0.5
         bench.link.leased = [("1:s:1", 1)]
         async with bench.running():
             bench.link.offer(bench.order())
@@ -478,7 +478,7 @@ def test_a_broken_run_is_told_as_its_own_failure(caplog):
     async def check():
         bench = Bench(NOOP)
 
-        async def broken(self, order, outlet, rest):
+        async def broken(self, order, reports, set_waiting):
             raise ZeroDivisionError("ours")
 
         bench.runner.run = broken.__get__(bench.runner, Runner)
@@ -486,7 +486,7 @@ def test_a_broken_run_is_told_as_its_own_failure(caplog):
 
     events = asyncio.run(check())
     assert isinstance(events[-1], StepFailed) and "ZeroDivisionError" in events[-1].output.error.message
-    assert "broke this worker's own code" in caplog.text
+    assert "internal error while executing run" in caplog.text
 
 
 def test_a_worker_gives_signs_of_life_as_often_as_the_leases_of_its_server_need_them():

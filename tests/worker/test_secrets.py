@@ -12,7 +12,7 @@ from noetl.core.model.events import StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.runtime.resources import close_loop_resources
-from noetl.worker.host import Surroundings, Watcher
+from noetl.worker.host import HostServices, TaskObserver
 
 CANARY = 'c4n"ary/+secret value'
 
@@ -42,13 +42,13 @@ def echoing(seen):
 def test_a_secret_reaches_the_tool_and_nothing_that_leaves_the_worker():
     lines = []
 
-    class Lines(Watcher):
+    class Lines(TaskObserver):
         def line(self, line):
             lines.append(line.line)
 
     seen = []
     bench = Bench(TEXT, act=echoing(seen))
-    bench.runner.around = Surroundings(bench.results, AddressPolicy(), Lines())
+    bench.runner.services = HostServices(bench.results, AddressPolicy(), Lines())
     bench.link.keychain = {"token": CANARY}
     events = bench.run()
     assert isinstance(events[-1], StepDone)
@@ -199,7 +199,7 @@ def test_a_source_is_fetched_over_http_where_the_policy_allows_it():
             there = (await Bench(text, act=act).once(workload={"name": "code.py"}))[-1].output
             gone = (await Bench(text, act=act).once(workload={"name": "gone.py"}))[-1].output
             strict = Bench(text, act=act)
-            strict.runner.around = Surroundings(strict.results, AddressPolicy(private=False), Watcher())
+            strict.runner.services = HostServices(strict.results, AddressPolicy(private=False), TaskObserver())
             denied = (await strict.once(workload={"name": "code.py"}))[-1].output
         finally:
             await close_loop_resources()

@@ -18,6 +18,7 @@ from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunContext, RunOrder
 from noetl.errors import NotFound, PayloadUnavailable, SecretUnavailable
+from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 
@@ -221,7 +222,7 @@ class Bench:
         self.book = compiled(text) if text else None
         if self.book is not None:
             self.link.playbooks["d"] = self.book
-        self.runner = Runner(self.link, self.results, specs=SPECS, load=self.load, clock=self.clock)
+        self.runner = Runner(self.link, HostServices(self.results), specs=SPECS, load=self.load, clock=self.clock)
         self.pool = Pool(self.link, self.runner, worker="w", clock=self.clock, slots=slots, heartbeat=3600)
 
     def load(self, kind: str) -> Any:
