@@ -136,10 +136,10 @@ class Server:
 
         settings = self.settings
         async with AsyncExitStack() as closing:
-            tracing.begin(
+            tracing.start(
                 settings.traces, service="noetl-server", instance=f"{settings.server_host}:{settings.server_port}"
             )
-            closing.callback(tracing.end)
+            closing.callback(tracing.stop)
             stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
             events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
             triggers = open_triggers(events)  # before the database is used: its tables are made with the others

@@ -116,7 +116,7 @@ class Pool:
         self._reconcile_pause = FIRST_CHECK
         self.finished = 0  # runs completed by this worker
 
-    # ── lifecycle ────────────────────────────────────────────────────────────────────────────
+    # ── lifecycle ───────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
         """Start claiming and executing runs."""
@@ -188,7 +188,7 @@ class Pool:
             except Exception as problem:  # noqa: BLE001 - the leases expire by themselves
                 _log.warning("giving back %d runs failed: %s", len(returned), problem)
 
-    # ── periodic calls ─────────────────────────────────────────────────────────────────
+    # ── periodic calls ──────────────────────────────────────────────────────────────────
 
     async def _repeat(self, turn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call `turn` in a loop; after a failure wait with exponential back-off."""
@@ -266,7 +266,7 @@ class Pool:
             held.slot.cancel()
         self._release(held)
 
-    # ── orders and slots ─────────────────────────────────────────────────────────────
+    # ── orders and slots ────────────────────────────────────────────────────────────────
 
     def _free_slots(self) -> int:
         return max(0, self.slots - len(self._held) + self._waiting)

@@ -44,8 +44,8 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     # and only the worker itself may give a run back.
     name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     async with AsyncExitStack() as closing:
-        tracing.begin(settings.traces, service="noetl-worker", instance=name)
-        closing.callback(tracing.end)
+        tracing.start(settings.traces, service="noetl-worker", instance=name)
+        closing.callback(tracing.stop)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
         closing.push_async_callback(close_loop_resources)

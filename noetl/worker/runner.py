@@ -139,12 +139,12 @@ class Runner:
         ids = {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id}
         masker = self.cache.secrets(context.execution_id).masker
         if tracing.ACTIVE is None:
-            logs.begin(masker, ids)
+            logs.set_log_context(masker, ids)
             await self._execute(order, reports, set_waiting)
             return
         traced = tracing.ACTIVE.run(context.execution_id, context.trace, order.run_id, context.step)
         with traced as trace_id:
-            logs.begin(masker, ids | {"trace_id": trace_id})
+            logs.set_log_context(masker, ids | {"trace_id": trace_id})
             await self._execute(order, reports, set_waiting)
 
     async def _execute(self, order: RunOrder, reports: RunReports, set_waiting: Callable[[bool], None]) -> None:
@@ -289,7 +289,7 @@ class Runner:
     async def _finish(self, active: ActiveRun, finished: Finished, pending: tuple[Event, ...]) -> None:
         output, results = finished.recorded, finished.results
         if tracing.ACTIVE is not None:
-            tracing.failed(output.error)
+            tracing.record_failure(output.error)
         program = active.frame.root.program
         step = program.owner
         assert isinstance(step, Step)
@@ -378,7 +378,7 @@ class Runner:
             else:
                 with tracing.ACTIVE.task(action.task_run_id, action.label, call.kind, action.attempt) as span:
                     outcome = await self._call(active, run, call)
-                    tracing.outcome(span, outcome)
+                    tracing.record_outcome(span, outcome)
         except BadSpec as problem:
             outcome = error("schema", f"{where}: {problem}")
         meta = {
@@ -445,7 +445,7 @@ class Runner:
         finally:
             active.set_waiting(False)
 
-    # ── data requests of templates ──────────────────────────────────────────────────────────
+    # ── data requests of templates ──────────────────────────────────────────────────────
 
     async def _provide(self, active: ActiveRun, need: NeedsPayload | NeedsSecret) -> None:
         """Fetch what a template needs; a failure becomes an error of that template."""
@@ -465,7 +465,7 @@ class Runner:
         frame.shared.provide(need.reference, data)
         self.cache.limit_hydrated(need.reference.meta.bytes)
 
-    # ── outgoing events ─────────────────────────────────────────────────────────────────────
+    # ── outgoing events ─────────────────────────────────────────────────────────────────
 
     def _sendable(self, active: ActiveRun, events: tuple[Event, ...]) -> bool:
         """Whether the events need neither masking nor offloading."""

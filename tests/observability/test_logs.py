@@ -25,7 +25,7 @@ def root() -> Iterator[logging.Logger]:
 def written(root: logging.Logger, form: str) -> str:
     stream = io.StringIO()
     logs.configure(form, stream=stream)
-    with logs.about(Masker([{"password": "hunter22"}]), execution_id="17", step="load"):
+    with logs.log_context(Masker([{"password": "hunter22"}]), execution_id="17", step="load"):
         logging.getLogger("noetl.x").warning("sent %s", "hunter22", extra={"task": "t1"})
         try:
             raise ValueError("token noetl_" + "a" * 43)

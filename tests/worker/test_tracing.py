@@ -38,7 +38,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     tracing.ACTIVE = tracing.Tracing(exporter, service="test", at_once=True)
     yield exporter
-    tracing.end()
+    tracing.stop()
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_nothing_is_traced_and_nothing_is_sent_when_it_is_off(tmp_path: Path, ur
     assert tracing.ACTIVE is None
     run(tmp_path, CALLER, {"url": url[0]})
     assert url[1] == [None]
-    assert tracing.outgoing() is None
+    assert tracing.current_traceparent() is None
 
 
 def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.MonkeyPatch):
@@ -157,10 +157,10 @@ def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.Mon
     thread.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     try:
-        tracing.begin("otlp", service="noetl-test")
+        tracing.start("otlp", service="noetl-test")
         assert tracing.ACTIVE is not None
         tracing.ACTIVE.execution("17", None, path="p", status="success", started_at=1.0, ended_at=2.0)
-        tracing.end()
+        tracing.stop()
     finally:
         server.shutdown()
         thread.join()
@@ -170,10 +170,10 @@ def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.Mon
 
 def test_spans_can_be_written_to_the_console():
     stream = io.StringIO()
-    tracing.begin("console", service="noetl-test", stream=stream)
+    tracing.start("console", service="noetl-test", stream=stream)
     assert tracing.ACTIVE is not None
     tracing.ACTIVE.execution("17", None, path="p", status="failed", started_at=1.0, ended_at=2.0)
-    tracing.end()
+    tracing.stop()
     (span,) = map(json.loads, stream.getvalue().splitlines())
     assert (span["name"], span["attributes"]["noetl.status"]) == ("execution p", "failed")
 

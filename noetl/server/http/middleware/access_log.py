@@ -53,7 +53,7 @@ class AccessLogMiddleware:
                     metrics.REQUEST.observe(time.perf_counter() - began)
             await send(message)
 
-        with logs.about(request_id=request_id):
+        with logs.log_context(request_id=request_id):
             try:
                 await self._app(scope, receive, watched)
             finally:

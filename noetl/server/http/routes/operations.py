@@ -212,7 +212,7 @@ async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> R
     """The text format, version 0.0.4; docs/reference/metrics.md lists every name."""
     ready = not await request.app.state.readiness()
     gauges = await operations_of(request).gauges(ready)
-    return Response(metrics.page(gauges), media_type=metrics.MEDIA_TYPE)
+    return Response(metrics.exposition(gauges), media_type=metrics.MEDIA_TYPE)
 
 
 @router.get("/api/operations", summary="Queue depth and throughput over the last hour")
