@@ -210,7 +210,7 @@ def test_a_stranger_is_refused_before_anything_is_read(cluster: Cluster):
     head = f"POST /api/execute HTTP/1.1\nHost: 127.0.0.1:{cluster.port}\nContent-Length: 1000000\n\n"
     status, document = raw(cluster, head, [])
     assert status == 401, "without waiting for a byte of the body"
-    assert document["title"] == "A token is needed"
+    assert document["title"] == "Authentication required"
     head = f"POST /api/execute HTTP/1.1\nHost: 127.0.0.1:{cluster.port}\nContent-Length: 9\n\n"
     assert raw(cluster, head, [b"not json!"])[0] == 401
 

@@ -70,7 +70,7 @@ def test_another_content_type_is_rejected(cluster: Cluster, content_type: str | 
 )
 def test_an_invalid_body_is_rejected_with_the_field_that_is_wrong(cluster: Cluster, body: bytes, location: str):
     status, document = post(cluster, body)
-    assert (status, document["title"]) == (422, "The request is not valid"), document
+    assert (status, document["title"]) == (422, "Invalid request"), document
     assert [each["in"] for each in document["errors"]] == [location]
     assert document["detail"].startswith(f"{location}: ")
 
@@ -105,5 +105,6 @@ def test_the_route_is_in_the_api_document(cluster: Cluster):
     _, document = cluster.ask("GET", "/openapi.json")
     operation = document["paths"]["/api/execute"]["post"]
     assert operation["x-role"] == "operator"
-    schema = operation["requestBody"]["content"][JSON]["schema"]
+    assert operation["requestBody"]["content"][JSON]["schema"] == {"$ref": "#/components/schemas/ExecuteBody"}
+    schema = document["components"]["schemas"]["ExecuteBody"]
     assert {"path", "content", "version", "payload"} <= schema["properties"].keys() and schema["oneOf"]

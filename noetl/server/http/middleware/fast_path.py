@@ -7,7 +7,7 @@ security middleware, and decode their bodies with msgspec. Every raw route is de
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from noetl.server.http import problems
 from noetl.server.http.access import Role
-from noetl.server.http.dependencies import require_in
+from noetl.server.http.dependencies import require_role
 from noetl.server.http.middleware.security import route_path
 
 Header = tuple[bytes, bytes]
@@ -36,12 +36,23 @@ Handler = Callable[[Scope, bytes, Receive], Awaitable[RawResponse]]
 
 
 class RawRoute(Route):
-    """A POST route that requires a role; `operation` is its entry in the OpenAPI document, None if it has none."""
+    """A POST route that requires a role.
 
-    def __init__(self, path: str, handler: Handler, *, role: Role, operation: dict[str, Any] | None = None) -> None:
+    `operation` is its entry in the OpenAPI document (None: it has none), `schemas` are the schemas it refers to."""
+
+    def __init__(
+        self,
+        path: str,
+        handler: Handler,
+        *,
+        role: Role,
+        operation: dict[str, Any] | None = None,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(path, RawEndpoint(handler, role), methods=["POST"], include_in_schema=operation is not None)
         self.role = role
         self.operation = operation
+        self.schemas = schemas or {}
 
 
 class RawEndpoint:
@@ -53,7 +64,7 @@ class RawEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        require_in(scope, self._role)
+        require_role(scope, self._role)
         response = await self._handler(scope, await _body(receive), receive)
         length = (b"content-length", b"%d" % len(response.body))
         await send({"type": "http.response.start", "status": response.status, "headers": [*response.headers, length]})
@@ -81,7 +92,7 @@ class FastPathMiddleware:
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 - every error is sent as a problem document
-            response = await problems.of_error(Request(scope), error)
+            response = await problems.response_to(Request(scope), error)
             await response(scope, receive, send)
 
 

@@ -47,7 +47,7 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
         raise _invalid("header.Idempotency-Key", f"must have 1 to {MAX_KEY} characters")
     if (body.path is None) == (body.content is None):
         raise RequestRefused("send either `path` (a playbook of the catalog) or `content` (its text)")
-    state: AppState = scope["app"].state.parts
+    state: AppState = scope["app"].state.app_state
     execution_id = await state.orchestrator.submit(
         Submission(
             path=body.path,
@@ -93,10 +93,15 @@ def _invalid(location: str, message: str) -> RequestValidationError:
     return RequestValidationError([{"loc": (location,), "msg": message}])
 
 
-def _operation() -> dict[str, Any]:
-    """The OpenAPI entry."""
-    _, schemas = msgspec.json.schema_components([ExecuteBody], ref_template="#/components/schemas/{name}")
-    return {
+_BODY, _SCHEMAS = msgspec.json.schema_components([ExecuteBody], ref_template="#/components/schemas/{name}")
+_SCHEMAS["ExecuteBody"] |= one_of("path", "content")
+
+ROUTE = RawRoute(
+    "/api/execute",
+    _execute,
+    role="operator",
+    schemas=_SCHEMAS,
+    operation={
         "tags": ["executions"],
         "summary": "Start an execution",
         "description": "The response is sent when the request is stored durably.",
@@ -116,17 +121,12 @@ def _operation() -> dict[str, Any]:
                 "schema": {"type": "string"},
             },
         ],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {**schemas["ExecuteBody"], **one_of("path", "content")}}},
-        },
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY[0]}}},
         "responses": {
             "202": {
                 "description": "The execution was started; Location is its address",
                 "content": {"application/json": {"schema": {}}},
             }
         },
-    }
-
-
-ROUTE = RawRoute("/api/execute", _execute, role="operator", operation=_operation())
+    },
+)

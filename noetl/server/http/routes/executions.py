@@ -1,4 +1,4 @@
-"""Start, look at and steer executions."""
+"""Executions: list, inspect, follow and control."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from noetl.errors import NotFound
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import answer, page
+from noetl.server.http.response_models import json_response, page
 from noetl.server.http.routes.execute import MAX_KEY
-from noetl.server.http.streams import STREAM, After, LastEventId, streamed
+from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
 from noetl.storage.ports.events import ExecutionFilter
 
@@ -30,20 +30,20 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 
 
 class ReasonBody(Body):
-    """Why."""
+    """The reason of a request."""
 
     reason: str = Field("", max_length=2000)
 
 
 class SignalBody(Body):
-    """A patch of `ctx` from outside."""
+    """A patch of `ctx`."""
 
     name: str = Field("", max_length=200)
     payload: dict[str, Any] = {}
 
 
 class RerunBody(Body):
-    """Run it again, whole or from a step on."""
+    """Options of a rerun."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -54,33 +54,33 @@ class RerunBody(Body):
 @router.get("/api/executions", summary="List executions, newest first")
 async def executions(
     request: Request,
-    status: Annotated[list[Status] | None, Query(description="one or more of them")] = None,
+    status: Annotated[list[Status] | None, Query(description="one or more statuses")] = None,
     path: str | None = None,
     parent: str | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
-    before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the page before")] = None,
+    before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """One page."""
+    """One page of executions."""
     where = ExecutionFilter(
         status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
     )
     found = await app_state(request).orchestrator.executions(where)
     following = found[limit - 1].execution_id if len(found) > limit else None
-    return answer(page([row_of(each) for each in found[:limit]], following))
+    return json_response(page([row_of(each) for each in found[:limit]], following))
 
 
-@router.get("/api/executions/{execution_id}", summary="One execution: steps, ctx, output")
+@router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")
 async def execution(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
-    """As far as it is."""
+    """The current state of the execution."""
     orchestrator = app_state(request).orchestrator
     summary = await orchestrator.summary(execution_id)
     progress = await orchestrator.progress(execution_id)
-    return answer(execution_document(summary, progress, await orchestrator.waits_for(summary)))
+    return json_response(execution_document(summary, progress, await orchestrator.waits_for(summary)))
 
 
-@router.get("/api/executions/{execution_id}/events", summary="The log")
+@router.get("/api/executions/{execution_id}/events", summary="Events of the log")
 async def events(
     request: Request,
     execution_id: ExecutionId,
@@ -88,16 +88,16 @@ async def events(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """Events with seq > after, in order, one page."""
+    """One page of events with seq > after, in order."""
     found = await app_state(request).orchestrator.events(execution_id, after, limit + 1)
     following = str(found[limit - 1].seq) if len(found) > limit else None
-    return answer(page([envelope(each) for each in found[:limit]], following))
+    return json_response(page([envelope(each) for each in found[:limit]], following))
 
 
 @router.get(
     "/api/executions/{execution_id}/events/stream",
-    summary="The log as it grows (server-sent events)",
-    **STREAM,
+    summary="Stream the log (server-sent events)",
+    **STREAM_ROUTE,
 )
 async def stream(
     request: Request,
@@ -106,18 +106,18 @@ async def stream(
     last: LastEventId = None,
     _: Caller = requires_role("viewer"),
 ) -> StreamingResponse:
-    """Each event's id is its seq; `Last-Event-ID` goes on after it. Ends with the execution."""
-    return await streamed(request, execution_id, after, last, _one_by_one)
+    """The id of a message is the seq of its event; `Last-Event-ID` continues after it. Ends with the execution."""
+    return await stream_events(request, execution_id, after, last, _encode_events)
 
 
-def _one_by_one(events: Sequence[Recorded]) -> bytes:
+def _encode_events(events: Sequence[Recorded]) -> bytes:
     return b"".join(
         b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
         for recorded in events
     )
 
 
-@router.get("/api/executions/{execution_id}/state", summary="The folded state, now or after an event")
+@router.get("/api/executions/{execution_id}/state", summary="State now or after an event")
 async def state(
     request: Request,
     execution_id: ExecutionId,
@@ -127,85 +127,85 @@ async def state(
     """Tokens, runs, loops, leases, ctx."""
     from noetl.server.read_models.state_at import state_document
 
-    return answer(state_document(await app_state(request).orchestrator.state(execution_id, at)))
+    return json_response(state_document(await app_state(request).orchestrator.state(execution_id, at)))
 
 
-@router.get("/api/executions/{execution_id}/graph", summary="The net of this execution's playbook")
+@router.get("/api/executions/{execution_id}/graph", summary="Graph of the execution's playbook")
 async def graph(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
-    """Steps and arcs, synthesized ones included."""
+    """Steps and arcs, including synthesized ones."""
     from noetl.core.language.editor.net_document import net_document
 
     folded = await app_state(request).orchestrator.state(execution_id)
-    return answer(net_document(folded.playbook, folded.synthesized.values()))
+    return json_response(net_document(folded.playbook, folded.synthesized.values()))
 
 
-@router.get("/api/executions/{execution_id}/why", summary="What everything waits for, in words")
+@router.get("/api/executions/{execution_id}/why", summary="Explain what an execution waits for")
 async def why(
     request: Request,
     execution_id: ExecutionId,
-    at: Annotated[int | None, Query(ge=1, le=2**53, description="as it was after this event")] = None,
-    brief: Annotated[bool, Query(description="only the findings, without reading the whole log")] = False,
+    at: Annotated[int | None, Query(ge=1, le=2**53, description="explain the state after this event")] = None,
+    brief: Annotated[bool, Query(description="only findings, without reading the whole log")] = False,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """Findings: which token, gate, lease, timer, guard or child; and what ended it, if it ended."""
+    """Findings about tokens, gates, leases, timers, guards and children; for an ended execution, why it ended."""
     orchestrator = app_state(request).orchestrator
     findings = await orchestrator.why(execution_id, at)
     if at is not None or brief:
-        return answer({"findings": findings})
+        return json_response({"findings": findings})
     explanation = await orchestrator.explain(execution_id)
-    return answer({**msgspec.structs.asdict(explanation), "findings": findings})
+    return json_response({**msgspec.structs.asdict(explanation), "findings": findings})
 
 
-@router.get("/api/executions/{execution_id}/playbook", summary="The text this execution runs")
+@router.get("/api/executions/{execution_id}/playbook", summary="Playbook text of an execution")
 async def playbook(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
-    """Its text and where it came from."""
+    """Path, version and text of the playbook."""
     orchestrator = app_state(request).orchestrator
     summary = await orchestrator.summary(execution_id)
     source = await orchestrator.catalog.source(summary.playbook)
-    return answer({"path": summary.path, "version": summary.version, "content": source.text})
+    return json_response({"path": summary.path, "version": summary.version, "content": source.text})
 
 
-@router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Stop it")
+@router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Cancel an execution")
 async def cancel(
     request: Request,
     execution_id: ExecutionId,
     body: ReasonBody | None = None,
     caller: Caller = requires_role("operator"),
 ) -> Response:
-    """Open runs are ended with kind `cancelled`; children too."""
+    """Ends open runs with kind `cancelled`, including those of child executions."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
     await app_state(request).orchestrator.cancel(execution_id, reason)
     return await _row(request, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Start no new run")
+@router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Pause an execution")
 async def pause(
     request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = requires_role("operator")
 ) -> Response:
-    """What runs goes on."""
+    """Active runs continue; no new run starts."""
     await app_state(request).orchestrator.pause(execution_id, body.reason if body else "")
     return await _row(request, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Go on after a pause")
+@router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Resume a paused execution")
 async def resume(
     request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = requires_role("operator")
 ) -> Response:
-    """Scheduling goes on."""
+    """New runs start again."""
     await app_state(request).orchestrator.resume(execution_id, body.reason if body else "")
     return await _row(request, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx from outside")
+@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx of an execution")
 async def signal(
     request: Request, execution_id: ExecutionId, body: SignalBody, _: Caller = requires_role("operator")
 ) -> Response:
-    """It may open the gate a token is parked before."""
+    """May open the gate of a parked token."""
     await app_state(request).orchestrator.signal(execution_id, body.name, body.payload)
     return await _row(request, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/rerun", status_code=202, summary="Run it again")
+@router.post("/api/executions/{execution_id}/rerun", status_code=202, summary="Run an execution again")
 async def rerun(
     request: Request,
     execution_id: ExecutionId,
@@ -213,16 +213,18 @@ async def rerun(
     key: Key = None,
     _: Caller = requires_role("operator"),
 ) -> Response:
-    """A new execution; with `from`, earlier results are kept."""
+    """Starts a new execution; with `from`, the results of earlier steps are reused."""
     body = body or RerunBody()
     started = await app_state(request).orchestrator.rerun(
         execution_id, body.from_step, payload=body.payload, key=f"http:{key}" if key else None
     )
-    return answer({"execution_id": started, "status": "running"}, 202, {"Location": f"/api/executions/{started}"})
+    return json_response(
+        {"execution_id": started, "status": "running"}, 202, {"Location": f"/api/executions/{started}"}
+    )
 
 
 async def _row(request: Request, execution_id: str) -> Response:
     summary = await app_state(request).orchestrator.store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
-    return answer(summary_document(summary), 202)
+    return json_response(summary_document(summary), 202)
