@@ -35,7 +35,7 @@ def post(cluster: Cluster, body: bytes, content_type: str | None = JSON, **heade
 
 
 @pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "Application/vnd.example+json"])
-def test_json_of_any_name_is_accepted(cluster: Cluster, content_type: str):
+def test_every_json_content_type_is_accepted(cluster: Cluster, content_type: str):
     assert post(cluster, CONTENT, content_type)[0] == 202
 
 
@@ -75,9 +75,16 @@ def test_an_invalid_body_is_rejected_with_the_field_that_is_wrong(cluster: Clust
     assert document["detail"].startswith(f"{location}: ")
 
 
-def test_a_number_written_with_a_fraction_of_zero_is_a_whole_number(cluster: Cluster):
+def test_a_whole_number_with_a_decimal_point_is_an_integer(cluster: Cluster):
     status, document = post(cluster, b'{"path": "absent", "version": 3.0}')
     assert status == 404 and "version 3 " in document["detail"]
+
+
+def test_integers_of_any_size_are_accepted(cluster: Cluster):
+    body = json.dumps({"content": PLAYBOOK, "payload": {"n": 10**30}}).encode()
+    status, document = post(cluster, body)
+    assert status == 202
+    assert cluster.finished(document["execution_id"])["status"] == "success"
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"path": "a", "content": "b"}'])
