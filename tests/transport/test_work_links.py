@@ -239,7 +239,9 @@ class TestNats(OverNats):
             good = signed_question(key_of(self.token), "claim", body)
             tampered = good.replace(b'"slots":1', b'"slots":9')
             assert b"not signed with a known token" in await bus.ask("claim", tampered, seconds=5)
-            assert b"not signed with a known token" in await bus.ask("report", good, seconds=5)  # signed for another verb
+            assert b"not signed with a known token" in await bus.ask(
+                "report", good, seconds=5
+            )  # signed for another call
             answer = await bus.ask("claim", good, seconds=5)
             assert read_answer(key_of(self.token), signature_of(good), answer) is not None
             assert read_answer(key_of(self.token), signature_of(tampered) + b"0", answer) is None
