@@ -22,6 +22,7 @@ from noetl.core.pipeline.program import Programs
 from noetl.core.pipeline.scopes import Shared
 from noetl.runtime.clock import RealClock
 from noetl.runtime.nondeterminism import SystemNondeterminism
+from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 
@@ -157,10 +158,10 @@ async def worker(step: Step, number: int) -> float:
     """CPU seconds a run, from the order in the pool's hands to the report in the link's."""
     link = NoServer(book(step))
     clock = RealClock()
-    runner = Runner(link, NoResults(), specs=SPECS, load=lambda kind: noop, clock=clock)
+    runner = Runner(link, HostServices(NoResults()), specs=SPECS, load=lambda kind: noop, clock=clock)
     pool = Pool(link, runner, worker="w", clock=clock, slots=number)
     await pool.start()
-    await runner.library.programs("d")
+    await runner.cache.programs("d")
     made = orders(number)
     link.left = number
     began = time.process_time()

@@ -21,6 +21,7 @@ from chaos.findings import Finding
 from noetl.server.http.access import ROLES, Caller, Role, Tokens
 from noetl.server.http.app import create_app
 from noetl.server.http.dependencies import AppState
+from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.routes.operations import Operations
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.storage.events.memory import MemoryEventStore
@@ -68,8 +69,8 @@ def app_of(tokens: Tokens) -> FastAPI:
         return []
 
     app = create_app(lambda: parts, tokens, readiness=readiness, version="0")
-    app.state.parts = parts
-    app.state.operations = Operations(parts, app.state.roster)
+    app.state.app_state = parts
+    app.state.operations = Operations(parts, app.state.workers)
     return app
 
 
@@ -101,6 +102,8 @@ class _Empty:
 
 
 def _role(route: Route) -> Role | None:
+    if isinstance(route, RawRoute):
+        return route.role
     if not isinstance(route, APIRoute):
         return None
     for dependency in route.dependant.dependencies:

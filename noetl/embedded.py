@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.settings import Settings
     from noetl.storage.sqlite.process_locks import ProcessLocks
-    from noetl.worker.host import Watcher
+    from noetl.worker.host import TaskObserver
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 STOP_SECONDS = 10.0  # how long a cancelled run may take to end
@@ -156,7 +156,7 @@ async def open_local(
     slots: int | None = None,
     work: bool = True,
     resume: bool | str = False,
-    watcher: Watcher | None = None,
+    observer: TaskObserver | None = None,
     load: Callable[[str], Run] | None = None,
     keychain: Keychain | None = None,
     clock: Clock | None = None,
@@ -166,7 +166,7 @@ async def open_local(
     `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
     `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions,
     or with the one that is named (and what ran beside it); Conflict when its process is alive.
-    `watcher` hears what tools print. `load`, `keychain` and `clock` stand in for the installation's own, in tests."""
+    `observer` receives the output of tools. Tests replace `load`, `keychain` and `clock`."""
     from noetl.secrets.keychain import InstalledCredentials, open_keychain
     from noetl.storage.factory import open_process_locks, open_stores, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
@@ -206,7 +206,7 @@ async def open_local(
         closing.append(orchestrator.close)
         if work:
             await orchestrator.heed_limits()
-            closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher, load, clock))
+            closing.append(await _start_pool(orchestrator, kept, settings.slots, observer, load, clock))
             if owners is not None:
                 closing.append(await _listen(orchestrator))
         if resume:
@@ -269,7 +269,7 @@ async def _start_pool(
     orchestrator: Orchestrator,
     results: ResultStore,
     slots: int,
-    watcher: Watcher | None,
+    observer: TaskObserver | None,
     load: Callable[[str], Run] | None,
     clock: Clock | None,
 ) -> Callable[[], Any]:
@@ -277,11 +277,11 @@ async def _start_pool(
     from noetl.runtime.clock import RealClock
     from noetl.runtime.resources import close_loop_resources
     from noetl.worker.factory import create_pool
+    from noetl.worker.host import HostServices, TaskObserver
 
     worker = f"local-{os.getpid()}"
-    pool = create_pool(
-        orchestrator.work, results, worker=worker, clock=clock or RealClock(), slots=slots, watcher=watcher, load=load
-    )
+    services = HostServices(results, observer=observer or TaskObserver())
+    pool = create_pool(orchestrator.work, services, worker=worker, clock=clock or RealClock(), slots=slots, load=load)
     await pool.start()
 
     async def stop() -> None:

@@ -18,14 +18,14 @@ from noetl.cli.output.display import Display, duration
 from noetl.cli.output.terminal import terminal
 from noetl.errors import Conflict
 from noetl.server.read_models.summaries import RunResult
-from noetl.worker.host import TaskLine, Watcher
+from noetl.worker.host import TaskLine, TaskObserver
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 QUIET_SECONDS = 1.0  # without an event, after which it is asked whether a limit holds it
 SHOWN_LINES = 50  # of an output on a terminal; a pipe gets all of it
 
 
-class Shown(Watcher):
+class Shown(TaskObserver):
     """What tools print goes where the run is shown."""
 
     def __init__(self, display: Display) -> None:

@@ -184,7 +184,7 @@ async def drive(
 
     display = open_display()
     try:
-        async with open_engine(store, watcher=Shown(display), **more) as engine:
+        async with open_engine(store, observer=Shown(display), **more) as engine:
             driver = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
             result, code = await driver.finish()
     finally:

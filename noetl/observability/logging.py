@@ -1,11 +1,10 @@
-"""The process's own log: one line a record, as text or as JSON, with the ids it is about and without secrets.
+"""The log of a process: one record per line, as text or JSON, with context ids and with secrets masked.
 
-Whoever works on a request or on a run says so with `about(...)`; every record that is made inside, by
-our code or a library's, carries those ids (`execution_id`, `step`, `run_id`, `request_id`, ...). A
-record may bring its own with `extra={...}`.
+`log_context(...)` sets the ids of the current request or run (`execution_id`, `step`, `run_id`, `request_id`, ...);
+every record of this package or a library inside it carries them. A record can add ids with `extra={...}`.
 
-Secrets are masked where the line is made, so no caller can forget it: what looks like a token or a
-password in a URL always, and the values the current run was given exactly.
+Secrets are masked by the formatter, so no caller can forget it: tokens and passwords in URLs by pattern, and the
+secret values of the current run exactly.
 """
 
 from __future__ import annotations
@@ -28,99 +27,99 @@ FORMATS = ("text", "json")
 IDS = ("request_id", "trace_id", "execution_id", "step", "run_id", "task", "worker", "caller")
 FIELDS = (*IDS, "stream", "method", "path", "status", "duration_ms")
 
-_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("noetl_log_about", default={})  # noqa: B039 - never written to
+_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("noetl_log_about", default={})  # noqa: B039 - never written to
 _MASKER: ContextVar[Masker | None] = ContextVar("noetl_log_masker", default=None)
 
-# Tokens of ours, bearer headers, and passwords inside addresses.
-_TELLTALE = re.compile(
+# NoETL tokens, bearer headers, and passwords in URLs.
+_SECRET_PATTERN = re.compile(
     r"noetl_[A-Za-z0-9_-]{20,}|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
 
 
 @contextmanager
-def about(masker: Masker | None = None, **ids: str) -> Iterator[None]:
-    """Everything logged inside is about these ids, and hides what the masker knows."""
-    named = _ABOUT.set({**_ABOUT.get(), **ids})
+def log_context(masker: Masker | None = None, **ids: str) -> Iterator[None]:
+    """Add ids and a masker to all records inside the block."""
+    context = _CONTEXT.set({**_CONTEXT.get(), **ids})
     masked: Token[Masker | None] | None = _MASKER.set(masker) if masker is not None else None
     try:
         yield
     finally:
-        _ABOUT.reset(named)
+        _CONTEXT.reset(context)
         if masked is not None:
             _MASKER.reset(masked)
 
 
-def begin(masker: Masker, ids: Mapping[str, str]) -> None:
-    """From here on this task is about these ids; for tasks that do one thing after the other."""
-    _ABOUT.set(ids)
+def set_log_context(masker: Masker, ids: Mapping[str, str]) -> None:
+    """Replace ids and masker of the current asyncio task; for tasks that execute one run after another."""
+    _CONTEXT.set(ids)
     _MASKER.set(masker)
 
 
 def current() -> Mapping[str, str]:
-    """The ids of what is being worked on here."""
-    return _ABOUT.get()
+    """The ids of the current context."""
+    return _CONTEXT.get()
 
 
 def masked(text: str) -> str:
-    """The text as it may be written down."""
+    """The text with secrets masked."""
     masker = _MASKER.get()
     if masker:
         text = masker.mask(text)
-    return _TELLTALE.sub(MASK, text)
+    return _SECRET_PATTERN.sub(MASK, text)
 
 
-class _Lines(logging.Formatter):
-    """What both forms share: the ids of a record, its words and its trace, masked."""
+class _Formatter(logging.Formatter):
+    """Common parts of both formatters: ids, message and traceback of a record, masked."""
 
-    def _facts(self, record: logging.LogRecord) -> dict[str, Any]:
-        facts: dict[str, Any] = dict(current())
-        facts |= {name: getattr(record, name) for name in FIELDS if name in record.__dict__}
-        return facts
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        fields: dict[str, Any] = dict(current())
+        fields |= {name: getattr(record, name) for name in FIELDS if name in record.__dict__}
+        return fields
 
-    def _words(self, record: logging.LogRecord) -> str:
+    def _message(self, record: logging.LogRecord) -> str:
         return masked(record.getMessage())
 
-    def _trace(self, record: logging.LogRecord) -> str | None:
+    def _traceback(self, record: logging.LogRecord) -> str | None:
         if not record.exc_info or record.exc_info[1] is None:
             return None
         return masked("".join(traceback.format_exception(record.exc_info[1])).rstrip())
 
 
-class TextLines(_Lines):
-    """For people: time, level, logger, words, and the ids at the end."""
+class TextFormatter(_Formatter):
+    """Text: time, level, logger, message, and the ids at the end."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a trace below it where there is one."""
+        """One line, followed by the traceback if there is one."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        ids = " ".join(f"{name}={value}" for name, value in self._facts(record).items())
-        line = f"{at} {record.levelname:<7} {record.name}: {self._words(record)}{f'  [{masked(ids)}]' if ids else ''}"
-        trace = self._trace(record)
+        ids = " ".join(f"{name}={value}" for name, value in self._fields(record).items())
+        line = f"{at} {record.levelname:<7} {record.name}: {self._message(record)}{f'  [{masked(ids)}]' if ids else ''}"
+        trace = self._traceback(record)
         return f"{line}\n{trace}" if trace else line
 
 
-class JsonLines(_Lines):
-    """For machines: one JSON object a line."""
+class JsonFormatter(_Formatter):
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """`at`, `level`, `logger`, `message`, the ids, and `exception` where there is one."""
-        facts = self._facts(record)
+        """`at`, `level`, `logger`, `message`, the ids, and `exception` if there is one."""
+        fields = self._fields(record)
         document: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": self._words(record),
-            **{name: masked(value) if isinstance(value, str) else value for name, value in facts.items()},
+            "message": self._message(record),
+            **{name: masked(value) if isinstance(value, str) else value for name, value in fields.items()},
         }
-        trace = self._trace(record)
+        trace = self._traceback(record)
         if trace:
             document["exception"] = trace
         return msgspec.json.encode(document, enc_hook=str).decode()
 
 
 def configure(format: str = "text", level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Write this process's log to a stream (stderr), in one of the two forms; replaces what was set before."""
+    """Write the log to a stream (default stderr) in one of the two formats; replaces existing handlers."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if format == "json" else TextLines())
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -1,34 +1,32 @@
-"""What a process counts, and how it is told to Prometheus.
+"""Metrics of a process, and their exposition in the Prometheus text format.
 
-Counters and histograms of a process are the names at the end of this file: whoever does the thing counts it there,
-with one addition and no lock on its way (the few that several threads write are guarded). Gauges are
-asked for when somebody scrapes: a process that serves them gives functions that know the value now.
+The counters, histograms and gauges at the end of this file are updated where the event happens. A counter takes no
+lock; histograms are written by several threads and have one. Other gauges are collected when the metrics are scraped.
 
-`TABLE` is the whole list; the reference page is written from it, and a metric that is not there cannot be made.
-Labels have few values: never an execution, a path of a playbook or a worker's name.
+`TABLE` lists every metric; the reference page is generated from it. Labels have few values: never an execution, the
+path of a playbook or the name of a worker.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 Kind = Literal["counter", "gauge", "histogram"]
 Sample = tuple[tuple[str, ...], float]  # label values, value
-Asked = Callable[[], Iterable[Sample]]
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-MOST_SERIES = 500  # of one metric: a label that grows is a mistake, and must not grow with it
+MAX_SERIES = 500  # of one metric: an unbounded label is a bug, and must not use unbounded memory
 
 
 class Metric(Struct, frozen=True):
-    """One line of the table."""
+    """The declaration of a metric."""
 
     name: str
     kind: Kind
@@ -41,7 +39,7 @@ TABLE: dict[str, Metric] = {}
 
 
 class Counter:
-    """A number that only grows, by label values."""
+    """A value that only increases, per label values."""
 
     __slots__ = ("_values", "metric")
 
@@ -50,20 +48,20 @@ class Counter:
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
 
     def add(self, amount: float = 1, *labels: str) -> None:
-        """So many more."""
+        """Increase the counter; above `MAX_SERIES` series, the one with the labels `other`."""
         known = self._values.get(labels)
         if known is None:
-            if len(self._values) >= MOST_SERIES:
+            if len(self._values) >= MAX_SERIES:
                 labels = ("other",) * len(labels)
             known = self._values.get(labels, 0.0)
         self._values[labels] = known + amount
 
     def value(self, *labels: str) -> float:
-        """How many so far."""
+        """The value of one series."""
         return self._values.get(labels, 0.0)
 
     def total(self) -> float:
-        """How many so far, whatever the labels."""
+        """The sum of all series."""
         return sum(self._values.values())
 
     def samples(self) -> list[Sample]:
@@ -72,7 +70,7 @@ class Counter:
 
 
 class Histogram:
-    """How long, or how many at once: counted into buckets; may be written by several threads."""
+    """A distribution of values in buckets; thread-safe."""
 
     __slots__ = ("_counts", "_lock", "_sum", "metric")
 
@@ -83,24 +81,24 @@ class Histogram:
         self._lock = threading.Lock()
 
     def observe(self, value: float) -> None:
-        """One more."""
-        place = bisect_left(self.metric.buckets, value)
+        """Record a value."""
+        index = bisect_left(self.metric.buckets, value)
         with self._lock:
-            self._counts[place] += 1
+            self._counts[index] += 1
             self._sum += value
 
     def snapshot(self) -> tuple[list[int], float]:
-        """Counts by bucket (not yet added up), and the sum of all values."""
+        """Counts per bucket, not cumulative, and the sum of all values."""
         with self._lock:
             return list(self._counts), self._sum
 
     @property
     def count(self) -> int:
-        """How many were observed."""
+        """The number of recorded values."""
         return sum(self.snapshot()[0])
 
 
-class Last:
+class Gauge:
     """A value that is set where it changes."""
 
     __slots__ = ("metric", "value")
@@ -110,35 +108,35 @@ class Last:
         self.value = 0.0
 
 
-def gauge(name: str, help: str, *labels: str) -> Metric:
-    """A value that is asked for when somebody scrapes."""
+def scraped_gauge(name: str, help: str, *labels: str) -> Metric:
+    """Declare a gauge whose value is collected when the metrics are scraped."""
     return _declare(Metric(name, "gauge", help, labels))
 
 
 def _declare(metric: Metric) -> Metric:
-    assert metric.name not in TABLE, f"two metrics are called {metric.name}"
+    assert metric.name not in TABLE, f"duplicate metric {metric.name}"
     TABLE[metric.name] = metric
     return metric
 
 
-# ── telling ─────────────────────────────────────────────────────────────────────────────
+# ── exposition ──────────────────────────────────────────────────────────────────────────
 
 
-def page(asked: Mapping[str, Iterable[Sample]]) -> bytes:
-    """The text Prometheus reads: what this process counted, and the values of `asked` (gauge -> samples)."""
+def exposition(gauges: Mapping[str, Iterable[Sample]]) -> bytes:
+    """All metrics in the text format; `gauges` has the samples of the collected gauges by name."""
     lines: list[str] = []
     for name, metric in TABLE.items():
-        counted = _COUNTED.get(name)
-        if isinstance(counted, Histogram):
-            rows = _histogram(counted)
-        elif isinstance(counted, Counter):
-            rows = [_row(name, metric.labels, values, number) for values, number in counted.samples()]
-        elif isinstance(counted, Last):
-            rows = [_row(name, (), (), counted.value)]
+        recorded = _RECORDED.get(name)
+        if isinstance(recorded, Histogram):
+            rows = _histogram(recorded)
+        elif isinstance(recorded, Counter):
+            rows = [_row(name, metric.labels, values, number) for values, number in recorded.samples()]
+        elif isinstance(recorded, Gauge):
+            rows = [_row(name, (), (), recorded.value)]
         else:
-            rows = [_row(name, metric.labels, values, number) for values, number in asked.get(name, ())]
+            rows = [_row(name, metric.labels, values, number) for values, number in gauges.get(name, ())]
         if rows:
-            lines += [f"# HELP {name} {_escaped_help(metric.help)}", f"# TYPE {name} {metric.kind}", *rows]
+            lines += [f"# HELP {name} {_escape_help(metric.help)}", f"# TYPE {name} {metric.kind}", *rows]
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -146,16 +144,16 @@ def _histogram(histogram: Histogram) -> list[str]:
     metric = histogram.metric
     counts, total = histogram.snapshot()
     rows = []
-    so_far = 0
+    cumulative = 0
     for bound, count in zip((*metric.buckets, float("inf")), counts, strict=True):
-        so_far += count
-        rows.append(_row(f"{metric.name}_bucket", ("le",), (_number(bound),), so_far))
-    return [*rows, _row(f"{metric.name}_sum", (), (), total), _row(f"{metric.name}_count", (), (), so_far)]
+        cumulative += count
+        rows.append(_row(f"{metric.name}_bucket", ("le",), (_number(bound),), cumulative))
+    return [*rows, _row(f"{metric.name}_sum", (), (), total), _row(f"{metric.name}_count", (), (), cumulative)]
 
 
 def _row(name: str, labels: Sequence[str], values: Sequence[str], number: float) -> str:
-    inside = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
-    return f"{name}{{{inside}}} {_number(number)}" if inside else f"{name} {_number(number)}"
+    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in zip(labels, values, strict=True))
+    return f"{name}{{{pairs}}} {_number(number)}" if pairs else f"{name} {_number(number)}"
 
 
 def _number(number: float) -> str:
@@ -164,20 +162,20 @@ def _number(number: float) -> str:
     return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(float(number))
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _escaped_help(text: str) -> str:
+def _escape_help(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-# ── what is counted where it happens ────────────────────────────────────────────────────
+# ── updated where the event happens ─────────────────────────────────────────────────────
 
 STARTED = Counter("noetl_executions_started_total", "Executions this server began.")
 ENDED = Counter("noetl_executions_ended_total", "Executions whose last event this server wrote.", "status")
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
-PROGRESS = Last(
+PROGRESS = Gauge(
     "noetl_last_progress_timestamp_seconds",
     "When this server last wrote an event, or began to serve; compare it with the clock while executions run.",
 )
@@ -191,7 +189,7 @@ DECISION = Histogram("noetl_decision_seconds", "Time the engine took to decide o
 REPORTS = Counter("noetl_reports_total", "Reports of workers, by what became of them.", "verdict")
 CLAIMED = Counter("noetl_runs_claimed_total", "Runs that were leased to a worker.")
 EXPIRED = Counter("noetl_leases_expired_total", "Leases that were taken back because their worker fell silent.")
-RINGS = Counter("noetl_timers_due_total", "Timers that came due.")
+TIMERS_DUE = Counter("noetl_timers_due_total", "Timers that came due.")
 LATENESS = Histogram("noetl_timer_lateness_seconds", "How late a timer rang.")
 RECOVERED = Counter("noetl_executions_recovered_total", "Unfinished executions that this server took over.")
 COLLECTED = Counter("noetl_results_collected_total", "Stored results that were deleted because their ttl had passed.")
@@ -199,30 +197,32 @@ DROPPED = Counter("noetl_executions_dropped_total", "Ended executions that reten
 REQUESTS = Counter("noetl_http_requests_total", "Requests, by route and status.", "method", "route", "status")
 REQUEST = Histogram("noetl_http_request_seconds", "Time to the first byte of an answer, without long polls.")
 
-_COUNTED: dict[str, Counter | Histogram | Last] = {
-    each.metric.name: each for each in list(globals().values()) if isinstance(each, Counter | Histogram | Last)
+_RECORDED: dict[str, Counter | Histogram | Gauge] = {
+    each.metric.name: each for each in list(globals().values()) if isinstance(each, Counter | Histogram | Gauge)
 }
 
-# ── what is asked for ───────────────────────────────────────────────────────────────────
+# ── collected when scraped ──────────────────────────────────────────────────────────────
 
-INFO = gauge("noetl_info", "Always 1; the version is a label.", "version")
-READY = gauge("noetl_ready", "1 while progress is possible, as /readyz says.")
-EXECUTIONS = gauge(
+INFO = scraped_gauge("noetl_info", "Always 1; the version is a label.", "version")
+READY = scraped_gauge("noetl_ready", "1 while progress is possible, as /readyz says.")
+EXECUTIONS = scraped_gauge(
     "noetl_executions", "Executions in the store, by status; counted every 15 seconds at most.", "status"
 )
-QUEUED = gauge("noetl_queue_runs", "Runs that wait for a worker, by pool.", "pool")
-OLDEST = gauge("noetl_queue_oldest_seconds", "How long the longest waiting run of a pool has waited.", "pool")
-LINES = gauge("noetl_waiting_runs", "Runs that wait because a limit is reached, by limit.", "limit")
-LINES_OLDEST = gauge("noetl_waiting_oldest_seconds", "How long the first of them has waited, by limit.", "limit")
-LIMITS = gauge("noetl_limit", "How many may be held at once, by limit.", "limit")
-LIMITS_HELD = gauge("noetl_limit_held", "How many are held now, by limit.", "limit")
-LEASES = gauge("noetl_leases_held", "Runs in the hands of workers, as this server knows it.")
-WORKERS = gauge("noetl_workers", "Workers this server heard of in the last minute, by pool.", "pool")
-SLOTS = gauge("noetl_worker_slots", "Runs those workers can work on at once, by pool.", "pool")
-TIMERS = gauge("noetl_timers_waiting", "Executions that wait for an instant.")
-LOADED = gauge("noetl_executions_loaded", "Executions this server has in memory.")
-STREAMS = gauge("noetl_stream_subscribers", "Open event streams.")
-MEMORY = gauge("process_resident_memory_bytes", "Memory of this process.")
+QUEUED = scraped_gauge("noetl_queue_runs", "Runs that wait for a worker, by pool.", "pool")
+OLDEST = scraped_gauge("noetl_queue_oldest_seconds", "How long the longest waiting run of a pool has waited.", "pool")
+WAITING = scraped_gauge("noetl_waiting_runs", "Runs that wait because a limit is reached, by limit.", "limit")
+WAITING_OLDEST = scraped_gauge(
+    "noetl_waiting_oldest_seconds", "How long the first of them has waited, by limit.", "limit"
+)
+LIMITS = scraped_gauge("noetl_limit", "How many may be held at once, by limit.", "limit")
+LIMITS_HELD = scraped_gauge("noetl_limit_held", "How many are held now, by limit.", "limit")
+LEASES = scraped_gauge("noetl_leases_held", "Runs in the hands of workers, as this server knows it.")
+WORKERS = scraped_gauge("noetl_workers", "Workers this server heard of in the last minute, by pool.", "pool")
+SLOTS = scraped_gauge("noetl_worker_slots", "Runs those workers can work on at once, by pool.", "pool")
+TIMERS = scraped_gauge("noetl_timers_waiting", "Executions that wait for an instant.")
+LOADED = scraped_gauge("noetl_executions_loaded", "Executions this server has in memory.")
+STREAMS = scraped_gauge("noetl_stream_subscribers", "Open event streams.")
+MEMORY = scraped_gauge("process_resident_memory_bytes", "Memory of this process.")
 CPU = _declare(Metric("process_cpu_seconds_total", "counter", "Processor time of this process."))
-FILES = gauge("process_open_fds", "Open files and sockets of this process.")
-BEGAN = gauge("process_start_time_seconds", "When this process began to serve.")
+FILES = scraped_gauge("process_open_fds", "Open files and sockets of this process.")
+BEGAN = scraped_gauge("process_start_time_seconds", "When this process began to serve.")

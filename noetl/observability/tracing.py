@@ -1,13 +1,13 @@
-"""OpenTelemetry traces of executions, steps and tasks; an extra (`noetl[otel]`), and nothing at all when it is off.
+"""OpenTelemetry traces of executions, steps and tasks (extra `noetl[otel]`).
 
-    execution  ── step ── task ── whatever a task calls over HTTP
+    execution  ── step ── task ── HTTP calls of the task
 
-An execution outlives processes, so its spans cannot be handed from one to the other. Their ids are derived
-instead: a trace's from the execution (or from the `traceparent` its request came with, which is in the log), a
-span's from the run it is about. So a worker knows the parent of its span without having been told, and
-whichever server writes an execution's last event tells of the whole of it.
+An execution outlives processes, so its spans cannot be passed between them. Their ids are derived instead: the
+trace id from the execution (or from the `traceparent` of its request, which is in the log), a span id from its
+run. A worker thus knows the parent of its span without communication, and the server that writes the last event
+of an execution exports its span.
 
-`ACTIVE` is None unless a process began to trace: callers look at it once and go on.
+`ACTIVE` is None unless the process traces; callers check it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ ACTIVE: Tracing | None = None
 
 
 def is_traceparent(text: str) -> bool:
-    """Whether this is a W3C trace context that names a trace and a span."""
+    """Whether this is a valid W3C trace context with a trace id and a span id."""
     found = _TRACEPARENT.fullmatch(text)
     return found is not None and int(found[1], 16) != 0 and int(found[2], 16) != 0
 
 
-def outgoing() -> str | None:
-    """The `traceparent` of a request that is made here; None where nothing is traced."""
+def current_traceparent() -> str | None:
+    """The `traceparent` header for an outgoing request; None if there is no current span."""
     span = _SPAN.get()
     if span is None:
         return None
@@ -49,14 +49,16 @@ def outgoing() -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def begin(kind: str, *, service: str, instance: str = "", stream: TextIO | None = None) -> None:
-    """Trace this process from here on: `otlp`, `console`, or `off`."""
+def start(kind: str, *, service: str, instance: str = "", stream: TextIO | None = None) -> None:
+    """Start tracing this process: `otlp`, `console`, or `off`."""
     if kind == "off":
         return
     try:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
     except ImportError:
-        raise RequestRefused("traces need their library: pip install 'noetl[otel]', or set traces to off") from None
+        raise RequestRefused(
+            "tracing requires OpenTelemetry: pip install 'noetl[otel]', or set traces to off"
+        ) from None
     exporter: SpanExporter
     if kind == "console":
         exporter = ConsoleSpanExporter(
@@ -70,8 +72,8 @@ def begin(kind: str, *, service: str, instance: str = "", stream: TextIO | None 
     ACTIVE = Tracing(exporter, service=service, instance=instance)
 
 
-def end() -> None:
-    """Send what waits, and trace no more."""
+def stop() -> None:
+    """Export pending spans and stop tracing."""
     global ACTIVE
     tracing, ACTIVE = ACTIVE, None
     if tracing is not None:
@@ -103,12 +105,12 @@ class Tracing:
         ended_at: float,
         error: str | None = None,
     ) -> None:
-        """An execution that has ended, from its request to its last event."""
+        """Export the span of an ended execution, from its request to its last event."""
         span = self._start(
             f"execution {path}",
             trace_id=_trace_id(execution_id, trace),
             span_id=_span_id(execution_id),
-            parent=_parsed(trace)[1] if trace else None,
+            parent=_parse(trace)[1] if trace else None,
             at=started_at,
             attributes={"noetl.execution_id": execution_id, "noetl.path": path, "noetl.status": status},
         )
@@ -118,7 +120,7 @@ class Tracing:
 
     @contextmanager
     def run(self, execution_id: str, trace: str | None, run_id: str, step: str) -> Iterator[str]:
-        """A run of a step (one iteration, if it loops) in this worker's hands; the id of its trace."""
+        """The span of a run of a step (of one iteration in a loop); yields the trace id."""
         trace_id = _trace_id(execution_id, trace)
         attributes = {"noetl.execution_id": execution_id, "noetl.step": step, "noetl.run_id": run_id}
         span = self._start(f"step {step}", trace_id, _span_id(run_id), _span_id(execution_id), attributes)
@@ -131,17 +133,19 @@ class Tracing:
 
     @contextmanager
     def task(self, task_run_id: str, label: str, kind: str, attempt: int) -> Iterator[Span]:
-        """One call of a tool inside a run."""
+        """The span of one tool call inside a run."""
         outer = _SPAN.get()
         assert outer is not None
-        above = outer.get_span_context()
+        parent_context = outer.get_span_context()
         attributes = {
             "noetl.task": label,
             "noetl.kind": kind,
             "noetl.task_run_id": task_run_id,
             "noetl.attempt": attempt,
         }
-        span = self._start(f"task {label}", above.trace_id, _span_id(task_run_id), above.span_id, attributes)
+        span = self._start(
+            f"task {label}", parent_context.trace_id, _span_id(task_run_id), parent_context.span_id, attributes
+        )
         token = _SPAN.set(span)
         try:
             yield span
@@ -149,12 +153,12 @@ class Tracing:
             _SPAN.reset(token)
             span.end()
 
-    def of_task(self, execution_id: str, trace: str | None, task_run_id: str) -> str:
-        """The `traceparent` that a child execution of this task is given."""
+    def task_traceparent(self, execution_id: str, trace: str | None, task_run_id: str) -> str:
+        """The `traceparent` for a child execution of this task."""
         return f"00-{_trace_id(execution_id, trace):032x}-{_span_id(task_run_id):016x}-01"
 
     def close(self) -> None:
-        """Send what waits."""
+        """Export pending spans."""
         self._provider.shutdown()
 
     def _start(
@@ -169,67 +173,67 @@ class Tracing:
         from opentelemetry.context import Context
         from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-        above = Context()
+        parent_context = Context()
         if parent is not None:
-            known = SpanContext(trace_id, parent, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-            above = set_span_in_context(NonRecordingSpan(known), above)
-        self._ids.following = (trace_id, span_id)
+            parent_span = SpanContext(trace_id, parent, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+            parent_context = set_span_in_context(NonRecordingSpan(parent_span), parent_context)
+        self._ids.next_ids = (trace_id, span_id)
         start = None if at is None else int(at * 1e9)
-        return self._tracer.start_span(name, context=above, attributes=attributes, start_time=start)
+        return self._tracer.start_span(name, context=parent_context, attributes=attributes, start_time=start)
 
 
-def outcome(span: Span, result: Outcome) -> None:
-    """What became of a task."""
+def record_outcome(span: Span, result: Outcome) -> None:
+    """Set status and error kind of a task's span."""
     span.set_attribute("noetl.status", result.status)
     if result.error is not None:
         span.set_attribute("noetl.error.kind", result.error.kind)
         _failed(span, result.error.kind)
 
 
-def failed(problem: ErrorInfo | None) -> None:
-    """The run that is being traced here ended with an error; its kind is told, its words may hold a secret."""
+def record_failure(problem: ErrorInfo | None) -> None:
+    """Mark the current run's span as failed, with the error kind only: the message may contain a secret."""
     span = _SPAN.get()
     if span is not None and problem is not None:
         span.set_attribute("noetl.error.kind", problem.kind)
         _failed(span, problem.kind)
 
 
-def _failed(span: Span, words: str) -> None:
+def _failed(span: Span, description: str) -> None:
     from opentelemetry.trace import Status, StatusCode
 
-    span.set_status(Status(StatusCode.ERROR, words))
+    span.set_status(Status(StatusCode.ERROR, description))
 
 
 def _derived_ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Derived(IdGenerator):
-        """Gives the ids that were decided just before the span is started (in the same thread, without a pause)."""
+        """Returns the ids that `_start` set just before the span is started, in the same thread."""
 
-        following = (0, 0)
+        next_ids = (0, 0)
 
         def generate_trace_id(self) -> int:
-            return self.following[0]
+            return self.next_ids[0]
 
         def generate_span_id(self) -> int:
-            return self.following[1]
+            return self.next_ids[1]
 
     return Derived()
 
 
-def _parsed(trace: str) -> tuple[int, int]:
+def _parse(trace: str) -> tuple[int, int]:
     found = _TRACEPARENT.fullmatch(trace)
     assert found is not None, trace
     return int(found[1], 16), int(found[2], 16)
 
 
 def _trace_id(execution_id: str, trace: str | None) -> int:
-    return _parsed(trace)[0] if trace else _hashed("trace", execution_id, 16)
+    return _parse(trace)[0] if trace else _hash("trace", execution_id, 16)
 
 
 def _span_id(about: str) -> int:
-    return _hashed("span", about, 8)
+    return _hash("span", about, 8)
 
 
-def _hashed(kind: str, text: str, size: int) -> int:
+def _hash(kind: str, text: str, size: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{kind} {text}".encode(), digest_size=size).digest(), "big") or 1

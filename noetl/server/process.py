@@ -136,10 +136,10 @@ class Server:
 
         settings = self.settings
         async with AsyncExitStack() as closing:
-            tracing.begin(
+            tracing.start(
                 settings.traces, service="noetl-server", instance=f"{settings.server_host}:{settings.server_port}"
             )
-            closing.callback(tracing.end)
+            closing.callback(tracing.stop)
             stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
             events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
             triggers = open_triggers(events)  # before the database is used: its tables are made with the others
@@ -184,12 +184,12 @@ class Server:
             schedules = Schedules(triggers, orchestrator.catalog, clock)
             webhooks = Webhooks(triggers, orchestrator, credentials, clock)
             self._opened = AppState(orchestrator, self.tokens, specs, credentials, __version__, schedules, webhooks)
-            app.state.parts = self._opened
-            app.state.operations = operations = Operations(self._opened, app.state.roster)
+            app.state.app_state = self._opened
+            app.state.operations = operations = Operations(self._opened, app.state.workers)
             await closing.enter_async_context(operations.sampling())
             orchestrator.start()
             if bus is not None:
-                NatsWorkerEndpoint(bus, self.parts, app.state.roster).start()
+                NatsWorkerEndpoint(bus, self.parts, app.state.workers).start()
                 bus.start()
                 closing.push_async_callback(bus.stop_answering)
             await orchestrator.heed_limits()

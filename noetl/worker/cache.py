@@ -1,6 +1,6 @@
-"""What a worker keeps between runs: compiled playbooks by digest, and what runs of one step share.
+"""Caches of a worker: compiled playbooks by digest, scopes that the runs of a step share, and secrets.
 
-All of it can be had again, so all of it is bounded: the least recently used goes first.
+Everything can be fetched again, so every cache is bounded and evicts the least recently used entry.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MAX_PLAYBOOKS = 128
 MAX_CONTEXTS = 256
 MAX_EXECUTIONS = 1024
 MAX_HYDRATED = 256 << 20
-SECRETS_KEPT = 20.0  # seconds; the keychain renews tokens, so a value is asked for again soon
+SECRET_SECONDS = 20.0  # that a value is reused; the keychain renews tokens
 
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Playbook]:
-    """Made when the first playbook comes: to look into the whole model takes a while."""
+    """Created lazily, because analysing the model takes a while."""
     return msgspec.json.Decoder(Playbook)
 
 
 class Secrets:
-    """One execution's keychain values on this worker: fetched on demand, in memory only, all masked."""
+    """The keychain values of one execution: fetched on demand, held in memory only, all masked."""
 
     def __init__(self, link: WorkLink, execution_id: str, clock: Clock) -> None:
         self.masker = Masker()
@@ -47,22 +47,22 @@ class Secrets:
         self._values: dict[str, tuple[float, Any]] = {}
 
     async def get(self, names: Sequence[str]) -> dict[str, Any]:
-        """The values of these names; SecretUnavailable names those that cannot be had."""
+        """The values of these names; SecretUnavailable lists the missing ones."""
         now = self._clock.monotonic()
         missing = [name for name in names if name not in self._values or self._values[name][0] < now]
         if missing:
             fetched = await self._link.secrets(self._execution_id, missing)
             absent = [name for name in missing if name not in fetched]
             if absent:
-                raise SecretUnavailable(dict.fromkeys(absent, "the server did not hand it over"))
+                raise SecretUnavailable(dict.fromkeys(absent, "the server did not return it"))
             self.masker.add(*fetched.values())
             for name, value in fetched.items():
-                self._values[name] = (now + SECRETS_KEPT, value)
+                self._values[name] = (now + SECRET_SECONDS, value)
         return {name: self._values[name][1] for name in names}
 
 
 class PlaybookCache:
-    """Playbooks, shared scopes and secrets of the runs this worker works on."""
+    """Playbooks, shared scopes and secrets of the active runs."""
 
     def __init__(self, link: WorkLink, specs: Mapping[str, ToolSpec], clock: Clock) -> None:
         self._link = link
@@ -74,11 +74,11 @@ class PlaybookCache:
         self._secrets: OrderedDict[str, Secrets] = OrderedDict()
 
     def known_programs(self, digest: str) -> Programs | None:
-        """The programs of a playbook that is here already."""
+        """The programs of a cached playbook."""
         return self._programs.get(digest)
 
     async def programs(self, digest: str) -> Programs:
-        """The programs of a playbook; fetched once however many runs ask."""
+        """The programs of a playbook; concurrent requests share one fetch."""
         known = self._programs.get(digest)
         if known is not None:
             self._programs.move_to_end(digest)
@@ -97,7 +97,7 @@ class PlaybookCache:
         return programs
 
     def shared(self, context: RunContext, programs: Programs) -> Shared:
-        """What all runs of one step run share; built when its first run comes."""
+        """The scope that all runs of one step run share."""
         known = self._shared.get(context.id)
         if known is None:
             known = self._shared[context.id] = Shared(context, programs.playbook)
@@ -106,7 +106,7 @@ class PlaybookCache:
         return known
 
     def secrets(self, execution_id: str) -> Secrets:
-        """One execution's secrets on this worker."""
+        """The secrets of an execution."""
         known = self._secrets.get(execution_id)
         if known is None:
             known = self._secrets[execution_id] = Secrets(self._link, execution_id, self._clock)
@@ -114,8 +114,8 @@ class PlaybookCache:
                 self._secrets.popitem(last=False)
         return known
 
-    def note_hydrated(self, added: int) -> None:
-        """A payload was read into memory: let go of older ones when there are too many."""
+    def limit_hydrated(self, added: int) -> None:
+        """Drop older hydrated payloads above the memory bound, after one of `added` bytes was read."""
         total = added
         for shared in reversed(self._shared.values()):
             total += shared.hydrated_bytes

@@ -1,8 +1,8 @@
-"""One element of a stored collection, without holding the whole of it.
+"""Elements of stored collections by index, without loading the whole collection.
 
-A loop over a million elements stores them once, as a JSON list; a run names its element by index.
-A small list is kept decoded for a while. A large one is read forwards in blocks, since the
-indices a worker is given go up; marks on the way let it step back without starting again.
+A loop over a million elements stores them once, as a JSON list; a run refers to its element by index. Small lists are
+cached decoded. Large lists are read forwards in blocks, because a worker gets ascending indices; recorded
+offsets allow reading backwards without starting at the beginning.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from noetl.core.model.reference import Reference
 from noetl.errors import PayloadUnavailable
 from noetl.storage.ports.results import ResultStore
 
-SMALL = 4 << 20  # bytes of a list that is kept decoded
-KEPT = 64 << 20  # bytes of all lists that are kept
-BLOCK = 1 << 20  # bytes read at a time of a large one
-MARK_EVERY = 256  # elements between two marks
+MAX_SMALL = 4 << 20  # bytes of a list that is cached decoded
+MAX_CACHED = 64 << 20  # bytes of all cached lists
+BLOCK = 1 << 20  # bytes read at a time from a large list
+MARK_EVERY = 256  # elements between two recorded offsets
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]')  # a text may be cut off by the end of the block
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]')  # a string may be truncated by the end of the block
 
 
 class StoredCollections:
@@ -36,11 +36,11 @@ class StoredCollections:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def element(self, reference: Reference, index: int) -> Any:
-        """The element of that index."""
+        """The element at an index."""
         key = reference.meta.sha256
         async with self._locks.setdefault(key, asyncio.Lock()):
-            if reference.meta.bytes <= SMALL:
-                return _at(await self._whole(reference), index)
+            if reference.meta.bytes <= MAX_SMALL:
+                return _element_at(await self._whole(reference), index)
             large = self._large.get(key)
             if large is None:
                 large = self._large[key] = LargeList(reference, self._results)
@@ -59,13 +59,13 @@ class StoredCollections:
         if not isinstance(items, list):
             raise PayloadUnavailable("the stored collection is not a list", kind="ref.corrupt")
         self._small[key] = (reference.meta.bytes, items)
-        while len(self._small) > 1 and sum(size for size, _ in self._small.values()) > KEPT:
+        while len(self._small) > 1 and sum(size for size, _ in self._small.values()) > MAX_CACHED:
             self._small.popitem(last=False)
         return items
 
 
 class LargeList:
-    """A JSON list in the store, read block by block: where its elements begin is found on the way."""
+    """A stored JSON list that is read block by block; offsets of elements are recorded while reading."""
 
     def __init__(self, reference: Reference, results: ResultStore) -> None:
         self._reference = reference
@@ -73,10 +73,10 @@ class LargeList:
         self._marks: list[int] = []  # byte offset of element 0, MARK_EVERY, 2 * MARK_EVERY, ...
         self._first = 0  # index of the first element of the window
         self._window: list[bytes] = []
-        self._next = 0  # byte offset behind the window
+        self._next = 0  # byte offset after the window
 
     async def element(self, index: int) -> Any:
-        """The element of that index."""
+        """The element at an index."""
         if not self._first <= index < self._first + len(self._window):
             await self._move_to(index)
         return msgspec.json.decode(self._window[index - self._first])
@@ -98,7 +98,7 @@ class LargeList:
             first, offset = first + len(self._window), self._next
 
     async def _read(self, first: int, offset: int) -> tuple[list[bytes], int]:
-        """Elements from byte `offset` on, as many as a block holds (one at least), and where they end."""
+        """The elements from byte `offset` on, as many as fit into a block (at least one), and the offset after them."""
         size = BLOCK
         total = self._reference.meta.bytes
         while True:
@@ -116,7 +116,7 @@ class LargeList:
 
 
 def _split(block: bytes, *, opened: bool) -> tuple[list[tuple[int, int]], bool]:
-    """Spans of the complete elements at the top level of a list; whether its end was seen."""
+    """Spans of the complete elements at the top level of a list; whether the list ends in the block."""
     depth = 1 if opened else 0
     start = 0
     pieces: list[tuple[int, int]] = []
@@ -138,10 +138,10 @@ def _split(block: bytes, *, opened: bool) -> tuple[list[tuple[int, int]], bool]:
     return pieces, False
 
 
-def _at(items: list[Any], index: int) -> Any:
+def _element_at(items: list[Any], index: int) -> Any:
     try:
         return items[index]
     except IndexError:
         raise PayloadUnavailable(
-            f"the stored collection has {len(items)} elements, not {index + 1}", kind="ref.corrupt"
+            f"the stored collection has {len(items)} elements; element {index} does not exist", kind="ref.corrupt"
         ) from None

@@ -1,7 +1,7 @@
-"""Secrets out of events: the last gate before anything leaves the worker.
+"""Masking of secrets in events, the last step before they are sent.
 
-Only what holds data of the world is looked at (outcomes, patches, positions, payloads); ids, labels
-and numbers of an event are the engine's own.
+Only fields with user data are masked (outcomes, patches, positions, payloads); ids, labels and numbers of an event come
+from the engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DATA_FIELDS = ("outcome", "output", "patch", "step_patch", "nondeterminism", "p
 
 
 def mask_event(masker: Masker, event: Event) -> Event:
-    """The event without secrets; the same object when there is none in it."""
+    """The event with secrets masked; the same object if it has none."""
     whole: object = masker.mask_data(event)
     if whole is event:
         return event
@@ -29,7 +29,7 @@ def mask_event(masker: Masker, event: Event) -> Event:
 
 
 def mask_outcome(masker: Masker, outcome: Outcome) -> Outcome:
-    """The outcome without secrets."""
+    """The outcome with secrets masked."""
     masked: Outcome = _masked(masker, outcome)
     return masked
 

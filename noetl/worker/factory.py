@@ -1,41 +1,34 @@
-"""A pool of runs from its parts: tools found, policy set, ready to start."""
+"""Creates a worker pool with the installed tools."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from noetl.runtime.clock import Clock
-from noetl.runtime.network_policy import AddressPolicy
-from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.work_link import WorkLink
 from noetl.tools.registry import load as load_tool
 from noetl.tools.registry import specs
-from noetl.worker.host import Watcher
+from noetl.worker.host import HostServices
 from noetl.worker.pool import HEARTBEAT, Pool
 from noetl.worker.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from noetl.core.model.tool import Run
 
 
 def create_pool(
     link: WorkLink,
-    results: ResultStore,
+    services: HostServices,
     *,
     worker: str,
     clock: Clock,
     slots: int,
     pool: str = "default",
-    labels: Iterable[str] = (),
-    policy: AddressPolicy | None = None,
-    watcher: Watcher | None = None,
     heartbeat: float = HEARTBEAT,
     load: Callable[[str], Run] | None = None,
 ) -> Pool:
-    """A worker's pool over a line to the control plane."""
-    runner = Runner(link, results, specs=specs(), load=load or load_tool, clock=clock, policy=policy, watcher=watcher)
-    return Pool(
-        link, runner, worker=worker, clock=clock, slots=slots, pool=pool, labels=tuple(labels), heartbeat=heartbeat
-    )
+    """A worker pool that leases runs over `link`; not started."""
+    runner = Runner(link, services, specs=specs(), load=load or load_tool, clock=clock)
+    return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, heartbeat=heartbeat)

@@ -1,7 +1,6 @@
-"""What a running tool may ask of its worker (`model.tool.Host`): one object per call.
+"""The interface of a worker to a running tool (`core.model.tool.Host`): one object per call.
 
-Nothing a tool says leaves here unmasked. Logs and progress go to the worker's `Watcher`, which
-a process sets to whatever shows them to people.
+All text of a tool is masked here. Log lines and progress go to the worker's `TaskObserver`, which a process sets.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from noetl.runtime.network_policy import AddressPolicy
 from noetl.storage.ports.results import ResultStore
 from noetl.worker.cache import Secrets
 
-LONGEST_LINE = 16 * 1024
-LONGEST_SOURCE = 16 << 20
+MAX_LINE = 16 * 1024
+MAX_SOURCE = 16 << 20
 SOURCE_SECONDS = 30.0
 
 _log = logging.getLogger("noetl.task")
@@ -42,7 +41,7 @@ class TaskLine(Struct, frozen=True):
 
 
 class TaskCounts(Struct, frozen=True):
-    """How far a task says it is."""
+    """Progress of a task."""
 
     execution_id: str
     step: str
@@ -51,61 +50,61 @@ class TaskCounts(Struct, frozen=True):
     counts: dict[str, float]
 
 
-class Watcher:
-    """Where lines and counts go: to Python's logging, unless a process wants them elsewhere."""
+class TaskObserver:
+    """Receives output lines and progress of tasks; writes lines to Python's logging unless overridden."""
 
     def line(self, line: TaskLine) -> None:
-        """A line of a tool's own output, masked."""
+        """A masked output line."""
         ids = {"execution_id": line.execution_id, "step": line.step, "task": line.task, "stream": line.stream}
-        ids["run_id"] = line.task_run_id.rsplit(":", 3)[0]  # before task, visit and attempt
+        ids["run_id"] = line.task_run_id.rsplit(":", 3)[0]  # without task, visit and attempt
         _log.info("%s %s: %s", line.task_run_id, line.stream, line.line, extra=ids)
 
     def counts(self, counts: TaskCounts) -> None:
-        """How far a task is."""
+        """Progress of a task."""
 
 
-class Surroundings(Struct, frozen=True):
-    """What all tool calls of a worker have around them."""
+class HostServices(Struct, frozen=True):
+    """What all tool calls of a worker share."""
 
     results: ResultStore
-    policy: AddressPolicy
-    watcher: Watcher
+    policy: AddressPolicy = AddressPolicy()
+    observer: TaskObserver = TaskObserver()
 
 
 class TaskHost:
-    """The worker's side of one tool call."""
+    """The `Host` of one tool call."""
 
-    __slots__ = ("_around", "_counted", "_facts", "_file", "_secrets")
+    __slots__ = ("_file", "_ids", "_on_progress", "_secrets", "_services")
 
     def __init__(
         self,
-        facts: tuple[str, str, str, str],  # execution id, step, task, task run id
+        ids: tuple[str, str, str, str],  # execution id, step, task, task run id
         file: str,
         secrets: Secrets,
-        around: Surroundings,
-        counted: Callable[[dict[str, float]], None],
+        services: HostServices,
+        on_progress: Callable[[dict[str, float]], None],
     ) -> None:
-        self._facts = facts
+        self._ids = ids
         self._file = file
         self._secrets = secrets
-        self._around = around
-        self._counted = counted
+        self._services = services
+        self._on_progress = on_progress
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
-        """Keep a line of the tool's own output (masked) for people to read."""
+        """Pass a line of the tool's output on, masked."""
         masked = self._secrets.masker.mask(line)
-        if len(masked) > LONGEST_LINE:
-            masked = masked[:LONGEST_LINE] + "... (cut)"
-        self._around.watcher.line(TaskLine(*self._facts, stream, masked))
+        if len(masked) > MAX_LINE:
+            masked = masked[:MAX_LINE] + "... (cut)"
+        self._services.observer.line(TaskLine(*self._ids, stream, masked))
 
     def mask(self, text: str) -> str:
-        """The text without secret values."""
+        """The text with secret values replaced."""
         return self._secrets.masker.mask(text)
 
     def progress(self, **counts: float) -> None:
-        """Say how far the work is: rows, bytes, pages."""
-        self._around.watcher.counts(TaskCounts(*self._facts, counts))
-        self._counted(counts)
+        """Report progress: rows, bytes, pages."""
+        self._services.observer.counts(TaskCounts(*self._ids, counts))
+        self._on_progress(counts)
 
     async def credential(self, name: str) -> Mapping[str, Any]:
         """The fields of a keychain entry or stored credential; a one-value entry has the field `value`."""
@@ -116,20 +115,20 @@ class TaskHost:
     async def put_result(
         self, chunks: AsyncIterator[bytes], *, content_type: str, rows: int | None = None
     ) -> Reference:
-        """Stream a payload into the result store of this run."""
+        """Write a stream to the result store."""
         masker = self._secrets.masker
-        execution_id, step, _, task_run = self._facts
+        execution_id, step, _, task_run = self._ids
         name = f"{execution_id}/{step}/{task_run.partition(':')[2]}"
-        return await self._around.results.put(
+        return await self._services.results.put(
             name, _masked(masker, chunks, content_type) if masker else chunks, content_type=content_type, rows=rows
         )
 
     def open_result(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream a stored payload."""
-        return self._around.results.open(reference, offset=offset, length=length)
+        """Read a stored payload as a stream."""
+        return self._services.results.open(reference, offset=offset, length=length)
 
     def resolve_path(self, path: str) -> str:
-        """A path of the playbook made absolute against the folder it lives in."""
+        """The absolute path; relative paths start at the playbook's folder."""
         given = Path(path).expanduser()
         if given.is_absolute():
             return str(given)
@@ -137,38 +136,38 @@ class TaskHost:
         return str((folder / given).absolute())
 
     def allows_address(self, address: str) -> bool:
-        """Whether the installation's policy lets tools reach this IP address."""
-        return self._around.policy.allows(address)
+        """Whether the network policy allows this IP address."""
+        return self._services.policy.allows(address)
 
     async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
-        """The bytes of `script: {uri}`: beside the playbook, http, or an object store."""
+        """The bytes of `script: {uri}`: a file relative to the playbook, HTTP, or an object store."""
         scheme = urlsplit(uri).scheme.lower()
         kind = str((source or {}).get("type") or (source or {}).get("kind") or "").lower()
         if scheme in ("http", "https") or kind in ("http", "https"):
-            return await self._over_http(uri, source or {})
+            return await self._fetch_http(uri, source or {})
         if scheme in ("", "file") or (len(scheme) == 1 and os.sep == "\\"):
-            return self._beside(uri.removeprefix("file://"))
-        return await self._from_objects(uri, source or {})
+            return self._read_file(uri.removeprefix("file://"))
+        return await self._fetch_object(uri, source or {})
 
-    def _beside(self, path: str) -> bytes:
+    def _read_file(self, path: str) -> bytes:
         found = Path(self.resolve_path(path))
-        if found.stat().st_size > LONGEST_SOURCE:
-            raise StoreUnavailable(f"{path} is larger than {LONGEST_SOURCE:,} bytes", kind="storage.quota")
+        if found.stat().st_size > MAX_SOURCE:
+            raise StoreUnavailable(f"{path} is larger than {MAX_SOURCE:,} bytes", kind="storage.quota")
         return found.read_bytes()
 
-    async def _over_http(self, uri: str, source: Mapping[str, Any]) -> bytes:
+    async def _fetch_http(self, uri: str, source: Mapping[str, Any]) -> bytes:
         from noetl.connections.http.client import Request, exchange
 
         request = Request("GET", uri, headers=await self._headers(source), timeout=Timeout(total=SOURCE_SECONDS))
-        async with exchange(request, self.allows_address) as answer:
-            if answer.status >= 300:
-                raise StoreUnavailable(f"{uri} answered {answer.status}", kind="not_found")
+        async with exchange(request, self.allows_address) as response:
+            if response.status >= 300:
+                raise StoreUnavailable(f"{uri}: HTTP status {response.status}", kind="not_found")
             size = 0
             chunks: list[bytes] = []
-            async for chunk in answer.chunks():
+            async for chunk in response.chunks():
                 size += len(chunk)
-                if size > LONGEST_SOURCE:
-                    raise StoreUnavailable(f"{uri} is larger than {LONGEST_SOURCE:,} bytes", kind="storage.quota")
+                if size > MAX_SOURCE:
+                    raise StoreUnavailable(f"{uri} is larger than {MAX_SOURCE:,} bytes", kind="storage.quota")
                 chunks.append(chunk)
             return b"".join(chunks)
 
@@ -179,11 +178,11 @@ class TaskHost:
             fields = await self.credential(str(auth))
             token = fields.get("token") or fields.get("access_token") or fields.get("value")
             if not token:
-                raise SecretUnavailable({str(auth): "it has no token to fetch a source with"})
+                raise SecretUnavailable({str(auth): "the credential has no token field"})
             headers["Authorization"] = f"Bearer {token}"
         return headers
 
-    async def _from_objects(self, uri: str, source: Mapping[str, Any]) -> bytes:
+    async def _fetch_object(self, uri: str, source: Mapping[str, Any]) -> bytes:
         from noetl.connections.objects import download, explain, place_of, store_of
 
         auth = source.get("auth") or source.get("credential")
@@ -191,15 +190,15 @@ class TaskHost:
         try:
             place = place_of(uri)
             content = b"".join([part async for part in download(store_of(place, fields), place.key)])
-        except Exception as failure:  # noqa: BLE001 - the driver's exceptions have no common base; all are told
-            told = explain(failure, uri)
-            raise StoreUnavailable(told.message, kind=told.kind) from None
-        if len(content) > LONGEST_SOURCE:
-            raise StoreUnavailable(f"{uri} is larger than {LONGEST_SOURCE:,} bytes", kind="storage.quota")
+        except Exception as failure:  # noqa: BLE001 - the library's exceptions have no common base class
+            problem = explain(failure, uri)
+            raise StoreUnavailable(problem.message, kind=problem.kind) from None
+        if len(content) > MAX_SOURCE:
+            raise StoreUnavailable(f"{uri} is larger than {MAX_SOURCE:,} bytes", kind="storage.quota")
         return content
 
 
 def _masked(masker: Masker, chunks: AsyncIterator[bytes], content_type: str) -> AsyncIterator[bytes]:
-    """A payload without secrets; where offsets count, they are written over and nothing moves."""
+    """The payload with secrets masked; binary formats keep their length."""
     text = content_type.startswith("text/") or any(word in content_type for word in ("json", "xml", "yaml", "csv"))
     return masker.mask_chunks(chunks, same_length=not text)

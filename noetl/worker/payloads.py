@@ -1,10 +1,10 @@
-"""Large values out of the worker's events: stored first, then a reference goes on.
+"""Large values of a worker's events: written to the result store and replaced by references.
 
-The limit is measured as encoded JSON (`limits.max_payload_bytes`). Inside the pipeline that made
-it the data stays data; what is reported (`recorded`) has `ref` instead, and beside it the
-parts that server-side templates read (`Step.exports`) or the author wants inline (`select`).
-What only this run reads again (large values in `iter`, `step`, a block's collection) is parked in
-the store under a marker inside the `Position`, and fetched back when another worker takes over.
+The limit applies to the encoded JSON (`limits.max_payload_bytes`). Inside the pipeline that created it the data stays
+in memory. The reported outcome (`recorded`) has `ref` instead, with the parts that server-side templates
+read (`Step.exports`) or that the author wants inline (`select`). Large values that only this run reads again (in
+`iter`, `step` or the collection of a block) are offloaded to the store under a marker inside the `Position`, and
+restored when another worker continues the run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from noetl.errors import NoetlError, PayloadUnavailable, RequestRefused, StoreUn
 from noetl.storage.ports.results import ResultStore, ResultStores
 
 JSON = "application/json"
-STORED = "$stored"  # marker of a parked value inside a position
+STORED = "$stored"  # marker of an offloaded value inside a position
 CHUNK = 1 << 20
-_WORTH_PARKING = 2048
-_LONGEST_MESSAGE = 16 * 1024
+_MIN_OFFLOAD = 2048
+_MAX_MESSAGE = 16 * 1024
 _INLINE_STORES = frozenset({"auto", "default", "inline", "event", "events", ""})
 
 _encode = msgspec.json.Encoder().encode
@@ -36,7 +36,7 @@ _SMALL_TYPES = frozenset({type(None), bool, int, float})
 
 
 class Payloads:
-    """Stores what is too large and reads it back."""
+    """Writes large values to the result store and reads them back."""
 
     def __init__(self, results: ResultStore) -> None:
         self._results = results
@@ -44,10 +44,15 @@ class Payloads:
     # ── outcomes ────────────────────────────────────────────────────────────────────────
 
     def fits(self, outcome: Outcome, limit: int, policy: OutputPolicy, *, stored: bool) -> bool:
-        """Whether the outcome can be reported just as it is (the common case, without waiting)."""
+        """Whether the outcome can be reported unchanged."""
         if stored and outcome.data is not None and outcome.ref is None:
             return False
-        if _wish(policy) is not None and outcome.data is not None and outcome.status == "ok" and outcome.ref is None:
+        if (
+            _requested_store(policy) is not None
+            and outcome.data is not None
+            and outcome.status == "ok"
+            and outcome.ref is None
+        ):
             return False
         if outcome.ref is not None:
             return outcome.data is None and not outcome.helpers
@@ -70,27 +75,27 @@ class Payloads:
     ) -> tuple[Outcome, Outcome]:
         """The outcome for this pipeline (data and `ref`), and the one that is reported.
 
-        An outcome whose data is no JSON, or that cannot be stored, becomes an error outcome."""
+        Data that is not JSON or cannot be stored yields an error outcome."""
         try:
             encoded = _encode(outcome.data)
         except (TypeError, ValueError, RecursionError, OverflowError) as problem:
-            failed = _instead(outcome, "schema", f"the output is not JSON data: {problem}")
+            failed = _error_outcome(outcome, "schema", f"the output is not JSON data: {problem}")
             return failed, failed
         reference = outcome.ref
-        wish = _wish(policy) if outcome.status == "ok" else None
-        if reference is None and outcome.data is not None and (stored or wish is not None or len(encoded) > limit):
+        requested = _requested_store(policy) if outcome.status == "ok" else None
+        if reference is None and outcome.data is not None and (stored or requested is not None or len(encoded) > limit):
             try:
-                reference = await self._put(name, outcome.data, encoded, wish or {})
+                reference = await self._put(name, outcome.data, encoded, requested or {})
             except NoetlError as problem:
-                failed = _instead(outcome, _kind_of(problem), f"the output could not be stored: {problem}")
+                failed = _error_outcome(outcome, _error_kind(problem), f"the output could not be stored: {problem}")
                 return failed, failed
         if reference is None:
             return outcome, _slim_envelope(outcome, limit)
         full = replace(outcome, ref=reference)
         if outcome.data is None:
             return full, _slim_envelope(full, limit)
-        kept = extracts_of(full, (*policy.select, *exports), limit)
-        return full, _slim_envelope(replace(full, data=None, extracts=kept), limit)
+        extracts = extracts_of(full, (*policy.select, *exports), limit)
+        return full, _slim_envelope(replace(full, data=None, extracts=extracts), limit)
 
     async def final(
         self,
@@ -103,22 +108,22 @@ class Payloads:
         limit: int,
         stored: bool,
     ) -> Outcome:
-        """A step's (or iteration's) output as its terminal event has it."""
+        """The output of a step or iteration as recorded in its terminal event."""
         exports = () if looping else step.exports
         if recorded.ref is None and outcome.data is not None and outcome.ref is None:
             stored = stored and not looping and outcome.status == "ok"
-            if stored or (_wish(step.output) is not None and outcome.status == "ok"):
+            if stored or (_requested_store(step.output) is not None and outcome.status == "ok"):
                 _, recorded = await self.pack(
                     outcome, name=name, limit=limit, policy=step.output, stored=stored, exports=exports
                 )
                 return recorded
         if recorded.ref is not None and outcome.data is not None and (exports or step.output.select):
-            kept = extracts_of(outcome, (*step.output.select, *exports), limit)
-            return replace(recorded, extracts={**recorded.extracts, **kept})
+            extracts = extracts_of(outcome, (*step.output.select, *exports), limit)
+            return replace(recorded, extracts={**recorded.extracts, **extracts})
         return recorded
 
     async def fit_results(self, results: Mapping[str, Outcome], name: str, limit: int) -> dict[str, Outcome]:
-        """A composite step's results: together within the limit, the largest ones by reference."""
+        """The results of a composite step, the largest by reference so that the total is within the limit."""
         fitted = dict(results)
         sizes = {label: len(_encode(outcome)) for label, outcome in fitted.items()}
         for label in sorted(sizes, key=lambda label: -sizes[label]):
@@ -133,72 +138,72 @@ class Payloads:
 
     # ── positions ───────────────────────────────────────────────────────────────────────
 
-    def must_park(self, events: Sequence[Event], limit: int) -> bool:
-        """Whether some event's position or private patch is too large to travel."""
+    def must_offload(self, events: Sequence[Event], limit: int) -> bool:
+        """Whether the position or private patch of an event is larger than the limit."""
         for event in events:
             kind = type(event)
             if kind is TaskDone and event.position is None and not event.patch:  # type: ignore[attr-defined]
-                continue  # the most common by far, as are starts
+                continue  # the most common events, like starts
             if kind is not TaskStarted and _private_size(event) > limit:
                 return True
         return False
 
-    async def park(
-        self, events: Sequence[Event], name: str, limit: int, parked: dict[int, tuple[Any, Any]]
+    async def offload(
+        self, events: Sequence[Event], name: str, limit: int, offloaded: dict[int, tuple[Any, Any]]
     ) -> tuple[Event, ...]:
-        """Events whose position (or private patch) is too large, with the large parts in the store.
+        """The events with large parts of positions and private patches moved to the store.
 
-        `parked` remembers what this run has stored already, by identity of the value."""
-        parker = _Parker(self, name, parked)
-        return tuple([await parker.event(event) if _private_size(event) > limit else event for event in events])
+        `offloaded` has what this run has already stored, by identity of the value."""
+        offloader = _Offloader(self, name, offloaded)
+        return tuple([await offloader.event(event) if _private_size(event) > limit else event for event in events])
 
-    async def unpark(self, value: Any) -> Any:
-        """A position (or a scope) with its parked values back in place."""
+    async def restore(self, value: Any) -> Any:
+        """A position or scope with its offloaded values restored."""
         if isinstance(value, Position):
             return replace(
                 value,
-                input=await self.unpark(value.input),
-                iter=await self.unpark(value.iter),
-                step=await self.unpark(value.step),
-                ctx=await self.unpark(value.ctx),
-                calls=tuple([await self.unpark(call) for call in value.calls]),
+                input=await self.restore(value.input),
+                iter=await self.restore(value.iter),
+                step=await self.restore(value.step),
+                ctx=await self.restore(value.ctx),
+                calls=tuple([await self.restore(call) for call in value.calls]),
             )
         if isinstance(value, CallFrame):
             return replace(
                 value,
-                position=await self.unpark(value.position),
-                input=await self.unpark(value.input),
-                loops=tuple([await self.unpark(loop) for loop in value.loops]),
+                position=await self.restore(value.position),
+                input=await self.restore(value.input),
+                loops=tuple([await self.restore(loop) for loop in value.loops]),
             )
         if isinstance(value, LoopFrame):
             return replace(
                 value,
-                items=tuple(await self.unpark(list(value.items))),
-                outputs=tuple([await self.unpark(output) for output in value.outputs]),
+                items=tuple(await self.restore(list(value.items))),
+                outputs=tuple([await self.restore(output) for output in value.outputs]),
             )
         if isinstance(value, Outcome):
-            return replace(value, data=await self.unpark(value.data)) if is_parked(value.data) else value
-        if is_parked(value):
+            return replace(value, data=await self.restore(value.data)) if is_offloaded(value.data) else value
+        if is_offloaded(value):
             return await self.read(msgspec.convert(value[STORED], Reference), limit=None)
-        if isinstance(value, dict) and any(is_parked(each) for each in value.values()):
-            return {key: await self.unpark(each) for key, each in value.items()}
-        if isinstance(value, list) and any(is_parked(each) for each in value):
-            return [await self.unpark(each) for each in value]
+        if isinstance(value, dict) and any(is_offloaded(each) for each in value.values()):
+            return {key: await self.restore(each) for key, each in value.items()}
+        if isinstance(value, list) and any(is_offloaded(each) for each in value):
+            return [await self.restore(each) for each in value]
         return value
 
     async def put_value(self, name: str, value: Any) -> Reference:
-        """Store plain data."""
+        """Store JSON data."""
         return await self._put(name, value, _encode(value), {})
 
     # ── reading ─────────────────────────────────────────────────────────────────────────
 
     async def read(self, reference: Reference, *, limit: int | None) -> Any:
-        """A stored payload as data; PayloadUnavailable when it is too large, missing or damaged."""
+        """A stored payload as data; PayloadUnavailable if it is too large, missing or corrupt."""
         size = reference.meta.bytes
         if limit is not None and size > limit:
             raise PayloadUnavailable(
-                f"the stored payload has {size:,} bytes, more than limits.max_hydrate_bytes ({limit:,}) allows in a "
-                "template; read the part you need with `kind: resolve` (select, limit, offset)",
+                f"the stored payload has {size:,} bytes; templates can read at most limits.max_hydrate_bytes "
+                f"({limit:,}); read the part you need with `kind: resolve` (select, limit, offset)",
                 kind="limit",
             )
         content_type = reference.meta.content_type.partition(";")[0].strip().lower()
@@ -216,19 +221,19 @@ class Payloads:
             )
         except UnicodeDecodeError:
             raise PayloadUnavailable(
-                f"the stored payload is {content_type} and not text; read it with `kind: resolve`",
+                f"the stored payload is {content_type}, not text; read it with `kind: resolve`",
                 kind="ref.unresolved",
             ) from None
         except TooLarge as problem:
             raise PayloadUnavailable(f"{problem}; read the part you need with `kind: resolve`", kind="limit") from None
 
-    async def _put(self, name: str, data: Any, encoded: bytes, wish: Mapping[str, Any]) -> Reference:
+    async def _put(self, name: str, data: Any, encoded: bytes, requested: Mapping[str, Any]) -> Reference:
         store = self._results
-        kind = wish.get("kind")
+        kind = requested.get("kind")
         if kind is not None and isinstance(self._results, ResultStores):
             store = self._results.of(str(kind))
         rows, columns = _table_shape(data)
-        ttl = wish.get("ttl")
+        ttl = requested.get("ttl")
         return await store.put(
             name,
             _in_chunks(encoded),
@@ -240,7 +245,7 @@ class Payloads:
 
 
 class _Stored:
-    """A stored payload as `drivers.reading` takes it."""
+    """A stored payload as a source for `read_part`."""
 
     def __init__(self, results: ResultStore, reference: Reference) -> None:
         self.size = reference.meta.bytes
@@ -255,13 +260,13 @@ class _Stored:
         return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
 
 
-class _Parker:
-    """Puts the large parts of one position into the store."""
+class _Offloader:
+    """Moves the large parts of one position to the store."""
 
-    def __init__(self, payloads: Payloads, name: str, parked: dict[int, tuple[Any, Any]]) -> None:
+    def __init__(self, payloads: Payloads, name: str, offloaded: dict[int, tuple[Any, Any]]) -> None:
         self._payloads = payloads
         self._name = name
-        self._parked = parked
+        self._offloaded = offloaded
 
     async def event(self, event: Event) -> Event:
         if isinstance(event, TaskDone):
@@ -302,34 +307,34 @@ class _Parker:
         )
 
     async def outcome(self, outcome: Outcome) -> Outcome:
-        """A finished task's outcome: its data by a real reference, so that views read it on demand."""
-        if outcome.ref is not None or outcome.data is None or len(_encode(outcome.data)) < _WORTH_PARKING:
+        """An outcome with its data by reference, so that views read it on demand."""
+        if outcome.ref is not None or outcome.data is None or len(_encode(outcome.data)) < _MIN_OFFLOAD:
             return outcome
-        known = self._parked.get(id(outcome))
+        known = self._offloaded.get(id(outcome))
         if known is not None:
             slim: Outcome = known[1]
             return slim
         reference = await self._payloads.put_value(self._name, outcome.data)
         slim = replace(outcome, data=None, ref=reference)
-        self._parked[id(outcome)] = (outcome, slim)
+        self._offloaded[id(outcome)] = (outcome, slim)
         return slim
 
     async def mapping(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: await self.value(value) for key, value in values.items()}
 
     async def value(self, value: Any) -> Any:
-        if type(value) in _SMALL_TYPES or is_parked(value) or len(_encode(value)) < _WORTH_PARKING:
+        if type(value) in _SMALL_TYPES or is_offloaded(value) or len(_encode(value)) < _MIN_OFFLOAD:
             return value
-        known = self._parked.get(id(value))
+        known = self._offloaded.get(id(value))
         if known is None:
             reference = await self._payloads.put_value(self._name, value)
-            # The value itself is kept beside its marker: an id is only its while it lives.
-            known = self._parked[id(value)] = (value, {STORED: plain(reference)})
+            # The value is stored with its marker, because an id is unique only while the object lives.
+            known = self._offloaded[id(value)] = (value, {STORED: plain(reference)})
         return known[1]
 
 
 def _private_size(event: Event) -> int:
-    """Bytes of what only this run reads again."""
+    """Encoded size of what only this run reads again."""
     if isinstance(event, TaskDone):
         if event.position is None and not event.patch:
             return 0
@@ -341,28 +346,28 @@ def _private_size(event: Event) -> int:
     return 0
 
 
-def is_parked(value: Any) -> bool:
-    """Whether a value is the marker of one that lies in the store."""
+def is_offloaded(value: Any) -> bool:
+    """Whether a value is the marker of an offloaded one."""
     return isinstance(value, dict) and len(value) == 1 and STORED in value
 
 
 def extracts_of(outcome: Outcome, paths: Sequence[str], limit: int) -> dict[str, Any]:
-    """The parts that travel beside a reference, as long as they stay within the limit together."""
+    """The parts that are recorded next to a reference, up to the limit in total."""
     wanted = tuple(dict.fromkeys(path for path in paths if path and path != ALL and not _is_whole(path)))
     if not wanted:
         return {}
-    kept: dict[str, Any] = {}
-    room = limit
+    extracts: dict[str, Any] = {}
+    left = limit
     for path, value in extract(outcome, wanted).items():
-        room -= len(_encode(value)) + len(path)
-        if room < 0:
+        left -= len(_encode(value)) + len(path)
+        if left < 0:
             break
-        kept[path] = value
-    return kept
+        extracts[path] = value
+    return extracts
 
 
-def _wish(policy: OutputPolicy) -> Mapping[str, Any] | None:
-    """The store a playbook asks for; None when it leaves that to the size."""
+def _requested_store(policy: OutputPolicy) -> Mapping[str, Any] | None:
+    """The store that the playbook requests; None if it requests none."""
     if not policy.store:
         return None
     kind = str(policy.store.get("kind") or policy.store.get("type") or "").lower()
@@ -382,32 +387,32 @@ def _table_shape(data: Any) -> tuple[int | None, list[str] | None]:
 
 
 def _slim_envelope(outcome: Outcome, limit: int) -> Outcome:
-    """An outcome whose words around the data stay within bounds too: long texts are cut."""
+    """The outcome with long helper values and error texts truncated."""
     if not outcome.helpers and outcome.error is None:
         return outcome
     changes: dict[str, Any] = {}
     if outcome.helpers and len(_encode(outcome.helpers)) > limit:
         changes["helpers"] = {
-            name: {key: value if len(_encode(value)) <= _WORTH_PARKING else None for key, value in helper.items()}
+            name: {key: value if len(_encode(value)) <= _MIN_OFFLOAD else None for key, value in helper.items()}
             for name, helper in outcome.helpers.items()
         }
     problem = outcome.error
     if problem is not None:
         cut = problem
-        if len(problem.message) > _LONGEST_MESSAGE:
-            cut = replace(cut, message=problem.message[:_LONGEST_MESSAGE] + "... (cut)")
+        if len(problem.message) > _MAX_MESSAGE:
+            cut = replace(cut, message=problem.message[:_MAX_MESSAGE] + "... (cut)")
         if problem.details and len(_encode(problem.details)) > limit:
-            cut = replace(cut, details={k: v for k, v in problem.details.items() if len(_encode(v)) <= _WORTH_PARKING})
+            cut = replace(cut, details={k: v for k, v in problem.details.items() if len(_encode(v)) <= _MIN_OFFLOAD})
         if cut is not problem:
             changes["error"] = cut
     return replace(outcome, **changes) if changes else outcome
 
 
-def _instead(outcome: Outcome, kind: str, message: str) -> Outcome:
+def _error_outcome(outcome: Outcome, kind: str, message: str) -> Outcome:
     return Outcome(status="error", error=error_info(kind, message), meta=outcome.meta)
 
 
-def _kind_of(problem: NoetlError) -> str:
+def _error_kind(problem: NoetlError) -> str:
     if isinstance(problem, RequestRefused):
         return "storage.access"
     kind = getattr(problem, "kind", "storage.access" if isinstance(problem, StoreUnavailable) else "unknown")

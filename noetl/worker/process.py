@@ -1,7 +1,7 @@
-"""The data-plane process: settings, back ends, tools, pool, lease; it serves no HTTP.
+"""The worker process: leases runs from a server, executes their pipelines and reports; it serves no HTTP.
 
-It leases runs from a server, executes their pipelines and reports. SIGTERM drains: nothing new is
-claimed, what runs may finish for a while, the rest is given back. A second signal stops at once.
+SIGTERM drains: nothing new is claimed, active runs may finish within the drain time, the rest is given back. A second
+signal stops the process at once.
 """
 
 from __future__ import annotations
@@ -25,61 +25,62 @@ log = logging.getLogger("noetl.worker")
 
 
 async def work(settings: Settings, *, name: str | None = None) -> None:
-    """Lease and run until told to stop."""
+    """Run a worker until a signal stops it."""
     from noetl.observability import tracing
-    from noetl.runtime import event_loop as loops
+    from noetl.runtime import event_loop
     from noetl.runtime.clock import RealClock
     from noetl.runtime.network_policy import AddressPolicy
     from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
     from noetl.worker.factory import create_pool
+    from noetl.worker.host import HostServices
     from noetl.worker.pool import HEARTBEAT
 
     if settings.server_url is None or settings.token is None:
         raise RequestRefused(
-            "a worker needs a server: set NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
+            "no server configured: set NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
         )
-    # A name is never used again, though process numbers are: what an earlier life held may have been under way, and
-    # only the worker itself can give a run back.
+    # The name must be unique although process ids are reused: tools of an earlier process may still have been running,
+    # and only the worker itself may give a run back.
     name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     async with AsyncExitStack() as closing:
-        tracing.begin(settings.traces, service="noetl-worker", instance=name)
-        closing.callback(tracing.end)
+        tracing.start(settings.traces, service="noetl-worker", instance=name)
+        closing.callback(tracing.stop)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
         closing.push_async_callback(close_loop_resources)
+        services = HostServices(results, AddressPolicy(private=False, networks=settings.private_networks))
         pools = []
-        given = shares(settings.worker_pool, settings.slots)
-        for pool, slots in given.items():
-            # Each share is a worker of its own to the servers: what it frees is for runs of its own pool.
-            worker = name if len(given) == 1 else f"{name}/{pool}"
+        slots_by_pool = shares(settings.worker_pool, settings.slots)
+        for pool, slots in slots_by_pool.items():
+            # Each pool is a separate worker for the server, because freed slots are for runs of the same pool.
+            worker = name if len(slots_by_pool) == 1 else f"{name}/{pool}"
             link = _link(settings, worker, slots)
             closing.push_async_callback(link.close)
-            made = create_pool(
+            created = create_pool(
                 link,
-                results,
+                services,
                 worker=worker,
                 clock=RealClock(),
                 slots=slots,
                 pool=pool,
-                policy=AddressPolicy(private=False, networks=settings.private_networks),
                 heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
             )
-            link.doubt = made.doubt
-            pools.append(made)
+            link.doubt = created.reconcile_soon
+            pools.append(created)
             log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)
         stopping = asyncio.Event()
         _on_signals(stopping)
-        loops.freeze_gc()
+        event_loop.freeze_gc()
         for each in pools:
             await each.start()
         await stopping.wait()
-        log.info("worker %s stops: %d runs may finish", name, sum(each.busy for each in pools))
+        log.info("worker %s is draining: %d active runs", name, sum(each.busy for each in pools))
         await asyncio.gather(*(each.stop(settings.worker_drain_seconds) for each in pools))
 
 
 def _link(settings: Settings, worker: str, slots: int) -> RemoteLink:
-    """The line to the servers: over NATS where there is one, with HTTP behind it."""
+    """The link to the server: NATS if configured, with HTTP as the fallback."""
     from noetl.transport.http_link import HttpWorkLink
 
     assert settings.server_url is not None

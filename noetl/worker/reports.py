@@ -1,11 +1,10 @@
-"""Events on their way to the server: many runs' reports in one call, each run's in order.
+"""Reports of events to the server: one call carries the reports of many runs, each run's in order.
 
-While one call is under way others collect, so the busier a worker is the larger its batches: the
-group commit of the data plane. What somebody waits for, and what ends a run, is sent at once, or
-together with what the next turns of the loop bring while many runs end one after another. The
-rest lingers a while: most runs end before that is over, and then they have one report and not two.
-A call that fails is repeated as it was until the server answers; the server knows a repeated report
-by its number.
+Reports that become ready during a call are sent together in the next one, so batches grow with the load: the
+group commit of the data plane. Events that a run waits for, and the events that end a run, are sent at
+once, or after the next turns of the event loop while these add more reports. All others linger for a moment,
+because most runs end within it and then need one report instead of two. A call that fails is repeated
+unchanged until the server responds; the server recognises a repeated report by its number.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from noetl.errors import RequestRefused
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.work_link import WorkLink
 
-LINGER = 0.1  # seconds that events nobody waits for may stay here
-MOST_REPORTS = 512  # in one call
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between repeated calls
+LINGER = 0.1  # seconds that events may be delayed if no run waits for them
+MAX_REPORTS = 512  # in one call
+FIRST_PAUSE, MAX_PAUSE = 0.05, 5.0  # between repeated calls
 
 _log = logging.getLogger("noetl.work")
 
 
 class RunEnded(Exception):
-    """The run was ended or given to another worker: stop, and say nothing more."""
+    """The run ended or was leased to another worker: stop, and report nothing more."""
 
 
 class RunReports:
-    """One run's way to the server."""
+    """The reports of one run."""
 
-    __slots__ = ("_reporter", "_waiter", "ending", "epoch", "in_flight", "number", "over", "pending", "run_id")
+    __slots__ = ("_reporter", "_waiter", "closed", "ending", "epoch", "in_flight", "number", "pending", "run_id")
 
     def __init__(self, order: RunOrder, reporter: Reporter) -> None:
         self.run_id = order.run_id
@@ -43,60 +42,60 @@ class RunReports:
         self.number = 0
         self.pending: list[Event] = []
         self.in_flight = False
-        self.ending = False  # the run's last events are among `pending` or on their way
-        self.over = False  # refused, revoked or answered: nothing more is sent
+        self.ending = False  # the run's last events are in `pending` or in flight
+        self.closed = False  # rejected, revoked or complete: nothing more is sent
         self._reporter = reporter
         self._waiter: asyncio.Future[None] | None = None
 
     def queue(self, events: Sequence[Event]) -> None:
-        """Send these before long; nobody waits."""
-        if events and not self.over:
+        """Send these events within `LINGER` seconds."""
+        if events and not self.closed:
             self.pending.extend(events)
-            self._reporter.note(self, urgent=False)
+            self._reporter.schedule(self, urgent=False)
 
     async def flush(self, events: Sequence[Event] = ()) -> None:
-        """Send these and all before them; returns when they are on disk. RunOver when they are not wanted."""
-        if self.over:
+        """Send these events and all before them, and wait until they are stored; RunEnded if they are rejected."""
+        if self.closed:
             raise RunEnded
         self.pending.extend(events)
         if not self.pending and not self.in_flight:
             return
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
-        self._reporter.note(self, urgent=True)
+        self._reporter.schedule(self, urgent=True)
         await self._waiter
 
     def finish(self, events: Sequence[Event]) -> None:
-        """Have the run's last events ready; the caller sees to it that they leave (`Reporter.lead` or `ring`).
+        """Add the run's last events; the caller sends them with `Reporter.flush_inline` or `wake`.
 
-        The lease ends when they are on disk."""
-        if not self.over:
+        The lease ends when they are stored."""
+        if not self.closed:
             self.pending.extend(events)
             self.ending = True
-            self._reporter.ready(self)
+            self._reporter.mark_ready(self)
 
     @property
-    def awaited(self) -> bool:
-        """Whether what is pending must not wait for company."""
+    def urgent(self) -> bool:
+        """Whether the pending events must not linger."""
         return self.ending or self._waiter is not None
 
-    def answered(self, *, wanted: bool) -> None:
-        """A report of this run came back."""
+    def acknowledge(self, *, accepted: bool) -> None:
+        """Process the acknowledgement of a report."""
         self.in_flight = False
-        if not wanted:
-            self.over = True
+        if not accepted:
+            self.closed = True
             self.pending.clear()
-        if self._waiter is not None and (self.over or not self.pending):
+        if self._waiter is not None and (self.closed or not self.pending):
             waiter, self._waiter = self._waiter, None
             if not waiter.done():
-                if self.over:
+                if self.closed:
                     waiter.set_exception(RunEnded())
                 else:
                     waiter.set_result(None)
 
     def close(self) -> None:
-        """The run is no longer this worker's: nothing more is sent."""
-        self.over = True
+        """Drop pending events, because the lease is gone."""
+        self.closed = True
         self.pending.clear()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(RunEnded())
@@ -104,7 +103,7 @@ class RunReports:
 
 
 class Reporter:
-    """Sends what the outlets of this worker hold."""
+    """Sends the reports of all runs of this worker, one call at a time."""
 
     def __init__(
         self,
@@ -112,184 +111,182 @@ class Reporter:
         worker: str,
         *,
         clock: Clock,
-        free: Callable[[int], int],
-        held: Callable[[], int],
+        free_slots: Callable[[int], int],
+        active: Callable[[], int],
         on_end: Callable[[RunReports, ReportAck], None],
         on_orders: Callable[[Sequence[RunOrder]], None],
-        lanes: int = 1,
     ) -> None:
         self._link = link
         self._worker = worker
         self._clock = clock
-        self._free = free
-        self._held = held
+        self._free_slots = free_slots
+        self._active = active
         self._on_end = on_end
         self._on_orders = on_orders
-        self._lanes = lanes
-        self._dirty: dict[RunReports, None] = {}  # to be sent now
-        self._lingering: dict[RunReports, None] = {}  # to be sent when the timer rings
-        self._bell = asyncio.Event()
+        self._ready: dict[RunReports, None] = {}  # to be sent now
+        self._lingering: dict[RunReports, None] = {}  # to be sent when the timer expires
+        self._wakeup = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._senders: list[asyncio.Task[None]] = []
-        self._under_way = 0
+        self._sender: asyncio.Task[None] | None = None
+        self._calling = False
         self._stopping: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to send."""
-        loop = asyncio.get_running_loop()
-        self._senders = [loop.create_task(self._send_forever()) for _ in range(self._lanes)]
+        """Start the sender task."""
+        self._sender = asyncio.get_running_loop().create_task(self._send_forever())
 
     async def stop(self) -> None:
-        """Send what is pending (as long as the caller waits), then no more."""
+        """Send what is pending, then stop; the caller limits the time."""
         self._stopping = asyncio.get_running_loop().create_future()
-        self._hurry()
-        if self._dirty or self._under_way:
+        self._flush_lingering()
+        if self._ready or self._calling:
             await self._stopping
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop at once; what is pending is lost, and the leases will run out."""
-        for sender in self._senders:
-            sender.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
-        self._senders = []
+        """Stop at once; pending events are lost, and the leases expire."""
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.gather(self._sender, return_exceptions=True)
+            self._sender = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def note(self, outlet: RunReports, *, urgent: bool) -> None:
-        """An outlet has something to send."""
+    def schedule(self, run: RunReports, *, urgent: bool) -> None:
+        """Send the pending events of a run, now or after `LINGER` seconds."""
         if urgent:
-            self.ready(outlet)
-            self.ring()
-        elif outlet not in self._dirty:
-            self._lingering[outlet] = None
+            self.mark_ready(run)
+            self.wake()
+        elif run not in self._ready:
+            self._lingering[run] = None
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(LINGER, self._hurry)
+                self._timer = asyncio.get_running_loop().call_later(LINGER, self._flush_lingering)
 
-    def ready(self, outlet: RunReports) -> None:
-        """An outlet has something that is to be sent now."""
-        self._lingering.pop(outlet, None)
-        self._dirty[outlet] = None
+    def mark_ready(self, run: RunReports) -> None:
+        """Include a run in the next call."""
+        self._lingering.pop(run, None)
+        self._ready[run] = None
 
-    def ring(self) -> None:
-        """Wake who sends."""
-        self._bell.set()
+    def wake(self) -> None:
+        """Wake the sender task."""
+        self._wakeup.set()
 
-    async def lead(self, on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
-        """Send what is ready from here, unless others are at it: they will look again when they are back.
+    async def flush_inline(self, on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+        """Send what is ready from the calling task, unless a call is in flight: then the next call carries it.
 
-        Whoever has just finished a run need not wake a sender that way, and has the next orders in hand at once.
-        While most of many runs are still at work a sender is woken all the same, and may wait for company."""
-        if 2 * len(self._dirty) < self._held():
-            self.ring()
-        elif self._under_way < self._lanes and (batch := self._take()):
+        A slot that has just finished a run thus needs no task switch, and receives the next orders directly.
+        While less than half of the runs are ready the sender task is woken instead, so that it can wait for a
+        larger batch."""
+        if 2 * len(self._ready) < self._active():
+            self.wake()
+        elif not self._calling and (batch := self._next_batch()):
             await self._send(batch, on_orders)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────
 
-    def _hurry(self) -> None:
+    def _flush_lingering(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._dirty.update(self._lingering)
+        self._ready.update(self._lingering)
         self._lingering.clear()
-        self._bell.set()
+        self._wakeup.set()
 
     async def _send_forever(self) -> None:
         while True:
-            if self._dirty and self._under_way < self._lanes:
-                await self._with_company()
-            batch = self._take() if self._under_way < self._lanes else []
+            if self._ready and not self._calling:
+                await self._wait_for_batch()
+            batch = [] if self._calling else self._next_batch()
             if batch:
                 await self._send(batch, self._on_orders)
                 continue
-            if self._stopping is not None and not self._stopping.done() and not self._dirty and not self._under_way:
+            if self._stopping is not None and not self._stopping.done() and not self._ready and not self._calling:
                 self._stopping.set_result(None)
-            self._bell.clear()
-            if self._under_way >= self._lanes or all(outlet.in_flight for outlet in self._dirty):
-                await self._bell.wait()
+            self._wakeup.clear()
+            if self._calling or all(run.in_flight for run in self._ready):
+                await self._wakeup.wait()
 
-    async def _with_company(self) -> None:
-        """Wait as long as every turn of the loop brings more to send, up to half of all runs.
+    async def _wait_for_batch(self) -> None:
+        """Wait while every turn of the event loop adds reports, up to half of all runs.
 
-        Turns that bring more come one after another only while the process is busy, and then a call that carries
-        much saves more than it delays. The other half is at work while the first is on its way."""
-        ready = len(self._dirty)
-        while 2 * ready < self._held():
+        Consecutive turns add reports only while the process is busy; then a larger call saves more than the
+        delay costs. The other half of the runs is executed while the call is in flight."""
+        ready = len(self._ready)
+        while 2 * ready < self._active():
             await asyncio.sleep(0)
-            before, ready = ready, len(self._dirty)
+            before, ready = ready, len(self._ready)
             if ready <= before:
                 return
 
-    def _take(self) -> list[RunReports]:
-        """The outlets of the next call; one whose last report is still under way waits its turn."""
-        batch = [outlet for outlet in self._dirty if not outlet.in_flight][:MOST_REPORTS]
-        for outlet in batch:
-            del self._dirty[outlet]
-        return [outlet for outlet in batch if outlet.pending and not outlet.over]
+    def _next_batch(self) -> list[RunReports]:
+        """The runs of the next call, without those whose previous report is still in flight."""
+        batch = [run for run in self._ready if not run.in_flight][:MAX_REPORTS]
+        for run in batch:
+            del self._ready[run]
+        return [run for run in batch if run.pending and not run.closed]
 
-    async def _send(self, outlets: Sequence[RunReports], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
-        self._under_way += 1
+    async def _send(self, runs: Sequence[RunReports], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+        self._calling = True
         try:
-            await self._exchange(outlets, on_orders)
+            await self._exchange(runs, on_orders)
         finally:
-            self._under_way -= 1
-            if self._dirty or self._stopping is not None:
-                self.ring()
+            self._calling = False
+            if self._ready or self._stopping is not None:
+                self.wake()
 
-    async def _exchange(self, outlets: Sequence[RunReports], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
+    async def _exchange(self, runs: Sequence[RunReports], on_orders: Callable[[Sequence[RunOrder]], None]) -> None:
         reports: list[Report] = []
         finished = 0
-        for outlet in outlets:
-            outlet.number += 1
-            reports.append(Report(outlet.run_id, outlet.epoch, outlet.number, tuple(outlet.pending)))
-            outlet.pending.clear()
-            outlet.in_flight = True
-            finished += outlet.ending
-        verdicts, orders = await self._deliver(reports, finished)
-        for outlet, verdict in zip(outlets, verdicts, strict=True):
-            wanted = verdict.accepted and verdict.error is None
-            outlet.answered(wanted=wanted)
-            if outlet.pending:
-                self.note(outlet, urgent=outlet.awaited)
-            elif outlet.ending or not wanted:
-                outlet.over = True
-                self._on_end(outlet, verdict)
+        for run in runs:
+            run.number += 1
+            reports.append(Report(run.run_id, run.epoch, run.number, tuple(run.pending)))
+            run.pending.clear()
+            run.in_flight = True
+            finished += run.ending
+        acks, orders = await self._deliver(reports, finished)
+        for run, ack in zip(runs, acks, strict=True):
+            accepted = ack.accepted and ack.error is None
+            run.acknowledge(accepted=accepted)
+            if run.pending:
+                self.schedule(run, urgent=run.urgent)
+            elif run.ending or not accepted:
+                run.closed = True
+                self._on_end(run, ack)
         if orders:
             on_orders(orders)
 
     async def _deliver(self, reports: Sequence[Report], finished: int) -> tuple[list[ReportAck], list[RunOrder]]:
-        """Hand the reports over, as often as it takes."""
+        """Send the reports, repeatedly until the server responds."""
         pause = FIRST_PAUSE
         while True:
             try:
-                verdicts, orders = await self._link.report(self._worker, reports, free=self._free(finished))
-                return _in_order(reports, verdicts), list(orders)
+                acks, orders = await self._link.report(self._worker, reports, free=self._free_slots(finished))
+                return _in_order(reports, acks), list(orders)
             except RequestRefused as problem:
                 if len(reports) == 1:
-                    _log.error("the server refused a report of run %s: %s", reports[0].run_id, problem)
+                    _log.error("the server rejected a report of run %s: %s", reports[0].run_id, problem)
                     return [ReportAck(reports[0].run_id, False)], []
-                return await self._one_by_one(reports)
-            except Exception as problem:  # noqa: BLE001 - whatever broke on the way, the events must arrive
-                _log.warning("a report could not be delivered, trying again: %s: %s", type(problem).__name__, problem)
+                return await self._deliver_each(reports)
+            except Exception as problem:  # noqa: BLE001 - whatever the cause, the events must arrive
+                _log.warning("sending reports failed, retrying: %s: %s", type(problem).__name__, problem)
             await self._clock.sleep(pause * (0.5 + random.random()))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE)
 
-    async def _one_by_one(self, reports: Sequence[Report]) -> tuple[list[ReportAck], list[RunOrder]]:
-        """One of several was refused: find out which."""
-        verdicts: list[ReportAck] = []
+    async def _deliver_each(self, reports: Sequence[Report]) -> tuple[list[ReportAck], list[RunOrder]]:
+        """Send the reports one by one, because one of them was rejected."""
+        acks: list[ReportAck] = []
         orders: list[RunOrder] = []
         for report in reports:
             some, more = await self._deliver([report], 1)
-            verdicts += some
+            acks += some
             orders += more
-        return verdicts, orders
+        return acks, orders
 
 
-def _in_order(reports: Sequence[Report], verdicts: Sequence[ReportAck]) -> list[ReportAck]:
-    """A verdict for each report; one that was not judged was not accepted."""
-    if [verdict.run_id for verdict in verdicts] == [report.run_id for report in reports]:
-        return list(verdicts)
-    by_run = {verdict.run_id: verdict for verdict in verdicts}
+def _in_order(reports: Sequence[Report], acks: Sequence[ReportAck]) -> list[ReportAck]:
+    """An acknowledgement per report; a missing one counts as a rejection."""
+    if [ack.run_id for ack in acks] == [report.run_id for report in reports]:
+        return list(acks)
+    by_run = {ack.run_id: ack for ack in acks}
     return [by_run.get(report.run_id, ReportAck(report.run_id, accepted=False)) for report in reports]

@@ -1,7 +1,7 @@
-"""One run from its lease to its last event: ask the pipeline, do the deed, report, ask again.
+"""Execution of one run, from its lease to its last event: the pipeline decides, the runner calls tools and reports.
 
-Before a tool touches the world its start is on disk: by the append that gave the lease, or by
-the report that carries the task before it. Kinds that change nothing (`ToolSpec.pure`) do not wait.
+Before a tool can have effects its start is stored: by the append that granted the lease, or by the report of the
+task before it. Kinds without effects (`ToolSpec.pure`) do not wait for that.
 """
 
 from __future__ import annotations
@@ -38,64 +38,62 @@ from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, Stor
 from noetl.observability import logging as logs
 from noetl.observability import tracing
 from noetl.runtime.clock import Clock
-from noetl.runtime.network_policy import AddressPolicy
 from noetl.runtime.nondeterminism import SystemNondeterminism
-from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.work_link import WorkLink
 from noetl.worker.cache import PlaybookCache, Secrets
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
-from noetl.worker.host import Surroundings, TaskHost, Watcher
-from noetl.worker.payloads import Payloads, is_parked
+from noetl.worker.host import HostServices, TaskHost
+from noetl.worker.payloads import Payloads, is_offloaded
 from noetl.worker.reports import RunReports
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
-TURN = 8  # tasks of a run before others have their turn
-OPENING_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)
-PROGRESS_AFTER = 2.0  # seconds that a task runs before its progress is worth an event
-PROGRESS_EVERY = 5.0  # seconds between two of them
+TASKS_PER_TURN = 8  # tasks of a run before it yields to the event loop
+FETCH_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds between attempts to fetch what a run needs
+PROGRESS_AFTER = 2.0  # seconds until the first progress event of a task
+PROGRESS_EVERY = 5.0  # seconds between two progress events
 
 T = TypeVar("T")
 
 _log = logging.getLogger("noetl.work")
 
 
-class Job:
-    """A run in this worker's hands."""
+class ActiveRun:
+    """The state of a run while it is executed."""
 
-    __slots__ = ("deadlines", "frame", "limit", "order", "outlet", "parked", "rest", "secrets")
+    __slots__ = ("deadlines", "frame", "limit", "offloaded", "order", "reports", "secrets", "set_waiting")
 
     def __init__(
-        self, order: RunOrder, outlet: RunReports, frame: Frame, secrets: Secrets, rest: Callable[[bool], None]
+        self, order: RunOrder, reports: RunReports, frame: Frame, secrets: Secrets, set_waiting: Callable[[bool], None]
     ):
         self.order = order
-        self.outlet = outlet
+        self.reports = reports
         self.frame = frame
         self.secrets = secrets
         self.limit = frame.playbook.executor.limits.max_payload_bytes
-        self.parked: dict[int, tuple[Any, Any]] = {}
-        self.deadlines: dict[int, float] = {}  # depth of a workbook call -> instant at which its time is up
-        self.rest = rest
+        self.offloaded: dict[int, tuple[Any, Any]] = {}
+        self.deadlines: dict[int, float] = {}  # depth of a workbook call -> its deadline
+        self.set_waiting = set_waiting
 
 
-class Counter:
-    """Tells the server how far a task is, but not too often."""
+class ProgressReporter:
+    """Reports a task's progress at a limited rate."""
 
-    __slots__ = ("_action", "_job", "_next", "_runner")
+    __slots__ = ("_action", "_active", "_next", "_runner")
 
-    def __init__(self, runner: Runner, job: Job, action: RunTask, started: float) -> None:
+    def __init__(self, runner: Runner, active: ActiveRun, action: RunTask, started: float) -> None:
         self._runner = runner
-        self._job = job
+        self._active = active
         self._action = action
         self._next = started + PROGRESS_AFTER
 
     def __call__(self, counts: dict[str, float]) -> None:
-        """The task has come so far."""
+        """Queue a progress event if one is due."""
         now = self._runner.clock.monotonic()
         if not self._runner.progress_events or now < self._next:
             return
         self._next = now + PROGRESS_EVERY
-        order, action = self._job.order, self._action
+        order, action = self._active.order, self._action
         event = TaskProgress(
             step=order.context.step,
             step_run_id=order.context.step_run_id,
@@ -105,28 +103,26 @@ class Counter:
             path=order.path,
             counts={name: float(value) for name, value in counts.items()},
         )
-        self._job.outlet.queue((event,))
+        self._active.reports.queue((event,))
 
 
 class Runner:
-    """Carries out run orders."""
+    """Executes run orders."""
 
     def __init__(
         self,
         link: WorkLink,
-        results: ResultStore,
+        services: HostServices,
         *,
         specs: Mapping[str, ToolSpec],
         load: Callable[[str], Run],
         clock: Clock,
-        policy: AddressPolicy | None = None,
-        watcher: Watcher | None = None,
         progress_events: bool = True,
     ) -> None:
-        self.library = PlaybookCache(link, specs, clock)
-        self.payloads = Payloads(results)
-        self.around = Surroundings(results, policy or AddressPolicy(), watcher or Watcher())
-        self._collections = StoredCollections(results)
+        self.cache = PlaybookCache(link, specs, clock)
+        self.services = services
+        self.payloads = Payloads(services.results)
+        self._collections = StoredCollections(services.results)
         self._specs = specs
         self._load = load
         self.clock = self._clock = clock
@@ -136,65 +132,65 @@ class Runner:
         self._second = (0, "")
 
     async def run(
-        self, order: RunOrder, outlet: RunReports, rest: Callable[[bool], None] = lambda resting: None
+        self, order: RunOrder, reports: RunReports, set_waiting: Callable[[bool], None] = lambda waiting: None
     ) -> None:
-        """Carry out one order; its last events are handed to the outlet before this returns."""
+        """Execute one order; its last events are in `reports` when this returns."""
         context = order.context
         ids = {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id}
-        masker = self.library.secrets(context.execution_id).masker
+        masker = self.cache.secrets(context.execution_id).masker
         if tracing.ACTIVE is None:
-            logs.begin(masker, ids)
-            await self._carry_out(order, outlet, rest)
+            logs.set_log_context(masker, ids)
+            await self._execute(order, reports, set_waiting)
             return
         traced = tracing.ACTIVE.run(context.execution_id, context.trace, order.run_id, context.step)
         with traced as trace_id:
-            logs.begin(masker, ids | {"trace_id": trace_id})
-            await self._carry_out(order, outlet, rest)
+            logs.set_log_context(masker, ids | {"trace_id": trace_id})
+            await self._execute(order, reports, set_waiting)
 
-    async def _carry_out(self, order: RunOrder, outlet: RunReports, rest: Callable[[bool], None]) -> None:
-        job: Job | None = None
+    async def _execute(self, order: RunOrder, reports: RunReports, set_waiting: Callable[[bool], None]) -> None:
+        active: ActiveRun | None = None
         try:
-            job = await self._open(order, outlet, rest)
+            active = await self._open(order, reports, set_waiting)
             if order.timeout_s is None:
-                await self._drive(job)
+                await self._drive(active)
                 return
             try:
                 async with asyncio.timeout(order.timeout_s) as limit:
-                    await self._drive(job)
+                    await self._drive(active)
             except TimeoutError:
                 if not limit.expired():
                     raise
-                message = f"the step's time is up: {order.timeout_s:g} s (lifecycle.timeout_s, deadline_s)"
-                await self._end(job, error_info("timeout", message))
+                message = f"the step exceeded its timeout of {order.timeout_s:g} s (lifecycle.timeout_s, deadline_s)"
+                await self._end(active, error_info("timeout", message))
         except NoetlError as problem:
-            await self._fail(order, outlet, job, problem)
+            await self._fail(order, reports, active, problem)
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
-    async def _open(self, order: RunOrder, outlet: RunReports, rest: Callable[[bool], None]) -> Job:
+    async def _open(self, order: RunOrder, reports: RunReports, set_waiting: Callable[[bool], None]) -> ActiveRun:
         context = order.context
-        programs = self.library.known_programs(context.playbook)
+        programs = self.cache.known_programs(context.playbook)
         if programs is None:
-            programs = await self._patiently(lambda: self.library.programs(context.playbook))
-        shared = self.library.shared(context, programs)
+            programs = await self._retry_unavailable(lambda: self.cache.programs(context.playbook))
+        shared = self.cache.shared(context, programs)
         values: list[Any] | None = None
         if order.items and any(item.collection is not None for item in order.items):
             values = [
-                item.value if item.collection is None else await self._patiently(partial(self._element, item))
+                item.value if item.collection is None else await self._retry_unavailable(partial(self._element, item))
                 for item in order.items
             ]
         if order.position is not None or order.step_scope:
-            order = await self._patiently(partial(self._unpark, order))
+            order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
-        return Job(order, outlet, frame, self.library.secrets(context.execution_id), rest)
+        return ActiveRun(order, reports, frame, self.cache.secrets(context.execution_id), set_waiting)
 
-    async def _patiently(self, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Fetch what the run needs to begin; a back end that is away for a moment does not fail it."""
-        for pause in OPENING_PAUSES:
+    async def _retry_unavailable(self, fetch: Callable[[], Awaitable[T]]) -> T:
+        """Fetch what the run needs to start, with retries while a back end is unavailable."""
+        for pause in FETCH_PAUSES:
             try:
                 return await fetch()
             except StoreUnavailable as problem:
-                _log.warning("a run has to wait for what it needs: %s", problem)
+                _log.warning("fetching the data of a run failed, retrying: %s", problem)
                 await self._clock.sleep(pause)
         return await fetch()
 
@@ -202,143 +198,143 @@ class Runner:
         assert item.collection is not None
         return await self._collections.element(item.collection, item.index)
 
-    async def _unpark(self, order: RunOrder) -> RunOrder:
-        """Bring back what an earlier lease put into the store."""
+    async def _restore(self, order: RunOrder) -> RunOrder:
+        """Read back the values that an earlier lease offloaded."""
         position, scope = order.position, order.step_scope
         if position is not None:
-            position = await self.payloads.unpark(position)
+            position = await self.payloads.restore(position)
             assert isinstance(position, Position)
-        if any(is_parked(value) for value in scope.values()):
-            scope = await self.payloads.unpark(scope)
+        if any(is_offloaded(value) for value in scope.values()):
+            scope = await self.payloads.restore(scope)
         return replace(order, position=position, step_scope=scope)
 
     # ── driving ─────────────────────────────────────────────────────────────────────────
 
-    async def _drive(self, job: Job) -> None:
-        frame, outlet = job.frame, job.outlet
+    async def _drive(self, active: ActiveRun) -> None:
+        frame, reports = active.frame, active.reports
         pending: tuple[Event, ...] = ()
         ran = 0
         while True:
             try:
                 action = next_action(frame)
             except (NeedsPayload, NeedsSecret) as need:
-                await self._provide(job, need)
+                await self._provide(active, need)
                 continue
             pending += action.events
             if isinstance(action, RunTask):
                 run, pure = self._tool(action.task.kind)
-                sent = pending if self._plain(job, pending) else await self._packed(job, pending)
+                sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
                 if pure or action.covered:
-                    outlet.queue(sent)
+                    reports.queue(sent)
                 else:
-                    await outlet.flush(sent)
+                    await reports.flush(sent)
                 ran += 1
-                if ran % TURN == 0:
-                    await asyncio.sleep(0)  # tasks that wait for nothing would keep all others waiting
-                outcome = await self._run_task(job, action, run)
-                pending = await self._apply(job, action.task, outcome, action.task_run_id)
+                if ran % TASKS_PER_TURN == 0:
+                    await asyncio.sleep(0)  # tasks that never wait would block the event loop
+                outcome = await self._run_task(active, action, run)
+                pending = await self._apply(active, action.task, outcome, action.task_run_id)
             elif isinstance(action, Returned):
-                # What was pending is settled by the event that follows: they leave in one report.
+                # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
-                pending += await self._apply(job, action.task, outcome, frame.run_id)
+                pending += await self._apply(active, action.task, outcome, frame.run_id)
             elif isinstance(action, Wait):
-                await outlet.flush(await self._packed(job, pending))
+                await reports.flush(await self._prepare_events(active, pending))
                 pending = ()
-                await self._rest(job, action.seconds)
+                await self._wait(active, action.seconds)
             elif isinstance(action, Suspend):
-                outlet.finish(await self._packed(job, pending))
+                reports.finish(await self._prepare_events(active, pending))
                 return
             else:
-                await self._finish(job, action, pending)
+                await self._finish(active, action, pending)
                 return
 
-    async def _apply(self, job: Job, task: Task, outcome: Outcome, name: str) -> tuple[Event, ...]:
-        """Pack the outcome, then let the pipeline judge it."""
-        frame = job.frame
+    async def _apply(self, active: ActiveRun, task: Task, outcome: Outcome, name: str) -> tuple[Event, ...]:
+        """Store the outcome if it is large, then apply it to the pipeline."""
+        frame = active.frame
         compiled = frame.top.compiled
-        masker = job.secrets.masker
+        masker = active.secrets.masker
         recorded: Outcome | None = None
         shown = mask_outcome(masker, outcome) if masker else outcome
-        if shown is not outcome or not self.payloads.fits(shown, job.limit, task.output, stored=compiled.stored):
-            policy = self._output_policy(job, task)
+        if shown is not outcome or not self.payloads.fits(shown, active.limit, task.output, stored=compiled.stored):
+            policy = self._output_policy(active, task)
             packed, recorded = await self.payloads.pack(
                 shown,
-                name=f"{job.order.context.execution_id}/{job.order.context.step}/{name.partition(':')[2]}",
-                limit=job.limit,
+                name=f"{active.order.context.execution_id}/{active.order.context.step}/{name.partition(':')[2]}",
+                limit=active.limit,
                 policy=policy,
                 stored=compiled.stored and outcome.status == "ok",
             )
             if packed.status == outcome.status:
-                outcome = replace(outcome, ref=packed.ref)  # the data stays as the tool gave it
+                outcome = replace(outcome, ref=packed.ref)  # the data stays unmasked inside the pipeline
             else:
                 outcome = packed
         while True:
             try:
                 return apply_outcome(frame, outcome, recorded)
             except (NeedsPayload, NeedsSecret) as need:
-                await self._provide(job, need)
+                await self._provide(active, need)
 
-    def _output_policy(self, job: Job, task: Task) -> OutputPolicy:
-        """`output: {store}` with its templates rendered; one that cannot be leaves the store to the size."""
+    def _output_policy(self, active: ActiveRun, task: Task) -> OutputPolicy:
+        """`output: {store}` with its templates evaluated; on an error the default store is used."""
         policy = task.output
         store = compile_value(policy.store)
         if store.static:
             return policy
         try:
-            return replace(policy, store=store.evaluate(job.frame.top.names))
+            return replace(policy, store=store.evaluate(active.frame.top.names))
         except TemplateError as problem:
-            _log.warning("%s: output.store: %s", job.frame.playbook.where(task.path), problem)
+            _log.warning("%s: output.store: %s", active.frame.playbook.where(task.path), problem)
             return replace(policy, store={})
 
-    async def _finish(self, job: Job, finished: Finished, pending: tuple[Event, ...]) -> None:
+    async def _finish(self, active: ActiveRun, finished: Finished, pending: tuple[Event, ...]) -> None:
         output, results = finished.recorded, finished.results
         if tracing.ACTIVE is not None:
-            tracing.failed(output.error)
-        program = job.frame.root.program
+            tracing.record_failure(output.error)
+        program = active.frame.root.program
         step = program.owner
         assert isinstance(step, Step)
         if output.ref is not None or step.output.store or program.stored or results:
-            output, results = await self._packed_output(job, finished, program, step)
+            output, results = await self._prepare_output(active, finished, program, step)
         sent = (*pending, finished.event(output, results))
-        job.outlet.finish(sent if self._plain(job, sent) else await self._packed(job, sent))
+        active.reports.finish(sent if self._sendable(active, sent) else await self._prepare_events(active, sent))
 
-    async def _packed_output(
-        self, job: Job, finished: Finished, program: Program, step: Step
+    async def _prepare_output(
+        self, active: ActiveRun, finished: Finished, program: Program, step: Step
     ) -> tuple[Outcome, dict[str, Outcome]]:
-        name = f"{job.order.context.execution_id}/{step.name}/{job.frame.run_id.partition(':')[2]}"
-        masker = job.secrets.masker
+        name = f"{active.order.context.execution_id}/{step.name}/{active.frame.run_id.partition(':')[2]}"
+        masker = active.secrets.masker
         output = await self.payloads.final(
             mask_outcome(masker, finished.outcome) if masker else finished.outcome,
             finished.recorded,
             step=step,
             looping=finished.looping,
             name=name,
-            limit=job.limit,
+            limit=active.limit,
             stored=program.stored,
         )
         results = finished.results
         if results:
-            results = await self.payloads.fit_results(results, name, job.limit)
+            results = await self.payloads.fit_results(results, name, active.limit)
         return output, results
 
-    async def _end(self, job: Job, problem: ErrorInfo) -> None:
+    async def _end(self, active: ActiveRun, problem: ErrorInfo) -> None:
         """End the run with an error of its own."""
         while True:
             try:
-                finished = abort(job.frame, problem)
+                finished = abort(active.frame, problem)
                 break
             except (NeedsPayload, NeedsSecret) as need:
-                await self._provide(job, need)
-        await self._finish(job, finished, finished.events)
+                await self._provide(active, need)
+        await self._finish(active, finished, finished.events)
 
-    async def _fail(self, order: RunOrder, outlet: RunReports, job: Job | None, problem: NoetlError) -> None:
-        """What stopped the run is not the author's: say so in the run's last event."""
+    async def _fail(self, order: RunOrder, reports: RunReports, active: ActiveRun | None, problem: NoetlError) -> None:
+        """End the run with an error that the playbook did not cause."""
         kind = getattr(problem, "kind", "unknown")
-        told = error_info(kind if kind in ERROR_KINDS else "unknown", str(problem))
-        if job is not None:
-            await self._end(job, told)
+        info = error_info(kind if kind in ERROR_KINDS else "unknown", str(problem))
+        if active is not None:
+            await self._end(active, info)
             return
-        outlet.finish((failure_of(order, told),))
+        reports.finish((failure_of(order, info),))
 
     # ── one task ────────────────────────────────────────────────────────────────────────
 
@@ -349,10 +345,10 @@ class Runner:
             known = self._tools[kind] = (self._load(kind), spec is not None and spec.pure)
         return known
 
-    async def _run_task(self, job: Job, action: RunTask, run: Run) -> Outcome:
-        order, clock = job.order, self._clock
+    async def _run_task(self, active: ActiveRun, action: RunTask, run: Run) -> Outcome:
+        order, clock = active.order, self._clock
         context = order.context
-        where, code_line = job.frame.programs.place_of(action.task)
+        where, code_line = active.frame.programs.place_of(action.task)
         began = clock.now()
         started = clock.monotonic()
         try:
@@ -362,10 +358,10 @@ class Runner:
                 spec=action.spec,
                 host=TaskHost(
                     (context.execution_id, context.step, action.label, action.task_run_id),
-                    job.frame.playbook.file,
-                    job.secrets,
-                    self.around,
-                    Counter(self, job, action, started),
+                    active.frame.playbook.file,
+                    active.secrets,
+                    self.services,
+                    ProgressReporter(self, active, action, started),
                 ),
                 execution_id=context.execution_id,
                 step=context.step,
@@ -378,11 +374,11 @@ class Runner:
                 code_line=code_line,
             )
             if tracing.ACTIVE is None:
-                outcome = await self._call(job, run, call)
+                outcome = await self._call(active, run, call)
             else:
                 with tracing.ACTIVE.task(action.task_run_id, action.label, call.kind, action.attempt) as span:
-                    outcome = await self._call(job, run, call)
-                    tracing.outcome(span, outcome)
+                    outcome = await self._call(active, run, call)
+                    tracing.record_outcome(span, outcome)
         except BadSpec as problem:
             outcome = error("schema", f"{where}: {problem}")
         meta = {
@@ -394,25 +390,25 @@ class Runner:
         return replace(outcome, meta=meta)
 
     def _with_meta(self, outcome: Outcome, attempt: int) -> Outcome:
-        """An outcome that no tool gave here, with what every outcome says of itself; how long it took is not known."""
+        """An outcome of a called block with the meta fields of every outcome; the duration is unknown."""
         known = {"attempt": attempt, "duration_ms": None, "ts": self._stamp(self._clock.now())}
         return replace(outcome, meta={**known, **outcome.meta})
 
     def _stamp(self, at: float) -> str:
-        """The instant as ISO 8601 text; the second is written once and kept."""
+        """The instant as ISO 8601 text; the text of the second is cached."""
         second = int(at)
         if second != self._second[0]:
             self._second = (second, instant(second)[:19])
         return f"{self._second[1]}.{int((at - second) * 1e6):06d}Z"
 
-    async def _call(self, job: Job, run: Run, call: ToolCall) -> Outcome:
-        if len(job.frame.levels) == 1:
+    async def _call(self, active: ActiveRun, run: Run, call: ToolCall) -> Outcome:
+        if len(active.frame.levels) == 1:
             return await call_tool(run, call, self._clock)
-        return await self._inside_calls(job, run, call)
+        return await self._inside_calls(active, run, call)
 
-    async def _inside_calls(self, job: Job, run: Run, call: ToolCall) -> Outcome:
-        """Run a tool of a called block within what is left of its callers' own time."""
-        depth, left = self._time_left(job)
+    async def _inside_calls(self, active: ActiveRun, run: Run, call: ToolCall) -> Outcome:
+        """Call a tool of a workbook block within the remaining time of its callers."""
+        depth, left = self._time_left(active)
         if left is None:
             return await call_tool(run, call, self._clock)
         try:
@@ -421,42 +417,42 @@ class Runner:
         except TimeoutError:
             if not limit.expired():
                 raise
-        abort_calls(job.frame, depth)
-        job.deadlines = {number: at for number, at in job.deadlines.items() if number < depth}
-        return error("timeout", "the called block took longer than the calling task's spec.timeout")
+        abort_calls(active.frame, depth)
+        active.deadlines = {number: at for number, at in active.deadlines.items() if number < depth}
+        return error("timeout", "the called block exceeded the spec.timeout of the calling task")
 
-    def _time_left(self, job: Job) -> tuple[int, float | None]:
-        """The call whose time is up first: its depth, and the seconds it has left."""
+    def _time_left(self, active: ActiveRun) -> tuple[int, float | None]:
+        """The call with the earliest deadline: its depth and the seconds left."""
         now = self._clock.monotonic()
-        levels = job.frame.levels
-        job.deadlines = {depth: at for depth, at in job.deadlines.items() if depth < len(levels)}
+        levels = active.frame.levels
+        active.deadlines = {depth: at for depth, at in active.deadlines.items() if depth < len(levels)}
         for depth in range(1, len(levels)):
             caller = levels[depth - 1].compiled
             total = timeout_of(caller.static_spec).total
             if total is not None:
-                job.deadlines.setdefault(depth, now + total)
-        if not job.deadlines:
+                active.deadlines.setdefault(depth, now + total)
+        if not active.deadlines:
             return 0, None
-        depth = min(job.deadlines, key=lambda depth: job.deadlines[depth])
-        return depth, job.deadlines[depth] - now
+        depth = min(active.deadlines, key=lambda depth: active.deadlines[depth])
+        return depth, active.deadlines[depth] - now
 
-    async def _rest(self, job: Job, seconds: float) -> None:
-        """Wait without keeping others from working."""
-        job.rest(True)
+    async def _wait(self, active: ActiveRun, seconds: float) -> None:
+        """Sleep without occupying a slot."""
+        active.set_waiting(True)
         try:
-            _, left = self._time_left(job)
+            _, left = self._time_left(active)
             await self._clock.sleep(seconds if left is None else max(0.0, min(seconds, left)))
         finally:
-            job.rest(False)
+            active.set_waiting(False)
 
-    # ── what templates ask for ──────────────────────────────────────────────────────────
+    # ── data requests of templates ──────────────────────────────────────────────────────
 
-    async def _provide(self, job: Job, need: NeedsPayload | NeedsSecret) -> None:
-        """Fetch what a template needs; what cannot be had becomes that template's error."""
-        frame = job.frame
+    async def _provide(self, active: ActiveRun, need: NeedsPayload | NeedsSecret) -> None:
+        """Fetch what a template needs; a failure becomes an error of that template."""
+        frame = active.frame
         if isinstance(need, NeedsSecret):
             try:
-                frame.keychain.provide(await job.secrets.get([need.secret]))
+                frame.keychain.provide(await active.secrets.get([need.secret]))
             except SecretUnavailable as problem:
                 frame.keychain.refuse(need.secret, str(problem))
             return
@@ -467,28 +463,28 @@ class Runner:
             frame.shared.refuse(need.reference, str(problem), problem.kind)
             return
         frame.shared.provide(need.reference, data)
-        self.library.note_hydrated(need.reference.meta.bytes)
+        self.cache.limit_hydrated(need.reference.meta.bytes)
 
-    # ── what leaves ─────────────────────────────────────────────────────────────────────
+    # ── outgoing events ─────────────────────────────────────────────────────────────────
 
-    def _plain(self, job: Job, events: tuple[Event, ...]) -> bool:
-        """Whether the events can leave just as they are."""
-        return not job.secrets.masker and not self.payloads.must_park(events, job.limit)
+    def _sendable(self, active: ActiveRun, events: tuple[Event, ...]) -> bool:
+        """Whether the events need neither masking nor offloading."""
+        return not active.secrets.masker and not self.payloads.must_offload(events, active.limit)
 
-    async def _packed(self, job: Job, events: tuple[Event, ...]) -> tuple[Event, ...]:
-        """The events without secrets and without large private values."""
-        masker = job.secrets.masker
+    async def _prepare_events(self, active: ActiveRun, events: tuple[Event, ...]) -> tuple[Event, ...]:
+        """The events with secrets masked and large private values offloaded."""
+        masker = active.secrets.masker
         if masker:
             events = tuple(mask_event(masker, event) for event in events)
-        if self.payloads.must_park(events, job.limit):
-            context = job.order.context
-            name = f"{context.execution_id}/{context.step}/{job.frame.run_id.partition(':')[2]}"
-            events = await self.payloads.park(events, name, job.limit, job.parked)
+        if self.payloads.must_offload(events, active.limit):
+            context = active.order.context
+            name = f"{context.execution_id}/{context.step}/{active.frame.run_id.partition(':')[2]}"
+            events = await self.payloads.offload(events, name, active.limit, active.offloaded)
         return events
 
 
 def failure_of(order: RunOrder, problem: ErrorInfo) -> Event:
-    """The terminal event of a run that could not even begin."""
+    """The terminal event of a run that could not be started."""
     output = Outcome(status="error", error=problem)
     context = order.context
     if order.path or order.items:

@@ -1,8 +1,7 @@
-"""One call of a tool: its limits of time, its own small retries, and whatever comes out of it.
+"""One call of a tool: timeout, retries of `spec.retry`, and conversion of exceptions to outcomes.
 
-A tool answers with an Outcome; an exception that escapes one is an outcome too. A call that is
-cancelled (its lease is lost, its time is up) is cancelled inside the tool, which stops the
-work itself: a process group is killed, a query cancelled, a socket closed.
+A tool returns an Outcome; an exception that it raises becomes an error outcome. Cancelling a call (lease lost, timeout)
+cancels the tool, which stops its work: a process group is killed, a query cancelled, a socket closed.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from noetl.core.pipeline.backoff import delay_before_next
 from noetl.errors import NoetlError, RequestRefused
 from noetl.runtime.clock import Clock
 
-MOST_RETRIES = 100
-GRACE = 0.1  # seconds that a tool has to answer for its own timeout
-_NEVER_AGAIN = frozenset({"template", "schema", "cancelled", "limit", "ambiguous"})
+MAX_RETRIES = 100
+GRACE = 0.1  # seconds that a tool has to report its own timeout
+_NOT_RETRIED = frozenset({"template", "schema", "cancelled", "limit", "ambiguous"})
 _BACKOFFS: dict[str, Backoff] = {"none": "none", "fixed": "none", "linear": "linear", "exponential": "exponential"}
 
 _log = logging.getLogger("noetl.work")
 
 
 class BadSpec(ValueError):
-    """A spec value that the worker itself must understand and cannot."""
+    """An invalid value of `spec` that the worker reads itself."""
 
 
 def timeout_of(spec: Mapping[str, Any]) -> Timeout:
@@ -43,7 +42,7 @@ def timeout_of(spec: Mapping[str, Any]) -> Timeout:
         parts = value.get("connect"), value.get("read"), value.get("total")
         try:
             return _timeout(*parts)
-        except TypeError:  # a part that cannot even be remembered
+        except TypeError:  # an unhashable value cannot be cached
             return _timeout.__wrapped__(*parts)
     return Timeout(total=_seconds(value, "timeout"))
 
@@ -51,7 +50,7 @@ def timeout_of(spec: Mapping[str, Any]) -> Timeout:
 _NO_TIMEOUT = Timeout()
 
 
-@lru_cache(256, typed=True)  # the same few for every call of a task
+@lru_cache(256, typed=True)  # few distinct values
 def _timeout(connect: Any, read: Any, total: Any) -> Timeout:
     return Timeout(
         connect=_seconds(connect, "timeout.connect"),
@@ -75,11 +74,11 @@ def _seconds(value: Any, what: str) -> float | None:
 
 
 async def call_tool(run: Run, call: ToolCall, clock: Clock) -> Outcome:
-    """Run the tool, with its own retries if its spec has any."""
+    """Call the tool, with the retries of `spec.retry`."""
     retry = call.spec.get("retry")
     if retry is None or not isinstance(retry, Mapping):
         return await _once(run, call)
-    attempts = min(int(_number(retry.get("attempts"), 3, "retry.attempts")), MOST_RETRIES)
+    attempts = min(int(_number(retry.get("attempts"), 3, "retry.attempts")), MAX_RETRIES)
     delay = _number(retry.get("delay"), 0.0, "retry.delay")
     most = _number(retry.get("max_delay"), 300.0, "retry.max_delay")
     backoff = _BACKOFFS.get(str(retry.get("backoff", "none")).lower(), "none")
@@ -87,7 +86,7 @@ async def call_tool(run: Run, call: ToolCall, clock: Clock) -> Outcome:
     while True:
         outcome = await _once(run, call)
         problem = outcome.error
-        if problem is None or problem.kind in _NEVER_AGAIN or number >= attempts:
+        if problem is None or problem.kind in _NOT_RETRIED or number >= attempts:
             return outcome if number == 1 else replace(outcome, meta={**outcome.meta, "tool_attempts": number})
         await clock.sleep(delay_before_next(backoff, delay, number, most))
         number += 1
@@ -101,7 +100,7 @@ def _number(value: Any, default: float, what: str) -> float:
     except (TypeError, ValueError):
         raise BadSpec(f"spec.{what} must be a number, not {value!r}") from None
     if not number >= 0:
-        raise BadSpec(f"spec.{what} must not be negative, it is {value!r}")
+        raise BadSpec(f"spec.{what} must not be negative, not {value!r}")
     return number
 
 
@@ -110,26 +109,26 @@ async def _once(run: Run, call: ToolCall) -> Outcome:
     try:
         if total is None:
             return await run(call)
-        # A tool that knows its limit answers by itself, and better; this is for those that do not.
+        # Most tools enforce the timeout themselves and report more details; this is the fallback.
         async with asyncio.timeout(total + GRACE) as limit:
             return await run(call)
     except TimeoutError as late:
         if total is not None and limit.expired():
-            return error("timeout", f"the task took longer than {total:g} s (spec.timeout)")
+            return error("timeout", f"the task exceeded its timeout of {total:g} s (spec.timeout)")
         return outcome_of(late, call)
-    except Exception as problem:  # noqa: BLE001 - a tool's exception is the task's outcome, whatever it is
+    except Exception as problem:  # noqa: BLE001 - every exception of a tool becomes an outcome
         return outcome_of(problem, call)
 
 
 def outcome_of(problem: BaseException, call: ToolCall) -> Outcome:
-    """An exception that escaped a tool, as the outcome it stands for."""
+    """The outcome of an exception that a tool raised."""
     kind = getattr(problem, "kind", None)
     if isinstance(problem, NoetlError) and kind in ERROR_KINDS:
         return error(str(kind), str(problem) or type(problem).__name__)
     if isinstance(problem, RequestRefused):
         return error("client_error", str(problem))
     if isinstance(problem, TimeoutError):
-        return error("timeout", str(problem) or "the task ran into a timeout")
+        return error("timeout", str(problem) or "timeout")
     if isinstance(problem, OSError):
         refused = isinstance(problem, ConnectionError)
         return error("connection" if refused else "unknown", str(problem) or type(problem).__name__)

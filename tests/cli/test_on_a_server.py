@@ -148,7 +148,7 @@ def test_a_wrong_token_and_a_role_too_low_are_exit_code_4(there, cluster):
     assert there("executions", "--token", viewer).code == 0
     answer = there("execute", "tests/sample", "--token", viewer)
     assert answer.code == 4
-    assert "needs the role operator" in answer.err
+    assert "the role operator is required" in answer.err
 
 
 def test_the_token_of_a_local_server_is_found_by_itself(cluster, noetl, monkeypatch):

@@ -21,7 +21,7 @@ def test_a_token_is_made_listed_and_forgotten(noetl, tmp_path):
 def test_a_name_twice_an_unknown_one_and_an_unknown_role_are_refused_in_words(noetl):
     assert noetl("token", "add", "ann").code == 0
     again = noetl("token", "add", "ann")
-    assert again.code == 2 and "there is a token named 'ann' already" in again.err
+    assert again.code == 2 and "a token named 'ann' already exists" in again.err
     assert noetl("token", "add", "bob", "--role", "king").code == 2
     unknown = noetl("token", "remove", "eve")
     assert unknown.code == 2 and "noetl token list" in unknown.err

@@ -175,12 +175,15 @@ async def play_children(orchestrator, texts, first):
 def test_children_wait_for_the_limit_of_their_playbook_without_holding_a_slot_of_a_worker():
     from noetl.runtime.clock import RealClock
     from noetl.worker.factory import create_pool
+    from noetl.worker.host import HostServices
 
     async def scenario():
         async with control_plane(playbook_child=1, playbook_parent=3) as (orchestrator, store):
             texts = {"parent": text("parent", call("child")), "child": text("child", PLAIN)}
             ids = await play_children(orchestrator, texts, ["parent"] * 6)
-            pool = create_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=2)
+            pool = create_pool(
+                orchestrator.work, HostServices(orchestrator.results), worker="w", clock=RealClock(), slots=2
+            )
             await pool.start()
             try:
                 assert [(await orchestrator.wait(each, 10)).status for each in ids] == ["success"] * 6
@@ -195,6 +198,7 @@ def test_children_wait_for_the_limit_of_their_playbook_without_holding_a_slot_of
 def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves():
     from noetl.runtime.clock import RealClock
     from noetl.worker.factory import create_pool
+    from noetl.worker.host import HostServices
 
     def calls_while(path):
         tool = f"{{kind: playbook, path: {path}, input: {{n: '{{{{ workload.n - 1 }}}}'}}}}"
@@ -212,7 +216,9 @@ def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves()
             }
             orchestrator.start()
             ids = await play_children(orchestrator, texts, ["a", "b", "a", "b"])
-            pool = create_pool(orchestrator.work, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            pool = create_pool(
+                orchestrator.work, HostServices(orchestrator.results), worker="w", clock=RealClock(), slots=4
+            )
             await pool.start()
             try:
                 assert [(await orchestrator.wait(each, 20)).status for each in ids] == ["success"] * 4

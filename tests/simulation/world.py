@@ -43,6 +43,7 @@ from noetl.storage.ports.events import Append
 from noetl.storage.ports.triggers import StoredTrigger
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
+from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 from tests.simulation.faults import Dice
@@ -257,9 +258,11 @@ class SimWorker:
 
     async def _start(self) -> None:
         world = self._world
-        runner = Runner(self.link, world.results, specs=SPECS, load=tools(world.ledger), clock=world.clock)
+        runner = Runner(
+            self.link, HostServices(world.results), specs=SPECS, load=tools(world.ledger), clock=world.clock
+        )
         pool = Pool(self.link, runner, worker=self.name, clock=world.clock, slots=3, heartbeat=LEASE_SECONDS / 4)
-        self.link.doubt = pool.doubt
+        self.link.doubt = pool.reconcile_soon
         await pool.start()
 
     def sleep(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:

@@ -36,6 +36,7 @@ from noetl.transport.notifying_queue import NotifyingRunQueue
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
+from noetl.worker.host import HostServices
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -82,7 +83,7 @@ class Served(WorkLinkSuite):
             return []
 
         self.app = create_app(lambda: self.parts, self.tokens, readiness=readiness, version="0")
-        self.app.state.parts = self.parts
+        self.app.state.app_state = self.parts
         server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, lifespan="off"))
         serving = asyncio.create_task(server.serve())
         await until(lambda: server.started)
@@ -102,8 +103,8 @@ class Served(WorkLinkSuite):
             execution_id = await orchestrator.submit(Submission(text=TWO))
             line = link("w")
             lose(line)
-            worker = create_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
-            line.doubt = worker.doubt
+            worker = create_pool(line, HostServices(orchestrator.results), worker="w", clock=RealClock(), slots=4)
+            line.doubt = worker.reconcile_soon
             await worker.start()
             try:
                 assert (await orchestrator.wait(execution_id, 10)).status == "success"
@@ -167,7 +168,7 @@ class OverNats(Served):
             bus = self.bus
             assert bus is not None
             closing.push_async_callback(bus.close)
-            NatsWorkerEndpoint(bus, lambda: self.parts, self.app.state.roster).start()
+            NatsWorkerEndpoint(bus, lambda: self.parts, self.app.state.workers).start()
             bus.start()
             assert await bus.connected(10)
             links: dict[str, WorkLink] = {}
@@ -234,11 +235,13 @@ class TestNats(OverNats):
             bus = self.lines["w"]
             body = b'{"claim":{"worker":"x","slots":1},"wait":0}'
             for question in (b"", b"{}", body, signed_question(key_of("noetl_guessed"), "claim", body)):
-                assert b"not signed with a token" in await bus.ask("claim", question, seconds=5)
+                assert b"not signed with a known token" in await bus.ask("claim", question, seconds=5)
             good = signed_question(key_of(self.token), "claim", body)
             tampered = good.replace(b'"slots":1', b'"slots":9')
-            assert b"not signed with a token" in await bus.ask("claim", tampered, seconds=5)
-            assert b"not signed with a token" in await bus.ask("report", good, seconds=5)  # signed for another verb
+            assert b"not signed with a known token" in await bus.ask("claim", tampered, seconds=5)
+            assert b"not signed with a known token" in await bus.ask(
+                "report", good, seconds=5
+            )  # signed for another call
             answer = await bus.ask("claim", good, seconds=5)
             assert read_answer(key_of(self.token), signature_of(good), answer) is not None
             assert read_answer(key_of(self.token), signature_of(tampered) + b"0", answer) is None

@@ -39,7 +39,7 @@ def test_a_wrong_token_is_refused_in_words_and_the_right_one_signs_in(new_tab, c
     tab.open("/executions")
     tab.page.get_by_label("Token").fill("noetl_wrong")
     tab.page.get_by_role("button", name="Sign in").click()
-    tab.page.get_by_role("alert").get_by_text("not known here").wait_for()
+    tab.page.get_by_role("alert").get_by_text("token not recognised").wait_for()
     assert tab.serious_violations() == []
     tab.page.get_by_label("Token").fill(cluster.token)
     tab.page.get_by_role("button", name="Sign in").click()

@@ -69,7 +69,7 @@ def test_another_worker_reads_a_stored_task_result_when_it_resumes():
     assert resumed[-1].output.data == {"id": 1} and bench.results.reads == 1
 
 
-def test_output_ref_is_a_reference_even_of_small_data_when_a_template_asks_for_it():
+def test_output_ref_is_a_reference_even_for_small_data():
     text = "workflow: [{step: s, tool: [{name: a, kind: act, set: {ctx.where_ref: '{{ output.ref }}'}}]}]"
     bench = Bench(text, act=answering(a={"n": 1}))
     events = bench.run()
@@ -78,7 +78,7 @@ def test_output_ref_is_a_reference_even_of_small_data_when_a_template_asks_for_i
     assert isinstance(events[-1], StepDone)
 
 
-def test_a_result_by_name_is_read_for_the_reader_up_to_the_hydration_limit():
+def test_a_result_is_hydrated_up_to_the_limit():
     text = """
 executor: {spec: {policy: {limits: {max_hydrate_bytes: LIMIT}}}}
 workflow:
@@ -100,7 +100,7 @@ workflow:
     assert refused.error.kind == "limit" and "resolve" in refused.error.message
 
 
-def test_a_stored_result_that_is_gone_is_an_error_of_the_task_that_reads_it():
+def test_a_missing_stored_result_is_an_error_of_the_task_that_reads_it():
     text = """
 workflow:
   - {step: f, tool: [{name: x, kind: noop}], next: {arcs: [{step: s}]}}
@@ -117,14 +117,14 @@ workflow:
     assert output.error.kind == "ref.unresolved"
 
 
-def test_a_store_that_is_away_makes_the_large_outcome_an_error():
+def test_an_unavailable_store_makes_a_large_outcome_an_error():
     bench = Bench(READER, act=answering(fetch=BIG))
     bench.results.fail = StoreUnavailable("disk full", kind="storage.quota")
     output = bench.run()[-1].output
     assert output.error.kind == "storage.quota" and "disk full" in output.error.message
 
 
-def test_an_output_block_says_where_a_result_goes_and_what_travels_inline():
+def test_an_output_block_selects_the_store_and_the_inline_parts():
     text = "workflow: [{step: s, tool: [{name: a, kind: act, output: {store: {kind: blob, ttl: 1h}, select: [n]}}]}]"
     bench = Bench(text, act=answering(a={"n": 1, "m": 2}))
     events = bench.run()
@@ -143,7 +143,7 @@ workflow:
 """
 
 
-def test_large_private_state_is_parked_once_and_fetched_back_by_the_next_worker():
+def test_large_private_state_is_offloaded_once_and_restored_by_the_next_worker():
     bench = Bench(PAGES, act=answering(fetch=BIG))
     items = (Item(name="item", index=0, count=1, value=1),)
     events = bench.run(run="1:s:1/0", path=(0,), items=items)
@@ -158,7 +158,7 @@ def test_large_private_state_is_parked_once_and_fetched_back_by_the_next_worker(
     assert resumed[-1].output.data == {"n": 1000}
 
 
-def test_words_around_the_data_are_bounded_too():
+def test_helpers_and_error_texts_are_truncated():
     async def act(call):
         return Outcome(status="ok", data=1, helpers={"act": {"code": "x" * 100_000}})
 
@@ -167,7 +167,7 @@ def test_words_around_the_data_are_bounded_too():
 
 
 @pytest.mark.parametrize("format", ["parquet", "arrow", "csv", "jsonl"])
-def test_a_table_that_a_tool_stored_reads_as_the_sql_tools_give_it(format):
+def test_a_stored_table_is_read_like_the_result_of_an_sql_tool(format):
     async def act(call):
         async def chunks():
             yield table_files.encode_rows([{"id": 1, "t": "s3cretpw"}, {"id": 2, "t": "b"}], format)
@@ -198,7 +198,7 @@ workflow:
 def test_elements_of_a_list_are_read_by_index_forwards_and_back(whole, monkeypatch):
     items = [{"n": n, "t": f'a,"]}}{n}\\'} if n % 3 else [n, ["x,y", None]] for n in range(3000)]
     if not whole:
-        monkeypatch.setattr(stored_collections, "SMALL", 10)
+        monkeypatch.setattr(stored_collections, "MAX_SMALL", 10)
         monkeypatch.setattr(stored_collections, "BLOCK", 1000)
 
     async def check():
@@ -215,7 +215,7 @@ def test_elements_of_a_list_are_read_by_index_forwards_and_back(whole, monkeypat
 
 
 def test_one_element_larger_than_a_block_is_read_whole(monkeypatch):
-    monkeypatch.setattr(stored_collections, "SMALL", 10)
+    monkeypatch.setattr(stored_collections, "MAX_SMALL", 10)
     monkeypatch.setattr(stored_collections, "BLOCK", 64)
     items = ["short", "y" * 1000, {"z": ["w" * 300]}, 7]
 

@@ -67,7 +67,7 @@ def test_no_more_runs_are_claimed_than_there_are_slots():
     asyncio.run(check())
 
 
-def test_reports_of_many_runs_travel_in_one_call():
+def test_reports_of_many_runs_share_one_call():
     async def check():
         bench = Bench(NOOP, slots=50)
         async with bench.running():
@@ -80,7 +80,7 @@ def test_reports_of_many_runs_travel_in_one_call():
     asyncio.run(check())
 
 
-def test_runs_that_end_turn_after_turn_travel_together_up_to_half_of_all():
+def test_reports_of_consecutive_turns_are_batched_up_to_half_of_the_runs():
     async def check():
         began = []
 
@@ -92,7 +92,7 @@ def test_runs_that_end_turn_after_turn_travel_together_up_to_half_of_all():
 
         bench = Bench(ONE, slots=40, act=one_after_the_other)
         async with bench.running():
-            await bench.runner.library.programs("d")
+            await bench.runner.cache.programs("d")
             orders = runs(bench, 40)
             bench.link.offer(*orders)
             await bench.link.until_ended(*ids(orders))
@@ -102,7 +102,7 @@ def test_runs_that_end_turn_after_turn_travel_together_up_to_half_of_all():
     asyncio.run(check())
 
 
-def test_a_run_that_ends_alone_is_told_at_once():
+def test_a_single_finished_run_is_reported_at_once():
     async def check():
         gate = Gate()
 
@@ -127,7 +127,7 @@ def test_a_run_that_never_waits_costs_no_task_of_its_own():
         made = []
         loop = asyncio.get_running_loop()
         async with bench.running():
-            await bench.runner.library.programs("d")
+            await bench.runner.cache.programs("d")
             loop.set_task_factory(lambda loop, coro: made.append(coro.__qualname__) or asyncio.Task(coro, loop=loop))
             orders = runs(bench, 50)
             bench.link.offer(*orders)
@@ -138,7 +138,7 @@ def test_a_run_that_never_waits_costs_no_task_of_its_own():
     asyncio.run(check())
 
 
-def test_an_answer_to_a_report_may_bring_the_next_run():
+def test_an_acknowledgement_can_carry_the_next_order():
     async def check():
         bench = Bench(NOOP)
         async with bench.running():
@@ -150,7 +150,7 @@ def test_an_answer_to_a_report_may_bring_the_next_run():
     asyncio.run(check())
 
 
-def test_what_nobody_waits_for_does_not_travel_with_the_reports_of_others(monkeypatch):
+def test_lingering_events_are_not_sent_with_reports_of_other_runs(monkeypatch):
     monkeypatch.setattr(reporter, "LINGER", 30.0)
 
     async def check():
@@ -172,7 +172,7 @@ def test_what_nobody_waits_for_does_not_travel_with_the_reports_of_others(monkey
     asyncio.run(check())
 
 
-def test_what_nobody_waits_for_is_told_before_long(monkeypatch):
+def test_lingering_events_are_sent_after_a_delay(monkeypatch):
     monkeypatch.setattr(reporter, "LINGER", 0.01)
 
     async def check():
@@ -187,7 +187,7 @@ def test_what_nobody_waits_for_is_told_before_long(monkeypatch):
     asyncio.run(check())
 
 
-def test_a_report_that_got_no_answer_is_repeated_as_it_was():
+def test_a_failed_report_is_repeated_unchanged():
     async def check():
         bench = Bench(ONE, act=Gate())
         bench.tools["act"].open.set()
@@ -202,7 +202,7 @@ def test_a_report_that_got_no_answer_is_repeated_as_it_was():
     asyncio.run(check())
 
 
-def test_one_report_the_server_refuses_does_not_hold_up_the_others():
+def test_a_rejected_report_does_not_block_the_others():
     async def check():
         bench = Bench(NOOP, slots=3)
         real = bench.link.report
@@ -222,11 +222,11 @@ def test_one_report_the_server_refuses_does_not_hold_up_the_others():
 
 
 @pytest.mark.parametrize("how", ["revoked", "extend"])
-def test_a_lost_lease_stops_the_tool_and_says_nothing_more(how):
+def test_a_lost_lease_stops_the_tool_and_its_reports(how):
     async def check():
         gate = Gate()
         bench = Bench(ONE, slots=2, act=gate)
-        bench.pool._heartbeat = 0.5 if how == "extend" else 3600
+        bench.pool._heartbeat_seconds = 0.5 if how == "extend" else 3600
         async with bench.running():
             bench.link.offer(*runs(bench, 2))
             await gate.until(2)
@@ -246,7 +246,7 @@ def test_a_lost_lease_stops_the_tool_and_says_nothing_more(how):
     asyncio.run(check())
 
 
-def test_a_refused_report_ends_the_run_before_its_next_tool():
+def test_a_rejected_report_ends_the_run_before_its_next_tool():
     async def check():
         seen = []
 
@@ -264,7 +264,7 @@ def test_a_refused_report_ends_the_run_before_its_next_tool():
     asyncio.run(check())
 
 
-def test_a_run_the_server_has_ended_itself_stops():
+def test_a_run_that_the_server_ended_is_stopped():
     async def check():
         seen = []
 
@@ -282,11 +282,11 @@ def test_a_run_the_server_has_ended_itself_stops():
     asyncio.run(check())
 
 
-def test_heartbeats_come_from_the_pool_while_a_tool_hangs():
+def test_the_pool_sends_heartbeats_while_a_tool_hangs():
     async def check():
         gate = Gate()
         bench = Bench(ONE, act=gate)
-        bench.pool._heartbeat = 0.5
+        bench.pool._heartbeat_seconds = 0.5
         async with bench.running():
             bench.link.offer(bench.order())
             await gate.until(1)
@@ -296,13 +296,13 @@ def test_heartbeats_come_from_the_pool_while_a_tool_hangs():
     asyncio.run(check())
 
 
-def test_a_run_whose_order_got_lost_is_given_back_and_not_run_when_it_comes_late():
+def test_a_run_with_a_lost_order_is_given_back_and_a_late_order_is_ignored():
     async def check():
         bench = Bench(NOOP)
-        bench.pool._heartbeat = 3599  # none comes here: the worker was told of the loss
+        bench.pool._heartbeat_seconds = 3599  # none comes here: the worker was told of the loss
         bench.link.leased = [("1:s:1", 1)]
         async with bench.running():
-            bench.pool.doubt()
+            bench.pool.reconcile_soon()
             await until(lambda: bench.link.given_back)
             assert set(bench.link.given_back) == {("1:s:1", 1)}
             assert bench.link.extended[0] == []
@@ -317,11 +317,11 @@ def test_a_run_whose_order_got_lost_is_given_back_and_not_run_when_it_comes_late
     asyncio.run(check())
 
 
-def test_a_run_that_was_stopped_here_is_not_given_back_as_if_it_had_never_come():
+def test_a_run_that_was_stopped_here_is_not_given_back():
     async def check():
         gate = Gate()
         bench = Bench(ONE, act=gate)
-        bench.pool._heartbeat = 0.5
+        bench.pool._heartbeat_seconds = 0.5
         bench.link.leased = [("1:s:1", 1)]
         async with bench.running():
             bench.link.offer(bench.order())
@@ -335,7 +335,7 @@ def test_a_run_that_was_stopped_here_is_not_given_back_as_if_it_had_never_come()
     asyncio.run(check())
 
 
-def test_a_waiting_retry_leaves_its_slot_to_others():
+def test_a_waiting_retry_frees_its_slot():
     text = """
 workflow:
   - step: s
@@ -375,7 +375,7 @@ workflow:
     asyncio.run(check())
 
 
-def test_a_worker_that_leaves_finishes_what_runs_and_gives_back_what_waits():
+def test_stop_finishes_active_runs_and_gives_back_queued_ones():
     async def check():
         gate = Gate()
         bench = Bench(ONE, slots=1, act=gate)
@@ -394,7 +394,7 @@ def test_a_worker_that_leaves_finishes_what_runs_and_gives_back_what_waits():
     asyncio.run(check())
 
 
-def test_what_does_not_end_in_time_is_stopped_and_given_back():
+def test_runs_above_the_grace_period_are_cancelled_and_given_back():
     async def check():
         gate = Gate()
         bench = Bench(ONE, slots=1, act=gate)
@@ -408,7 +408,7 @@ def test_what_does_not_end_in_time_is_stopped_and_given_back():
     asyncio.run(check())
 
 
-def test_a_server_that_is_away_for_a_while_is_asked_again():
+def test_calls_to_an_unreachable_server_are_repeated():
     async def check():
         bench = Bench(NOOP)
         real, failures = bench.link.claim, [OSError("refused"), StoreUnavailable("away")]
@@ -426,7 +426,7 @@ def test_a_server_that_is_away_for_a_while_is_asked_again():
     asyncio.run(check())
 
 
-def test_a_playbook_that_cannot_be_fetched_for_a_moment_does_not_fail_the_run():
+def test_fetching_a_playbook_is_retried():
     async def check():
         bench = Bench(NOOP)
         real, failures = bench.link.playbook, [StoreUnavailable("away")]
@@ -474,11 +474,11 @@ def test_a_noop_iteration_is_cheap():
     asyncio.run(check())
 
 
-def test_a_broken_run_is_told_as_its_own_failure(caplog):
+def test_an_internal_error_fails_the_run(caplog):
     async def check():
         bench = Bench(NOOP)
 
-        async def broken(self, order, outlet, rest):
+        async def broken(self, order, reports, set_waiting):
             raise ZeroDivisionError("ours")
 
         bench.runner.run = broken.__get__(bench.runner, Runner)
@@ -486,10 +486,10 @@ def test_a_broken_run_is_told_as_its_own_failure(caplog):
 
     events = asyncio.run(check())
     assert isinstance(events[-1], StepFailed) and "ZeroDivisionError" in events[-1].output.error.message
-    assert "broke this worker's own code" in caplog.text
+    assert "internal error while executing run" in caplog.text
 
 
-def test_a_worker_gives_signs_of_life_as_often_as_the_leases_of_its_server_need_them():
+def test_the_heartbeat_interval_follows_the_lease_duration():
     bench = Bench()  # whose own heart beats once an hour
     bench.link.term = 20.0
 

@@ -75,13 +75,13 @@ def test_the_lease_covers_the_first_start_and_each_later_one_is_on_disk_before_i
     ]
 
 
-def test_kinds_that_change_nothing_wait_for_no_disk():
+def test_pure_kinds_do_not_wait_for_durability():
     bench = Bench(TWO.replace("act", "noop"))
     bench.run()
     assert bench.link.story == ["report task.started,task.done,task.started,task.done,step.done"]
 
 
-def test_a_run_of_many_tasks_that_wait_for_nothing_lets_others_have_their_turn():
+def test_a_run_of_many_tasks_yields_to_the_event_loop():
     many = "\n".join(f"      - {{name: t{n}, kind: noop}}" for n in range(200))
     bench = Bench(f"workflow:\n  - step: s\n    tool:\n{many}\n")
     turns = []
@@ -101,7 +101,7 @@ def test_a_run_of_many_tasks_that_wait_for_nothing_lets_others_have_their_turn()
     assert turns[0] >= 200 / 8 - 1
 
 
-def test_a_long_first_task_is_seen_to_have_started():
+def test_the_start_of_a_long_first_task_is_reported():
     bench = Bench(TWO)
 
     async def act(call):
@@ -169,7 +169,7 @@ def test_a_task_that_takes_too_long_is_cancelled_inside_the_tool():
     assert events[-1].output.helpers == {"act": {"code": None}}
 
 
-def test_a_steps_own_time_ends_the_run_and_its_set_still_applies():
+def test_a_step_timeout_ends_the_run_and_its_set_still_applies():
     async def act(call):
         await asyncio.sleep(60)
 
@@ -180,7 +180,7 @@ def test_a_steps_own_time_ends_the_run_and_its_set_still_applies():
     assert events[-1].output.error.kind == "timeout" and events[-1].patch == {"why": "timeout"}
 
 
-def test_a_call_that_takes_too_long_is_a_timeout_of_the_calling_task():
+def test_a_workbook_call_times_out_with_the_calling_task():
     async def act(call):
         await asyncio.sleep(0.02)
         return ok(1)
@@ -212,7 +212,7 @@ workbook: {b: {tool: [{name: t, kind: act, spec: {policy: {rules: [{else: {then:
         (TimeoutError("slow"), "timeout"),
     ],
 )
-def test_an_exception_that_escapes_a_tool_is_an_outcome(problem, kind):
+def test_an_exception_of_a_tool_is_an_error_outcome(problem, kind):
     async def act(call):
         raise problem
 
@@ -235,7 +235,7 @@ def test_a_tools_own_retry_happens_inside_one_attempt():
     assert events[-1].output.data == 3 and events[-1].output.meta["tool_attempts"] == 3 and len(done(events)) == 1
 
 
-def test_a_spec_the_worker_cannot_read_is_an_error_with_its_place():
+def test_an_invalid_spec_is_an_error_with_its_location():
     async def act(call):
         return ok(1)
 
@@ -245,7 +245,7 @@ def test_a_spec_the_worker_cannot_read_is_an_error_with_its_place():
     assert problem.kind == "schema" and "timeout" in problem.message and "p.yaml" in problem.message
 
 
-def test_a_child_playbook_lets_go_of_the_run():
+def test_a_child_playbook_suspends_the_run():
     bench = Bench("workflow: [{step: s, tool: [{name: k, kind: playbook, path: child, input: {a: 1}}]}]")
     events = bench.run()
     assert isinstance(events[-1], ChildRequested) and events[-1].payload == {"a": 1}
@@ -258,7 +258,7 @@ def test_an_unknown_playbook_fails_the_run_and_not_the_worker():
     assert isinstance(events[-1], StepFailed) and "no playbook" in events[-1].output.error.message
 
 
-def test_a_broken_tool_loader_fails_the_run_and_says_so():
+def test_a_broken_tool_loader_fails_the_run():
     bench = Bench("workflow: [{step: s, tool: [{name: a, kind: act}]}]")
     events = bench.run()  # there is no such tool: KeyError in this worker's own code
     assert isinstance(events[-1], StepFailed) and "internal error" in events[-1].output.error.message
@@ -277,7 +277,7 @@ def test_elements_of_a_stored_collection_are_found_by_index():
     assert isinstance(events[-1], IterationDone) and events[-1].output.data == {"v": "one"}
 
 
-def test_progress_of_a_long_task_travels_now_and_then():
+def test_progress_of_a_long_task_is_reported_at_a_limited_rate():
     bench = Bench(TWO)
 
     async def act(call):
@@ -291,7 +291,7 @@ def test_progress_of_a_long_task_travels_now_and_then():
     assert [(event.task, event.counts) for event in progress] == [("a", {"rows": 2.0}), ("a", {"rows": 7.0})]
 
 
-def test_what_a_tool_returns_must_be_data():
+def test_the_output_of_a_tool_must_be_json_data():
     async def act(call):
         return ok({"file": object()})
 
@@ -299,7 +299,7 @@ def test_what_a_tool_returns_must_be_data():
     assert events[-1].output.error.kind == "schema" and "JSON" in events[-1].output.error.message
 
 
-def test_what_a_warm_process_prints_is_told_of_the_run_that_calls_it(caplog):
+def test_output_of_a_warm_process_is_logged_with_the_calling_run(caplog):
     from noetl.observability import logging as logs
     from noetl.runtime.resources import per_loop
     from noetl.tools.python.process_pool import PythonPool

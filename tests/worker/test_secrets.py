@@ -12,7 +12,7 @@ from noetl.core.model.events import StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.runtime.resources import close_loop_resources
-from noetl.worker.host import Surroundings, Watcher
+from noetl.worker.host import HostServices, TaskObserver
 
 CANARY = 'c4n"ary/+secret value'
 
@@ -39,16 +39,16 @@ def echoing(seen):
     return act
 
 
-def test_a_secret_reaches_the_tool_and_nothing_that_leaves_the_worker():
+def test_a_secret_reaches_the_tool_and_no_event_result_or_log():
     lines = []
 
-    class Lines(Watcher):
+    class Lines(TaskObserver):
         def line(self, line):
             lines.append(line.line)
 
     seen = []
     bench = Bench(TEXT, act=echoing(seen))
-    bench.runner.around = Surroundings(bench.results, AddressPolicy(), Lines())
+    bench.runner.services = HostServices(bench.results, AddressPolicy(), Lines())
     bench.link.keychain = {"token": CANARY}
     events = bench.run()
     assert isinstance(events[-1], StepDone)
@@ -88,7 +88,7 @@ def test_an_error_that_quotes_a_secret_is_masked():
     assert events[-1].output.error.message == "bad token ***"
 
 
-def test_a_secret_that_cannot_be_had_is_an_error_outcome_of_the_task_that_reads_it():
+def test_a_missing_secret_is_an_error_outcome_of_the_task_that_reads_it():
     async def act(call):
         return ok(1)
 
@@ -118,7 +118,7 @@ def test_a_credential_that_is_missing_is_an_auth_error():
     assert output.error.kind == "auth" and "nobody" in output.error.message
 
 
-def test_secrets_are_asked_for_once_in_a_while_and_not_by_every_iteration():
+def test_secrets_are_cached_between_iterations():
     async def check():
         asked = []
         bench = Bench(TEXT, act=echoing([]))
@@ -162,7 +162,7 @@ def test_a_tool_streams_results_in_and_out():
     assert events[-1].output.data == {"x": 1}
 
 
-def test_paths_and_sources_are_found_beside_the_playbook(tmp_path):
+def test_paths_and_sources_are_relative_to_the_playbook(tmp_path):
     (tmp_path / "code.py").write_text("result = 1")
     seen = []
 
@@ -199,7 +199,7 @@ def test_a_source_is_fetched_over_http_where_the_policy_allows_it():
             there = (await Bench(text, act=act).once(workload={"name": "code.py"}))[-1].output
             gone = (await Bench(text, act=act).once(workload={"name": "gone.py"}))[-1].output
             strict = Bench(text, act=act)
-            strict.runner.around = Surroundings(strict.results, AddressPolicy(private=False), Watcher())
+            strict.runner.services = HostServices(strict.results, AddressPolicy(private=False), TaskObserver())
             denied = (await strict.once(workload={"name": "code.py"}))[-1].output
         finally:
             await close_loop_resources()
@@ -219,7 +219,7 @@ def test_a_source_is_fetched_over_http_where_the_policy_allows_it():
         ("0.0.0.0", False), ("224.0.0.1", False),
     ],
 )  # fmt: skip
-def test_a_server_lists_the_private_addresses_that_may_be_reached(address, allowed):
+def test_a_setting_lists_the_allowed_private_networks(address, allowed):
     policy = AddressPolicy(private=False, networks=("192.168.7.0/24",))
     assert policy.allows(address) is allowed
     assert AddressPolicy().allows(address)

@@ -1,4 +1,4 @@
-"""Traces: spans that find their parents without being told, over processes, children and HTTP."""
+"""Traces: spans with derived ids across processes, child executions and HTTP calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     tracing.ACTIVE = tracing.Tracing(exporter, service="test", at_once=True)
     yield exporter
-    tracing.end()
+    tracing.stop()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def by_name(exporter: InMemorySpanExporter) -> dict[str, Any]:
     return {span.name: span for span in exporter.get_finished_spans()}
 
 
-def test_spans_of_an_execution_make_one_tree(tmp_path: Path, spans: InMemorySpanExporter, url):
+def test_spans_of_an_execution_form_one_tree(tmp_path: Path, spans: InMemorySpanExporter, url):
     address, heard = url
     execution_id = run(tmp_path, CALLER, {"url": address})
 
@@ -103,7 +103,7 @@ def test_spans_of_an_execution_make_one_tree(tmp_path: Path, spans: InMemorySpan
     assert "geheim" not in "".join(span.to_json() for span in found.values())
 
 
-def test_an_execution_joins_the_trace_it_was_asked_in(tmp_path: Path, spans: InMemorySpanExporter, url):
+def test_an_execution_joins_the_trace_of_its_request(tmp_path: Path, spans: InMemorySpanExporter, url):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     run(tmp_path, CALLER, {"url": url[0]}, trace)
     root = by_name(spans)["execution caller"]
@@ -111,7 +111,7 @@ def test_an_execution_joins_the_trace_it_was_asked_in(tmp_path: Path, spans: InM
     assert f"{root.parent.span_id:016x}" == "b7ad6b7169203331"
 
 
-def test_a_child_hangs_below_the_task_that_calls_it(tmp_path: Path, spans: InMemorySpanExporter):
+def test_a_child_execution_is_below_the_calling_task(tmp_path: Path, spans: InMemorySpanExporter):
     (tmp_path / "child.yaml").write_text(
         "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: child}\n"
         "workflow:\n  - step: start\n    tool: {kind: noop}\n"
@@ -131,14 +131,14 @@ workflow:
     assert found["execution child"].parent.span_id != found["execution mother"].context.span_id
 
 
-def test_nothing_is_traced_and_nothing_is_sent_when_it_is_off(tmp_path: Path, url):
+def test_no_spans_are_created_when_tracing_is_off(tmp_path: Path, url):
     assert tracing.ACTIVE is None
     run(tmp_path, CALLER, {"url": url[0]})
     assert url[1] == [None]
-    assert tracing.outgoing() is None
+    assert tracing.current_traceparent() is None
 
 
-def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.MonkeyPatch):
+def test_spans_are_exported_to_the_configured_endpoint(monkeypatch: pytest.MonkeyPatch):
     heard: list[tuple[str, int]] = []
 
     class Collector(http.server.BaseHTTPRequestHandler):
@@ -157,10 +157,10 @@ def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.Mon
     thread.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     try:
-        tracing.begin("otlp", service="noetl-test")
+        tracing.start("otlp", service="noetl-test")
         assert tracing.ACTIVE is not None
         tracing.ACTIVE.execution("17", None, path="p", status="success", started_at=1.0, ended_at=2.0)
-        tracing.end()
+        tracing.stop()
     finally:
         server.shutdown()
         thread.join()
@@ -170,10 +170,10 @@ def test_spans_are_sent_where_the_standard_variables_say(monkeypatch: pytest.Mon
 
 def test_spans_can_be_written_to_the_console():
     stream = io.StringIO()
-    tracing.begin("console", service="noetl-test", stream=stream)
+    tracing.start("console", service="noetl-test", stream=stream)
     assert tracing.ACTIVE is not None
     tracing.ACTIVE.execution("17", None, path="p", status="failed", started_at=1.0, ended_at=2.0)
-    tracing.end()
+    tracing.stop()
     (span,) = map(json.loads, stream.getvalue().splitlines())
     assert (span["name"], span["attributes"]["noetl.status"]) == ("execution p", "failed")
 
@@ -187,5 +187,5 @@ def test_spans_can_be_written_to_the_console():
         "zz-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     ],
 )
-def test_what_is_no_traceparent_is_not_taken_for_one(text: str):
+def test_an_invalid_traceparent_is_ignored(text: str):
     assert not tracing.is_traceparent(text)

@@ -1,4 +1,4 @@
-"""A worker on a fake line: orders are put in, what it reports is kept, tools are functions of the test."""
+"""A worker with a fake link: tests offer orders, read its reports and provide tools as functions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunContext, RunOrder
 from noetl.errors import NotFound, PayloadUnavailable, SecretUnavailable
+from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 
@@ -37,7 +38,7 @@ SPECS = {
 
 
 class FakeClock:
-    """Sleeping takes no time but is remembered; the monotonic clock moves by what was slept."""
+    """A clock whose sleeps are recorded and advance it at once."""
 
     def __init__(self) -> None:
         self.time = 1_000.0
@@ -50,7 +51,7 @@ class FakeClock:
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        if seconds >= 3600:  # a heartbeat that shall not come
+        if seconds >= 3600:  # disables heartbeats
             await asyncio.Event().wait()
         self.slept.append(seconds)
         self.time += seconds
@@ -211,7 +212,7 @@ class FakeLink:
 
 
 class Bench:
-    """A pool with its fake surroundings."""
+    """A pool with a fake link, clock and result store."""
 
     def __init__(self, text: str = "", *, slots: int = 4, **tools: Callable[[ToolCall], Awaitable[Outcome]]) -> None:
         self.link = FakeLink()
@@ -221,7 +222,7 @@ class Bench:
         self.book = compiled(text) if text else None
         if self.book is not None:
             self.link.playbooks["d"] = self.book
-        self.runner = Runner(self.link, self.results, specs=SPECS, load=self.load, clock=self.clock)
+        self.runner = Runner(self.link, HostServices(self.results), specs=SPECS, load=self.load, clock=self.clock)
         self.pool = Pool(self.link, self.runner, worker="w", clock=self.clock, slots=slots, heartbeat=3600)
 
     def load(self, kind: str) -> Any:
@@ -253,7 +254,7 @@ class Bench:
             await self.pool.abandon()
 
     async def once(self, **order: Any) -> list[Event]:
-        """Run one order to its end and give its events."""
+        """Execute one order and return its events."""
         made = self.order(**order)
         async with self.running():
             self.link.offer(made)
@@ -276,7 +277,7 @@ def compiled(text: str) -> Playbook:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the loop turn until something is true; it fails after five seconds."""
+    """Run the event loop until the condition is true; fail after five seconds."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The reference page of the HTTP API, written from the routes themselves."""
+"""The reference page of the HTTP API, generated from its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TITLES = {
 INTRO = """\
 # The HTTP API
 
-A server answers at `http://127.0.0.1:8642` unless it is told otherwise. `/openapi.json` has every parameter and body,
-`/docs` shows the same for people.
+A server listens at `http://127.0.0.1:8642` by default. `/openapi.json` describes every parameter and body;
+`/docs` shows the same as a page.
 
-- **Tokens.** `Authorization: Bearer TOKEN` on every route but those marked *anybody*. A role includes those before it:
-  `viewer`, `operator`, `author`, `admin`; `worker` is for workers alone (and an admin).
-  `noetl token create NAME --role ROLE` makes one.
-- **Errors** are problem documents (RFC 9457): `type`, `title`, `status`, `detail`; a playbook with errors has its
+- **Tokens.** Send `Authorization: Bearer TOKEN` to every route except those marked *none*. A role includes the roles
+  before it: `viewer`, `operator`, `author`, `admin`; `worker` is for workers only (an admin may use it too).
+  `noetl token create NAME --role ROLE` creates a token.
+- **Errors** are problem documents (RFC 9457): `type`, `title`, `status`, `detail`; for a playbook with errors also
   `diagnostics`.
-- **Lists** are pages: `{items, next}`; `next` goes into the parameter `before` or `after` of the next request.
-- **Starting work** takes `Idempotency-Key`: the same key and request is answered with the same execution.
-- **Following** `/api/executions/{execution_id}/events/stream`: server-sent events whose id is the event's `seq`;
-  `Last-Event-ID` goes on after it; `event: end` is the end of the log.
-- From Python: [`noetl.Client`](python.md#a-server); from a shell: the verbs of [the command line](cli.md).
+- **Lists** are pages: `{items, next}`; pass `next` as the parameter `before` or `after` of the next request.
+- **Starting an execution** accepts `Idempotency-Key`: repeating a request with the same key returns the same execution.
+- **Following an execution**: `/api/executions/{execution_id}/events/stream` sends server-sent events whose id is the
+  `seq` of the event; `Last-Event-ID` continues after it; `event: end` marks the end of the log.
+- From Python: [`noetl.Client`](python.md#a-server); from a shell: [the command line](cli.md).
 """
 
 
@@ -39,23 +39,21 @@ def api_page() -> str:
     """api.md."""
     from noetl.server.http.access import Tokens
     from noetl.server.http.app import create_app
-    from noetl.server.http.openapi import api_routes, role_of
+    from noetl.server.http.openapi import openapi_document
 
     async def never() -> Any:
-        raise LookupError("this application only describes itself")
+        raise LookupError("this application only serves its OpenAPI document")
 
     def nothing() -> Any:
-        raise LookupError("this application only describes itself")
+        raise LookupError("this application only serves its OpenAPI document")
 
     app = create_app(nothing, Tokens(Path("nowhere")), readiness=never, version="")
     groups: dict[str, list[str]] = {}
-    for route in api_routes(app):
-        if not route.include_in_schema:
-            continue
-        tag = str((route.tags or ["other"])[0])
-        for method in sorted(route.methods or ()):
-            role = role_of(route) or "*anybody*"
-            groups.setdefault(tag, []).append(f"| `{method} {route.path_format}` | {role} | {route.summary or ''} |")
+    for path, operations in openapi_document(app)["paths"].items():
+        for method, operation in operations.items():
+            role = operation.get("x-role", "*none*")
+            row = f"| `{method.upper()} {path}` | {role} | {operation['summary']} |"
+            groups.setdefault(operation["tags"][0], []).append(row)
     parts = [INTRO]
     known = [*(tag for tag in TITLES if tag in groups), *sorted(set(groups) - set(TITLES))]
     for tag in known:
@@ -65,7 +63,7 @@ def api_page() -> str:
         "## Workers",
         "",
         "`POST /api/work/claim`, `/extend`, `/report`, `/revoked`, `/give-back`, `/secrets` and",
-        "`GET /api/work/playbooks/{digest}` are the workers' line: batched, long-polled, fenced by epochs. They need",
-        "the role worker.",
+        "`GET /api/work/playbooks/{digest}` are the worker protocol: batched, long-polled, fenced by epochs. They",
+        "require the role worker.",
     ]
     return "\n".join(parts).rstrip() + "\n"

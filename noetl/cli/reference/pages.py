@@ -112,10 +112,9 @@ def metrics_page() -> str:
         [
             "# Metrics",
             "",
-            "`GET /metrics` answers in Prometheus' text format to any token with the role viewer. Counters count what",
-            "this server process did since it began; add the servers of a cluster up. Labels have few values: never an",
-            "execution, a playbook or a worker. How to watch a server with them:",
-            "[Observe a server](../howto/observe.md).",
+            "`GET /metrics` returns the Prometheus text format; it requires the role viewer. Counters are of this",
+            "server process since its start; add up the servers of a cluster. Labels have few values: never an",
+            "execution, a playbook or a worker. How to monitor a server: [Observe a server](../howto/observe.md).",
             "",
             "| metric | kind | labels | what it says |",
             "|---|---|---|---|",

@@ -1,13 +1,13 @@
-"""Who may do what: tokens, roles, and the one table that orders them.
+"""Access control: tokens and roles.
 
-A token is random text; the installation keeps only its SHA-256. The first start of a server writes an
-admin token to `NOETL_HOME/admin.token` (mode 0600), which the command line on the same machine reads.
+A token is random text; only its SHA-256 is stored. The first start of a server writes an admin token to
+`NOETL_HOME/admin.token` (mode 0600), which the command line on the same machine reads.
 
-    viewer    looks at everything but secrets
-    operator  starts, cancels, pauses, signals, reruns
+    viewer    reads everything except secrets
+    operator  starts, cancels, pauses, signals and reruns executions
     author    registers playbooks
-    admin     credentials, tokens
-    worker    the work routes, and nothing else (an admin may use them too)
+    admin     manages credentials and tokens
+    worker    uses the worker protocol only (an admin may use it too)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOKENS_FILE = "tokens.json"
 
 
 class Token(Struct, frozen=True):
-    """A known token: its name, its role, and the digest it is recognised by."""
+    """A token: name, role and digest."""
 
     name: str
     role: Role
@@ -51,23 +51,23 @@ class Token(Struct, frozen=True):
 
 
 class Caller(Struct, frozen=True):
-    """Who makes a request."""
+    """The owner of the token of a request."""
 
     name: str
     role: Role
 
     def may(self, role: Role) -> bool:
-        """Whether a route of this role is open to them."""
+        """Whether the caller's role includes this role."""
         return role in _INCLUDES[self.role]
 
 
 class Tokens:
-    """The tokens of an installation, kept in one file that only its owner can read."""
+    """The tokens of an installation, stored in one file with mode 0600."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / TOKENS_FILE
-        self._place = os.fspath(self._file)  # asked with every request
+        self._path = os.fspath(self._file)  # used by every request
         self._known: dict[str, Token] = {}
         self._stamp: tuple[int, int] | None = None
         self._keys: dict[str, Token] = {}
@@ -75,50 +75,50 @@ class Tokens:
 
     @classmethod
     def prepare(cls, folder: Path) -> Tokens:
-        """Open them; the first time, make the admin's."""
+        """Open the token file; create the admin token if there is none."""
         tokens = cls(folder)
         if any(token.role == "admin" for token in tokens.all()):
             return tokens
-        with tokens._alone():
+        with tokens._locked():
             if not any(token.role == "admin" for token in tokens.all()):
                 text = tokens._add("admin", "admin")
                 _write_private(folder / ADMIN_FILE, text + "\n")
         return tokens
 
     def all(self) -> list[Token]:
-        """Every token, without its text."""
+        """All tokens."""
         self._refresh()
         return list(self._known.values())
 
     def add(self, name: str, role: Role) -> str:
-        """Make a token; its text is returned once and never again."""
+        """Create a token; its text is returned only here."""
         if role not in ROLES:
-            raise RequestRefused(f"there is no role {role!r}; roles are {', '.join(ROLES)}")
-        with self._alone():
+            raise RequestRefused(f"unknown role {role!r}; roles are {', '.join(ROLES)}")
+        with self._locked():
             return self._add(name, role)
 
     def _add(self, name: str, role: Role) -> str:
         if any(token.name == name for token in self.all()):
-            raise RequestRefused(f"there is a token named {name!r} already; remove it first")
+            raise RequestRefused(f"a token named {name!r} already exists; remove it first")
         text = "noetl_" + secrets.token_urlsafe(32)
         token = Token(name=name, role=role, sha256=key_of(text))
-        self._keep([*self._known.values(), token])
+        self._write([*self._known.values(), token])
         return text
 
     def remove(self, name: str) -> bool:
-        """Forget a token; False when there was none."""
-        with self._alone():
-            kept = [token for token in self.all() if token.name != name]
-            if len(kept) == len(self._known):
+        """Delete a token; False if there was none."""
+        with self._locked():
+            remaining = [token for token in self.all() if token.name != name]
+            if len(remaining) == len(self._known):
                 return False
-            self._keep(kept)
+            self._write(remaining)
         text = admin_token(self._folder)
-        if text is not None and key_of(text) not in {token.sha256 for token in kept}:
-            (self._folder / ADMIN_FILE).unlink(missing_ok=True)  # it opens nothing any more
+        if text is not None and key_of(text) not in {token.sha256 for token in remaining}:
+            (self._folder / ADMIN_FILE).unlink(missing_ok=True)  # the token is no longer valid
         return True
 
     def caller(self, text: str) -> Caller | None:
-        """Whose token this is."""
+        """The owner of a token; None if it is unknown."""
         self._refresh()
         digest = key_of(text)
         token = self._known.get(digest)
@@ -127,7 +127,7 @@ class Tokens:
         return Caller(name=token.name, role=token.role)
 
     def keys(self) -> dict[str, Token]:
-        """The tokens by the name of their key (`drivers.signing`), for carriers that tokens must not cross."""
+        """The tokens by key name (`transport.signing`), for transports that must not carry tokens."""
         self._refresh()
         if self._keys_of is not self._known:
             self._keys = {name_of(token.sha256): token for token in self._known.values()}
@@ -135,26 +135,26 @@ class Tokens:
         return self._keys
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Reading and writing is one deed: whoever else changes the tokens waits, in whatever process."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the token file against other processes, so that a read and the following write are atomic."""
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._folder / f".{TOKENS_FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._stamp = None  # two changes may fall into one tick of the file's time
+            self._stamp = None  # two changes may have the same modification time
             yield
         finally:
             os.close(descriptor)
 
-    def _keep(self, tokens: Iterable[Token]) -> None:
+    def _write(self, tokens: Iterable[Token]) -> None:
         rows = [{"name": token.name, "role": token.role, "sha256": token.sha256} for token in tokens]
         _write_private(self._file, json.dumps({"tokens": rows}, indent=2) + "\n")
         self._stamp = None
 
     def _refresh(self) -> None:
-        """Read the file again when it changed: the command line adds tokens while a server runs."""
+        """Reload the file if it changed: the command line adds tokens while a server runs."""
         try:
-            status = os.stat(self._place)
+            status = os.stat(self._path)
         except FileNotFoundError:
             self._known, self._stamp = {}, None
             return
@@ -165,12 +165,12 @@ class Tokens:
             rows = json.loads(self._file.read_text(encoding="utf-8"))["tokens"]
             self._known = {row["sha256"]: Token(row["name"], row["role"], row["sha256"]) for row in rows}
         except (ValueError, KeyError, TypeError) as problem:
-            raise RequestRefused(f"{self._file} is damaged ({problem}); mend it or remove it") from None
+            raise RequestRefused(f"{self._file} is damaged ({problem}); repair or remove it") from None
         self._stamp = stamp
 
 
 def admin_token(folder: Path) -> str | None:
-    """The admin's token, for commands on the machine that has it."""
+    """The admin token, for commands on the same machine."""
     try:
         return (folder / ADMIN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -178,7 +178,7 @@ def admin_token(folder: Path) -> str | None:
 
 
 def _write_private(file: Path, text: str) -> None:
-    """Replace a file whole; nobody but its owner can read it at any moment."""
+    """Replace a file atomically; only its owner can read it at any time."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,4 +1,4 @@
-"""The application: routes, errors, the guard before them, and the pages of the web interface."""
+"""The ASGI application: routes, error handlers and middleware."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from noetl.errors import NoetlError
-from noetl.server.http import openapi, problems  # fmt: skip
-from noetl.server.http import web_page as pages
+from noetl.server.http import openapi, problems, web_page
 from noetl.server.http.access import Tokens
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.access_log import AccessLogMiddleware
@@ -20,6 +19,10 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
     credentials,
+    diagnostic_docs,
+    editor,
+    event_index,
+    execute,
     executions,
     health,
     limits,
@@ -29,17 +32,14 @@ from noetl.server.http.routes import (
     schedules,
     session,
     webhooks,
+    worker_protocol,
 )
-from noetl.server.http.routes import diagnostic_docs as manual
-from noetl.server.http.routes import editor as editing
-from noetl.server.http.routes import event_index as outlines
-from noetl.server.http.routes import worker_protocol as work
 
 Readiness = Callable[[], Awaitable[list[str]]]
 
 
 def create_app(
-    parts: Callable[[], AppState],
+    state: Callable[[], AppState],
     tokens: Tokens,
     *,
     readiness: Readiness,
@@ -52,41 +52,39 @@ def create_app(
     app = FastAPI(
         title="NoETL",
         version=version,
-        summary="Run playbooks, and see exactly what happened.",
+        summary="Run playbooks and inspect their executions.",
         lifespan=lifespan,
-        openapi_url=None,  # ours needs a token, like every other route
+        openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, outlines, playbooks, editing, manual, credentials, schedules, webhooks, limits, results, session,
-        health, operations, openapi, pages,
+        executions, event_index, playbooks, editor, diagnostic_docs, credentials, schedules, webhooks, limits, results,
+        session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
-    app.state.roster = work.WorkerRegistry()
+    app.state.workers = worker_protocol.WorkerRegistry()
     app.state.readiness = readiness
-    worked = work.routes(parts, app.state.roster)
-    app.router.routes[:0] = worked
+    raw_routes = [execute.ROUTE, *worker_protocol.raw_routes(state, app.state.workers)]
+    app.router.routes[:0] = [*raw_routes, worker_protocol.playbook_route(state)]
     app.add_exception_handler(NoetlError, problems.on_noetl_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
-    app.add_exception_handler(Exception, problems.on_mistake)
-    app.add_middleware(
-        FastPathMiddleware, routes=[*(each for each in worked if "POST" in (each.methods or ())), executions.DIRECT]
-    )
+    app.add_exception_handler(Exception, problems.on_internal_error)
+    app.add_middleware(FastPathMiddleware, routes=raw_routes)
     app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
     app.add_middleware(AccessLogMiddleware)
     if root_path:
-        app.add_middleware(_Below, prefix=root_path)
+        app.add_middleware(RootPathMiddleware, prefix=root_path)
     return app
 
 
-class _Below:
-    """ASGI middleware: the path below which a proxy shows us, whether or not the proxy takes it away."""
+class RootPathMiddleware:
+    """Sets the path prefix of a reverse proxy, whether or not the proxy strips it from requests."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Say where we are."""
+        """Set `root_path`."""
         scope["root_path"] = self._prefix
         await self._app(scope, receive, send)

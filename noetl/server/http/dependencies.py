@@ -1,4 +1,4 @@
-"""What routes are given: the control plane, and the few things beside it."""
+"""The application state of the server and the role checks that routes depend on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from noetl.core.model.tool import ToolSpec
 from noetl.server.http.access import Caller, Role, Tokens
+from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.schedules import Schedules
 from noetl.server.scheduling.webhooks import Webhooks
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class AppState(Struct):
-    """One per server; routes find it as `request.app.state.parts`."""
+    """The services of a server; `request.app.state.app_state`."""
 
     orchestrator: Orchestrator
     tokens: Tokens
@@ -31,66 +32,58 @@ class AppState(Struct):
     schedules: Schedules | None = None
     webhooks: Webhooks | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    told: asyncio.Task[Any] | None = None  # see `stopped`
+    stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run CPU-bound work in a thread, so that it does not block the event loop."""
         return await self.orchestrator.catalog.aside(work)
 
-    def stopped(self) -> asyncio.Future[Any]:
-        """Done when the server stops; one for everybody who waits for that beside something else."""
-        if self.told is None:
-            self.told = asyncio.ensure_future(self.stopping.wait())
-        return self.told
+    def stop_signal(self) -> asyncio.Future[Any]:
+        """A shared future that is done when the server stops."""
+        if self.stop_future is None:
+            self.stop_future = asyncio.ensure_future(self.stopping.wait())
+        return self.stop_future
 
-    async def unless_stopping(self, waiting: Awaitable[T], otherwise: T) -> T:
-        """What is waited for; when the server stops meanwhile, nobody is kept waiting."""
-        awaited = asyncio.ensure_future(waiting)
+    async def unless_stopping(self, awaitable: Awaitable[T], default: T) -> T:
+        """The result of `awaitable`, or `default` if the server stops first."""
+        task = asyncio.ensure_future(awaitable)
         try:
-            await asyncio.wait((awaited, self.stopped()), return_when=asyncio.FIRST_COMPLETED)
-            if not awaited.done():
-                awaited.cancel()
-                await asyncio.gather(awaited, return_exceptions=True)
-            return otherwise if awaited.cancelled() else awaited.result()
+            await asyncio.wait((task, self.stop_signal()), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            return default if task.cancelled() else task.result()
         finally:
-            awaited.cancel()
+            task.cancel()
 
 
 def app_state(request: Request) -> AppState:
-    """The parts of the server that answers this request."""
-    parts: AppState = request.app.state.parts
-    return parts
+    """The application state of the server that handles this request."""
+    state: AppState = request.app.state.app_state
+    return state
 
 
-def caller_with(role: Role) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency that lets only callers of this role through; the route table is made from `role`."""
+def role_dependency(role: Role) -> Callable[[Request], Awaitable[Caller]]:
+    """A dependency that requires a role; the OpenAPI document reads its attribute `role`."""
 
-    async def check(request: Request) -> Caller:  # a plain function would be called in a thread of its own
-        return require(request, role)
+    async def check(request: Request) -> Caller:  # a plain function would be called in a thread
+        return require_role(request.scope, role)
 
     check.role = role  # type: ignore[attr-defined]
     return check
 
 
-def require(request: Request, role: Role) -> Caller:
-    """The caller, if they may do what this role may."""
-    return require_in(request.scope, role)
-
-
-def require_in(scope: Scope, role: Role) -> Caller:
-    """The same, of a request as it came."""
+def require_role(scope: Scope, role: Role) -> Caller:
+    """The caller of a request; 401 without one, 403 without the role."""
     state = scope.get("state", {})
     caller: Caller | None = state.get("caller")
     if caller is None:
-        words = (
-            "this token is not known here" if state.get("wrong_token") else "send a token: Authorization: Bearer ..."
-        )
-        raise HTTPException(401, words, headers={"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, no_caller(bool(state.get("wrong_token"))), headers={"WWW-Authenticate": "Bearer"})
     if not caller.may(role):
-        raise HTTPException(403, f"this needs the role {role}; the token {caller.name!r} has the role {caller.role}")
+        raise HTTPException(403, f"the role {role} is required; the token {caller.name!r} has the role {caller.role}")
     return caller
 
 
 def requires_role(role: Role) -> Any:
-    """`Depends` on a caller of this role."""
-    return Depends(caller_with(role))
+    """`Depends` on a caller with this role."""
+    return Depends(role_dependency(role))

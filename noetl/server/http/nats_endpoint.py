@@ -1,8 +1,8 @@
-"""The workers' line over NATS: the same questions as over HTTP, and the same answers.
+"""The worker protocol over NATS: the same requests and replies as over HTTP.
 
-Any server of the installation may get a question (they form one queue group). Questions and answers are signed with the
-worker's token, which itself never crosses the broker; values of secrets do not cross it either. What does not fit
-into a message is refused as too large, and the worker asks for it over HTTP.
+The servers of an installation form one queue group, so any of them may receive a request. Requests and replies are
+signed with the worker's token, which is never sent over the broker, and neither are secret values. A reply that does
+not fit into a message is refused as too large, and the worker repeats the request over HTTP.
 """
 
 from __future__ import annotations
@@ -18,83 +18,85 @@ from noetl.errors import NoetlError
 from noetl.server.http import problems
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import AppState
-from noetl.server.http.routes.worker_protocol import VERBS, Verb, WorkerRegistry
+from noetl.server.http.routes.worker_protocol import WORKER_CALLS, WorkerCall, WorkerRegistry
 from noetl.transport.nats_bus import NatsBus
 from noetl.transport.signing import proves, read_question, signed_answer
 
 log = logging.getLogger("noetl.api")
 
-MARGIN = 1024  # bytes of a message that are not the answer's own
-MOST_LISTENERS = 10_000  # workers remembered; names of those that left are among them
-REVOKED = "revoked"  # the kind of words that tell a worker what was taken from it
+MARGIN = 1024  # bytes of a message besides the reply
+MAX_LISTENERS = 10_000  # remembered worker names, including workers that have stopped
+REVOKED = "revoked"  # kind of the message that revokes a lease
 
 _encode = msgspec.json.Encoder().encode
 
 
 class NatsWorkerEndpoint:
-    """Answers workers that ask over NATS, and tells them what was taken from them."""
+    """Handles worker requests over NATS, and notifies workers of revoked leases."""
 
-    def __init__(self, bus: NatsBus, parts: Callable[[], AppState], roster: WorkerRegistry) -> None:
+    def __init__(self, bus: NatsBus, state: Callable[[], AppState], workers: WorkerRegistry) -> None:
         self._bus = bus
-        self._parts = parts
-        self._roster = roster
-        self._listeners: set[str] = set()  # workers that hear of revocations over NATS
-        self._decoders = {name: msgspec.json.Decoder(verb.body) for name, verb in VERBS.items()}
+        self._state = state
+        self._workers = workers
+        self._listeners: set[str] = set()  # workers that are notified over NATS
+        self._decoders = {name: msgspec.json.Decoder(call.body) for name, call in WORKER_CALLS.items()}
 
     def start(self) -> None:
-        """Answer from now on."""
-        self._parts().orchestrator.work.leases.tell = self._tell
-        self._bus.answer(self._answer)
+        """Start handling requests."""
+        self._state().orchestrator.work.leases.tell = self._notify_revoked
+        self._bus.answer(self._handle)
 
-    def _tell(self, worker: str, run_id: str) -> bool:
-        """Tell a worker that a run was taken from it; False when it must hear it otherwise."""
+    def _notify_revoked(self, worker: str, run_id: str) -> bool:
+        """Notify a worker of a revoked lease; False if it must learn of it by polling."""
         return self._bus.tell(REVOKED, worker, run_id.encode()) and worker in self._listeners
 
-    async def _answer(self, name: str, data: bytes) -> bytes:
+    async def _handle(self, name: str, data: bytes) -> bytes:
         question = read_question(data)
-        token = self._parts().tokens.keys().get(question.key_name) if question else None
+        token = self._state().tokens.keys().get(question.key_name) if question else None
         if question is None or token is None or not proves(question, token.sha256, name):
-            # Nobody to sign for: it is told in clear why there is no answer, and nothing else.
-            return b"!" + _encode(Refusal(401, "this question is not signed with a token that is known here"))
+            # There is no key to sign with, so the reason is sent unsigned.
+            return b"!" + _encode(Refusal(401, "the request is not signed with a known token"))
         if not Caller(token.name, token.role).may("worker"):
-            said = _encode(Refusal(403, f"this needs the role worker; the token {token.name!r} has {token.role}"))
-            return signed_answer(token.sha256, question.signature, b"!" + said)
-        verb = VERBS.get(name)
-        body = await self._body(name, verb, question.body)
+            refusal = _encode(
+                Refusal(403, f"the role worker is required; the token {token.name!r} has the role {token.role}")
+            )
+            return signed_answer(token.sha256, question.signature, b"!" + refusal)
+        call = WORKER_CALLS.get(name)
+        body = await self._call(name, call, question.body)
         return signed_answer(token.sha256, question.signature, body)
 
-    async def _body(self, name: str, verb: Verb | None, body: bytes) -> bytes:
-        if verb is None or verb.secret:
-            return b"!" + _encode(Refusal(404, f"{name} is not answered here"))
-        parts = self._parts()
+    async def _call(self, name: str, call: WorkerCall | None, body: bytes) -> bytes:
+        if call is None or call.http_only:
+            return b"!" + _encode(Refusal(404, f"{name} is not available over NATS"))
+        state = self._state()
         try:
-            asked = self._decoders[name].decode(body)
-            if len(self._listeners) >= MOST_LISTENERS:
-                self._listeners.clear()  # who is still there asks again at once
-            self._listeners.add(asked.claim.worker if name == "claim" else asked.worker)
-            answer = await verb.answer(parts, self._roster, asked)
-            return await self._fitting(asked, answer)
+            request = self._decoders[name].decode(body)
+            if len(self._listeners) >= MAX_LISTENERS:
+                self._listeners.clear()  # active workers are added again with their next request
+            self._listeners.add(request.claim.worker if name == "claim" else request.worker)
+            reply = await call.handle(state, self._workers, request)
+            return await self._encode_reply(request, reply)
         except msgspec.DecodeError as wrong:
-            return b"!" + _encode(Refusal(422, f"this is not a {verb.body.__name__}: {wrong}"))
+            return b"!" + _encode(Refusal(422, f"invalid {call.body.__name__}: {wrong}"))
         except NoetlError as refused:
-            status = problems.of_exception(refused).status_code
+            status = problems.problem_of(refused).status_code
             return b"!" + _encode(Refusal(status, str(refused)))
         except Exception:
             log.exception("%s over NATS failed", name)
-            return b"!" + _encode(Refusal(500, "the server made a mistake; its log says more"))
+            return b"!" + _encode(Refusal(500, problems.INTERNAL_ERROR))
 
-    async def _fitting(self, asked: Any, answer: Any) -> bytes:
-        """The answer's bytes; orders that do not fit are given back, so that they can be had over HTTP."""
-        encoded = _encode(answer)
+    async def _encode_reply(self, request: Any, reply: Any) -> bytes:
+        """The encoded reply; orders that do not fit are given back, so that they can be claimed over HTTP."""
+        encoded = _encode(reply)
         if len(encoded) + MARGIN <= self._bus.most_bytes:
             return b"=" + encoded
-        work = self._parts().orchestrator.work
-        if isinstance(answer, ReportReply) and answer.orders.orders:
-            await work.give_back(asked.worker, _leases(answer.orders))
-            return b"=" + _encode(ReportReply(answer.verdicts, OrdersReply([], [])))
-        if isinstance(answer, OrdersReply):
-            await work.give_back(asked.claim.worker, _leases(answer))
-        return b"!" + _encode(Refusal(413, f"{len(encoded)} bytes are more than a message may hold: ask over HTTP"))
+        work = self._state().orchestrator.work
+        if isinstance(reply, ReportReply) and reply.orders.orders:
+            await work.give_back(request.worker, _leases(reply.orders))
+            return b"=" + _encode(ReportReply(reply.verdicts, OrdersReply([], [])))
+        if isinstance(reply, OrdersReply):
+            await work.give_back(request.claim.worker, _leases(reply))
+        return b"!" + _encode(Refusal(413, f"the reply of {len(encoded)} bytes exceeds the message size; use HTTP"))
 
 
 def _leases(reply: OrdersReply) -> list[tuple[str, int]]:

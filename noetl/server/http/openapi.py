@@ -1,7 +1,7 @@
-"""What the API says about itself: `/openapi.json`, and `/docs` for people, without any script.
+"""The OpenAPI document: `/openapi.json`, and `/docs` as a page without scripts.
 
-FastAPI knows paths, parameters and bodies. Added here is what holds for all of them: errors are problem documents,
-and a token with the role of the route is needed.
+FastAPI provides paths, parameters and bodies. Added here are the raw routes and what is common to all routes: problem
+documents as errors, and the role that a token needs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from starlette.responses import Response
 
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import requires_role
+from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.problems import MEDIA_TYPE, flat_routes
-from noetl.server.http.response_models import answer
+from noetl.server.http.response_models import json_response
 
 router = APIRouter(include_in_schema=False)
 
-OPEN = frozenset({"/healthz", "/readyz"})
 _METHODS = ("get", "put", "post", "delete", "patch")
 _PROBLEM = {
     "type": "object",
@@ -43,22 +43,22 @@ _STYLE = (
 @router.get("/openapi.json")
 async def document(request: Request, _: Caller = requires_role("viewer")) -> Response:
     """The OpenAPI document of this server."""
-    return answer(described(request.app))
+    return json_response(openapi_document(request.app))
 
 
 @router.get("/docs")
 async def docs(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """The same, to be read."""
+    """The OpenAPI document as an HTML page."""
     headers = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
     }
-    return Response(_page(described(request.app)), media_type="text/html", headers=headers)
+    return Response(_page(openapi_document(request.app)), media_type="text/html", headers=headers)
 
 
 def role_of(route: APIRoute) -> str | None:
-    """The role that a route needs; None: anybody may ask."""
+    """The role that a route requires; None if it requires no token."""
     for dependency in route.dependant.dependencies:
         role = getattr(dependency.call, "role", None)
         if role is not None:
@@ -66,8 +66,8 @@ def role_of(route: APIRoute) -> str | None:
     return None
 
 
-def described(app: FastAPI) -> dict[str, Any]:
-    """The document, made once."""
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document; generated once per application."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         schemas = found.setdefault("components", {}).setdefault("schemas", {})
@@ -75,7 +75,11 @@ def described(app: FastAPI) -> dict[str, Any]:
             schemas.pop(name, None)
         schemas["Problem"] = _PROBLEM
         found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        roles = {
+        raw_routes = [each for each in app.routes if isinstance(each, RawRoute) and each.operation is not None]
+        found["paths"] = {each.path: {"post": dict(each.operation or {})} for each in raw_routes} | found["paths"]
+        for each in raw_routes:
+            schemas.update(each.schemas)
+        roles = {(each.path, "POST"): each.role for each in raw_routes} | {
             (route.path_format, method): role_of(route) for route in api_routes(app) for method in route.methods or ()
         }
         for path, operations in found["paths"].items():
@@ -86,7 +90,7 @@ def described(app: FastAPI) -> dict[str, Any]:
 
 
 def api_routes(app: FastAPI) -> list[APIRoute]:
-    """Every route of the documented API, also of routers that were included."""
+    """All framework routes, including those of included routers."""
     return [route for route in flat_routes(app.routes) if isinstance(route, APIRoute)]
 
 
@@ -100,16 +104,17 @@ def _complete(operation: dict[str, Any], role: str | None) -> None:
         operation["x-role"] = role
 
 
-def _page(described: dict[str, Any]) -> str:
+def _page(document: dict[str, Any]) -> str:
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>NoETL API</title>",
-        f"<style>{_STYLE}</style><h1>NoETL {escape(described['info']['version'])}: HTTP API</h1>",
-        "<p>Errors are problem documents (RFC 9457). Lists are paged: <code>next</code> of a page goes into the "
-        "parameter that names it. The document behind this page: <code>/openapi.json</code>.</p>",
+        f"<style>{_STYLE}</style><h1>NoETL {escape(document['info']['version'])}: HTTP API</h1>",
+        "<p>Errors are problem documents (RFC 9457). Lists are paged: pass <code>next</code> of a page as "
+        "<code>before</code> or <code>after</code> of the next request. OpenAPI document: "
+        "<code>/openapi.json</code>.</p>",
     ]
     parts += [
         _section(path, method, operations[method])
-        for path, operations in described["paths"].items()
+        for path, operations in document["paths"].items()
         for method in _METHODS
         if method in operations
     ]

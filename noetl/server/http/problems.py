@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): what happened, to what, and what to do."""
+"""Errors as problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,21 +30,24 @@ log = logging.getLogger("noetl.api")
 
 MEDIA_TYPE = "application/problem+json"
 
+INTERNAL_ERROR = "internal error; see the server log"
+
 _TITLES = {
-    400: "The request cannot be served",
-    401: "A token is needed",
-    403: "This token may not do that",
+    400: "Bad request",
+    401: "Authentication required",
+    403: "Permission denied",
     404: "Not found",
-    405: "This method is not allowed here",
+    405: "Method not allowed",
     409: "Conflict",
     410: "Gone",
-    413: "The request is too large",
-    415: "This media type is not understood",
-    421: "This server does not answer for that host",
-    422: "The request is not valid",
+    413: "Request too large",
+    415: "Unsupported media type",
+    416: "Range not satisfiable",
+    421: "Misdirected request",
+    422: "Invalid request",
     429: "Too many requests",
-    500: "The server made a mistake",
-    503: "Not available right now",
+    500: "Internal server error",
+    503: "Service unavailable",
 }
 
 
@@ -57,14 +61,18 @@ def problem(
     )
 
 
-def unknown_caller(*, wrong_token: bool) -> Response:
-    """Nobody said who they are, or somebody did wrongly."""
-    words = "this token is not known here" if wrong_token else "send a token: Authorization: Bearer ..."
-    return problem(401, words, headers={"WWW-Authenticate": "Bearer"})
+def unauthorized(*, wrong_token: bool) -> Response:
+    """The response to a request without a valid token."""
+    return problem(401, no_caller(wrong_token), headers={"WWW-Authenticate": "Bearer"})
 
 
-def of_exception(error: Exception) -> Response:
-    """The problem document of an exception this package raised on purpose."""
+def no_caller(wrong_token: bool) -> str:
+    """Why a request has no caller."""
+    return "token not recognised" if wrong_token else "no token: send the header `Authorization: Bearer TOKEN`"
+
+
+def problem_of(error: Exception) -> Response:
+    """The problem document of one of our exceptions."""
     if isinstance(error, InvalidPlaybook):
         diagnostics = [diagnostic_document(each) for each in error.diagnostics]
         return problem(422, "the playbook has errors", kind="urn:noetl:invalid-playbook", diagnostics=diagnostics)
@@ -88,7 +96,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def diagnostic_document(diagnostic: Any) -> dict[str, Any]:
-    """A diagnostic as the command line's json format has it."""
+    """A diagnostic as JSON, as in the output of the command line."""
     document: dict[str, Any] = diagnostic.as_dict()
     return document
 
@@ -98,38 +106,38 @@ async def on_noetl_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, NoetlError)
     if isinstance(error, CorruptLog):
         log.error("%s %s: %s", request.method, request.url.path, error)
-    return of_exception(error)
+    return problem_of(error)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Handler of the framework's own refusals (unknown route, wrong method)."""
+    """Handler of HTTP exceptions of the framework (unknown route, wrong method)."""
     assert isinstance(error, HTTPException)
     detail, headers = error.detail, dict(error.headers or {})
     if error.status_code == 405:
         allowed = _methods_at(request)
-        detail = f"{request.method} is not possible at {request.url.path}; {', '.join(allowed)} is"
+        detail = f"{request.url.path} does not support {request.method}; supported: {', '.join(allowed)}"
         headers["Allow"] = ", ".join(allowed)
     if error.status_code == 404 and detail == "Not Found":
-        detail = f"there is nothing at {request.url.path}"
+        detail = f"no resource at {request.url.path}"
     return problem(error.status_code, detail, headers=headers)
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Every method of the path, whichever of its routes was met first."""
+    """All methods of the routes that match the path."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
     found: set[str] = set()
-    exactly: set[str] = set()  # of routes that are written just so: `/api/schedules/preview` beside `/{name}`
+    exact: set[str] = set()  # of literal routes: `/api/schedules/preview` takes precedence over `/{name}`
     for route in flat_routes(request.app.routes):
         pattern, methods = getattr(route, "path_regex", None), getattr(route, "methods", None)
         if pattern is not None and methods and pattern.match(path):
             found |= methods
             if route.path == path:
-                exactly |= methods
-    return sorted(exactly or found)
+                exact |= methods
+    return sorted(exact or found)
 
 
 def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
-    """Routes of an application, also those of routers that were included."""
+    """Routes of an application, including those of included routers."""
     for route in routes:
         inner = getattr(getattr(route, "original_router", None), "routes", None) or getattr(route, "routes", None)
         if inner:
@@ -139,27 +147,27 @@ def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
 
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
-    """Handler of requests whose shape is wrong."""
-    errors = [
-        {"in": ".".join(map(str, each["loc"])), "message": each["msg"]}
-        for each in error.errors()  # type: ignore[attr-defined]
-    ]
+    """Handler of requests that do not match the declared parameters and body."""
+    assert isinstance(error, RequestValidationError)
+    errors = [{"in": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
     if any(each["in"] == "path.execution_id" for each in errors):
         return problem(404, f"there is no execution {request.path_params['execution_id']!r}: ids are decimal numbers")
-    words = "; ".join(f"{each['in']}: {each['message']}" for each in errors) or "the request is not valid"
-    return problem(422, words, errors=errors)
+    detail = "; ".join(f"{each['in']}: {each['message']}" for each in errors) or "invalid request"
+    return problem(422, detail, errors=errors)
 
 
-async def of_error(request: Request, error: Exception) -> Response:
-    """The answer to any of them, for routes that are answered before the framework's handlers."""
+async def response_to(request: Request, error: Exception) -> Response:
+    """The response to an exception of a raw route, which the framework's handlers do not see."""
     if isinstance(error, NoetlError):
         return await on_noetl_error(request, error)
     if isinstance(error, HTTPException):
         return await on_http_exception(request, error)
-    return await on_mistake(request, error)
+    if isinstance(error, RequestValidationError):
+        return await on_invalid_request(request, error)
+    return await on_internal_error(request, error)
 
 
-async def on_mistake(request: Request, error: Exception) -> Response:
-    """Our own mistake: logged with its trace, told without it."""
+async def on_internal_error(request: Request, error: Exception) -> Response:
+    """Handler of bugs: the traceback is logged and not sent."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(500, "the server made a mistake; its log says more")
+    return problem(500, INTERNAL_ERROR)

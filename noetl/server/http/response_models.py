@@ -1,4 +1,4 @@
-"""The shapes the API answers with, made from what control hands out."""
+"""Response bodies that several routes share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from noetl.storage.ports.playbooks import StoredPlaybook
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-def answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON response."""
     return Response(_encode(document), status_code=status, media_type="application/json", headers=headers)
 
 
 def page(items: Sequence[Any], following: str | None) -> dict[str, Any]:
-    """One page of a list; `next` goes into the same parameter of the next request."""
+    """One page of a list; `next` is the `before` or `after` parameter of the next request."""
     return {"items": items, "next": following}
 
 
 def playbook_document(stored: StoredPlaybook, *, text: bool = False) -> dict[str, Any]:
-    """One version of the catalog."""
+    """One version of a playbook in the catalog."""
     from noetl.core.language.editor.summary import summarise
 
     document = {

@@ -1,4 +1,4 @@
-"""What all streams of an execution share: where they go on, that they are counted, their form (server-sent events)."""
+"""Event streams of an execution as server-sent events: start position, batching, keep-alive and end."""
 
 from __future__ import annotations
 
@@ -14,146 +14,153 @@ from noetl.core.model.events import Recorded
 from noetl.server.http.dependencies import app_state
 from noetl.server.http.routes.operations import Operations, operations_of
 
-STILL = b": still here\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 END = b"event: end\ndata: {}\n\n"
-KEEP_ALIVE = 15.0  # seconds between comments on a silent stream
-FORM = "text/event-stream"
-STREAM: dict[str, Any] = {
+KEEP_ALIVE_SECONDS = 15.0  # between comments on an idle stream
+MEDIA_TYPE = "text/event-stream"
+STREAM_ROUTE: dict[str, Any] = {
     "response_class": StreamingResponse,
-    "responses": {200: {"content": {FORM: {}}}},
-}  # of a route
+    "responses": {200: {"content": {MEDIA_TYPE: {}}}},
+}  # keyword arguments of a stream route
 
 After = Annotated[int, Query(ge=0, le=2**53)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID")]
-Told = Callable[[Sequence[Recorded]], bytes]
+EncodeEvents = Callable[[Sequence[Recorded]], bytes]
 
 
-async def streamed(
+async def stream_events(
     request: Request,
     execution_id: str,
     after: int,
     last: str | None,
-    told: Told,
+    encode: EncodeEvents,
     *,
-    most: int = 200,
+    max_batch: int = 200,
     linger: float = 0.0,
 ) -> StreamingResponse:
-    """The execution's events after `after`, or after the last one the reader had, as `told` tells them: at most so
-    many at once, and what comes within `linger` seconds together."""
-    parts = app_state(request)
-    await parts.orchestrator.summary(execution_id, newest=False)
+    """A stream of the execution's events after `after` or `Last-Event-ID`, encoded by `encode`.
+
+    A message has at most `max_batch` events; events within `linger` seconds share one."""
+    state = app_state(request)
+    await state.orchestrator.summary(execution_id, newest=False)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))
     return EventStream(
-        parts.orchestrator.subscribe(execution_id, after), parts.stopped(), operations_of(request), told, most, linger
+        state.orchestrator.subscribe(execution_id, after),
+        state.stop_signal(),
+        operations_of(request),
+        encode,
+        max_batch,
+        linger,
     )
 
 
 class EventStream(StreamingResponse):
-    """All that there is of a log at a moment goes out in one piece, until its end, or until the reader hangs up."""
+    """Sends all available events in one message, until the log ends or the client disconnects."""
 
     def __init__(
         self,
         events: AsyncIterator[Recorded],
         stopping: asyncio.Future[Any],
         operations: Operations,
-        told: Told,
-        most: int,
+        encode: EncodeEvents,
+        max_batch: int,
         linger: float,
     ) -> None:
-        super().__init__((), media_type=FORM, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        self._gathered = Gathered(events, stopping, most)
+        super().__init__((), media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._batcher = EventBatcher(events, stopping, max_batch)
         self._operations = operations
-        self._told = told
+        self._encode = encode
         self._linger = linger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell what comes."""
-        gone = asyncio.ensure_future(_hung_up(receive))
-        self._gathered.until(gone)
+        """Send the stream."""
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        self._batcher.stop_on(disconnected)
         self._operations.streams += 1
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            begin = b"retry: 1000\n\n"
+            prefix = b"retry: 1000\n\n"
             more = True
             while more:
-                events, ended = await self._gathered.take(self._linger)
-                block = begin + (self._told(events) if events else b"") + (END if ended else b"")
-                more = not ended and not self._gathered.stopped
-                await send({"type": "http.response.body", "body": block or (STILL if more else b""), "more_body": more})
-                begin = b""
+                events, ended = await self._batcher.next_batch(self._linger)
+                block = prefix + (self._encode(events) if events else b"") + (END if ended else b"")
+                more = not ended and not self._batcher.stopped
+                await send(
+                    {"type": "http.response.body", "body": block or (KEEP_ALIVE if more else b""), "more_body": more}
+                )
+                prefix = b""
         finally:
             self._operations.streams -= 1
-            gone.cancel()
-            await self._gathered.close()
+            disconnected.cancel()
+            await self._batcher.close()
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class Gathered:
-    """Events of a log as they come, to be taken all at once; nobody waits any more when the server stops, or the reader
-    has gone."""
+class EventBatcher:
+    """Collects the events of a log, to be taken all at once; stops with the server or the client."""
 
-    def __init__(self, events: AsyncIterator[Recorded], stopping: asyncio.Future[Any], most: int) -> None:
+    def __init__(self, events: AsyncIterator[Recorded], stopping: asyncio.Future[Any], max_batch: int) -> None:
         self._events = events
-        self._ends = [stopping]
-        self._most = most
-        self._come: list[Recorded] = []
-        self._bell = asyncio.Event()
-        self._room = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
-        stopping.add_done_callback(self._ring)
+        self._stop_futures = [stopping]
+        self._max_batch = max_batch
+        self._received: list[Recorded] = []
+        self._wakeup = asyncio.Event()
+        self._not_full = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        stopping.add_done_callback(self._wake)
 
     @property
     def stopped(self) -> bool:
-        """Nobody is told any more: the reader comes back, or has gone."""
-        return any(end.done() for end in self._ends)
+        """Whether the server stops or the client disconnected."""
+        return any(future.done() for future in self._stop_futures)
 
-    def until(self, end: asyncio.Future[Any]) -> None:
-        """This ends it, too."""
-        self._ends.append(end)
-        end.add_done_callback(self._ring)
+    def stop_on(self, future: asyncio.Future[Any]) -> None:
+        """Stop when this future is done."""
+        self._stop_futures.append(future)
+        future.add_done_callback(self._wake)
 
-    async def take(self, linger: float) -> tuple[list[Recorded], bool]:
-        """What has come (nothing, when that takes too long), and whether that was the last of it."""
-        if self._pump is None:
-            self._pump = asyncio.ensure_future(self._follow())
-            self._pump.add_done_callback(self._ring)
-        if not self._come and not self._pump.done():
+    async def next_batch(self, linger: float) -> tuple[list[Recorded], bool]:
+        """The events since the last call (none after `KEEP_ALIVE_SECONDS`), and whether the log has ended."""
+        if self._reader is None:
+            self._reader = asyncio.ensure_future(self._read())
+            self._reader.add_done_callback(self._wake)
+        if not self._received and not self._reader.done():
             try:
-                async with asyncio.timeout(KEEP_ALIVE):
-                    await self._bell.wait()
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    await self._wakeup.wait()
             except TimeoutError:
                 return [], False
-        if linger and not self._pump.done() and not self.stopped:
+        if linger and not self._reader.done() and not self.stopped:
             await asyncio.sleep(linger)
-        self._bell.clear()
-        come, self._come = self._come, []
-        self._room.set()
-        ended = self._pump.done()
-        if ended and not come:
-            self._pump.result()  # its problem is ours
-        return come, ended and self._pump.exception() is None
+        self._wakeup.clear()
+        received, self._received = self._received, []
+        self._not_full.set()
+        ended = self._reader.done()
+        if ended and not received:
+            self._reader.result()  # raises its exception
+        return received, ended and self._reader.exception() is None
 
     async def close(self) -> None:
-        """Nobody reads on."""
-        for end in self._ends:
-            end.remove_done_callback(self._ring)
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+        """Stop reading the log."""
+        for future in self._stop_futures:
+            future.remove_done_callback(self._wake)
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
         await self._events.aclose()  # type: ignore[attr-defined]
 
-    async def _follow(self) -> None:
+    async def _read(self) -> None:
         async for recorded in self._events:
-            self._come.append(recorded)
-            self._bell.set()
-            if len(self._come) >= self._most:
-                self._room.clear()
-                await self._room.wait()
+            self._received.append(recorded)
+            self._wakeup.set()
+            if len(self._received) >= self._max_batch:
+                self._not_full.clear()
+                await self._not_full.wait()
 
-    def _ring(self, _: asyncio.Future[Any]) -> None:
-        self._bell.set()
+    def _wake(self, _: asyncio.Future[Any]) -> None:
+        self._wakeup.set()

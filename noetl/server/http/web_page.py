@@ -1,9 +1,8 @@
-"""The web page: one document for every address of it, and the files it names.
+"""The web page: one HTML document for all of its paths, and its assets.
 
-The files are built from `ui/` and lie in the package (`noetl/ui`). Their names carry a hash of their
-content, so a browser may keep them for ever; the document itself is asked for each time. Its policy lets
-it run and load nothing but these files: no script stands in the document, and styles that the editor adds
-at run time carry the nonce of this answer.
+The assets are built from `ui/` into the package (`noetl/ui`). Their names contain a hash of their content, so browsers
+cache them without limit; the document is not cached. Its content security policy allows only these files: the
+document has no inline script, and styles that the editor adds at run time carry the nonce of the response.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from noetl.errors import NotFound
 
 router = APIRouter(include_in_schema=False)
 
-ROOMS = ("/executions", "/playbooks", "/operations")
+SECTIONS = ("/executions", "/playbooks", "/operations")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
-FOR_EVER = "public, max-age=31536000, immutable"
-HARDENED = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}
+IMMUTABLE = "public, max-age=31536000, immutable"
+SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}
 
 
 class Asset(Struct, frozen=True):
-    """One built file, plain and compressed."""
+    """A built file, plain and compressed."""
 
     media_type: str
     plain: bytes
@@ -38,17 +37,17 @@ class Asset(Struct, frozen=True):
 
 
 async def page(request: Request) -> Response:
-    """The document, the same for every address of the page."""
+    """The HTML document, the same for every path."""
     nonce = secrets.token_urlsafe(16)
     prefix = request.scope.get("root_path", "").rstrip("/")
     text = _document().replace('<base href="/">', f'<base href="{escape(prefix)}/">', 1)
     text = text.replace('name="style-nonce" content=""', f'name="style-nonce" content="{nonce}"', 1)
-    headers = {**HARDENED, "Cache-Control": "no-store", "Content-Security-Policy": policy(nonce)}
+    headers = {**SECURITY_HEADERS, "Cache-Control": "no-store", "Content-Security-Policy": policy(nonce)}
     return Response(text, media_type="text/html", headers=headers)
 
 
-for _place in ("/", *ROOMS, *(f"{room}/{{rest:path}}" for room in ROOMS)):
-    router.add_api_route(_place, page, methods=["GET", "HEAD"])
+for _path in ("/", *SECTIONS, *(f"{section}/{{rest:path}}" for section in SECTIONS)):
+    router.add_api_route(_path, page, methods=["GET", "HEAD"])
 
 
 @router.get("/assets/{name}")
@@ -57,7 +56,7 @@ async def asset(request: Request, name: str) -> Response:
     found = _assets().get(name)
     if found is None:
         raise NotFound(f"there is no file {name!r}")
-    headers = {**HARDENED, "Cache-Control": FOR_EVER, "Vary": "Accept-Encoding"}
+    headers = {**SECURITY_HEADERS, "Cache-Control": IMMUTABLE, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
         return Response(found.compressed, media_type=found.media_type, headers=headers)
@@ -65,7 +64,7 @@ async def asset(request: Request, name: str) -> Response:
 
 
 def policy(nonce: str) -> str:
-    """What the document may load and run."""
+    """The content security policy of the document."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -88,7 +87,7 @@ def _document() -> str:
 
 @lru_cache(maxsize=1)
 def _assets() -> dict[str, Asset]:
-    """Every built file, read once."""
+    """All built files; read once."""
     found = {}
     for entry in (files("noetl") / "ui" / "assets").iterdir():
         media_type = TYPES.get(PurePosixPath(entry.name).suffix)

@@ -30,7 +30,7 @@ def _trace(caller: State, task_run_id: str) -> str | None:
     known = caller.request.trace if caller.request else None
     if tracing.ACTIVE is None:
         return known
-    return tracing.ACTIVE.of_task(caller.execution_id, known, task_run_id)
+    return tracing.ACTIVE.task_traceparent(caller.execution_id, known, task_run_id)
 
 
 class Children:

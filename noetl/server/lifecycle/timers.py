@@ -70,7 +70,7 @@ class Timers:
             at, execution_id = heapq.heappop(self._heap)
             if not self._is_stale(at, execution_id):
                 del self._at[execution_id]
-                metrics.RINGS.add()
+                metrics.TIMERS_DUE.add()
                 metrics.LATENESS.observe(max(0.0, now - at))
                 self._due(execution_id)
 

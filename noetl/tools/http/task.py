@@ -69,7 +69,7 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
         headers["Content-Type"] = content_type
     if method not in SAFE and "idempotency-key" not in written and call.spec.get("idempotency_key") is not False:
         headers["Idempotency-Key"] = call.idempotency_key
-    trace = tracing.outgoing()
+    trace = tracing.current_traceparent()
     if trace is not None and tracing.HEADER not in written:
         headers[tracing.HEADER] = trace
     auth = NO_AUTH

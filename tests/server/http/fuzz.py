@@ -1,4 +1,4 @@
-"""`make fuzz`: a server of its own, and as many odd requests as fit into ten minutes."""
+"""`make fuzz`: sends generated requests to a new server for ten minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.server.http.test_fuzz import fuzz
 
 
 def main(*options: str) -> int:
-    """Fuzz until nothing is left to try or the time is up; what was found is printed."""
+    """Fuzz until all cases are tried or the time limit is reached, and print the findings."""
     with tempfile.TemporaryDirectory() as home:
         cluster = Cluster(Path(home))
         try:

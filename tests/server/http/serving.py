@@ -1,4 +1,4 @@
-"""A real server and real workers as processes, for tests of the API and of what crosses it."""
+"""A server and workers as processes, for tests of the API."""
 
 from __future__ import annotations
 

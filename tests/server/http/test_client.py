@@ -37,7 +37,7 @@ def client(cluster: Cluster):
         yield client
 
 
-def test_a_run_is_submitted_waited_for_and_its_result_is_typed(client: Client):
+def test_run_waits_and_returns_a_typed_result(client: Client):
     stored = client.register(TWICE)
     assert (stored.path, stored.version) == ("client/twice", 1)
     result = client.run("client/twice", {"n": 21}, timeout=30)
@@ -56,7 +56,7 @@ def test_the_same_key_starts_once(client: Client):
         client.submit("client/twice", {"n": 2}, key="k-1")
 
 
-def test_a_followed_log_is_the_log(client: Client):
+def test_follow_yields_every_event_of_the_log(client: Client):
     execution_id = client.submit(content=TWICE)
     followed = list(client.follow(execution_id))
     assert followed == list(client.events(execution_id))
@@ -101,7 +101,7 @@ def test_lists_are_read_page_by_page(client: Client):
     assert len(everything) == len(set(everything)) >= 3
 
 
-def test_refusals_are_the_exceptions_of_the_package(client: Client, cluster: Cluster):
+def test_problem_documents_are_raised_as_exceptions_of_the_package(client: Client, cluster: Cluster):
     with pytest.raises(NotFound):
         client.summary("12345")
     with pytest.raises(NotFound):
@@ -117,7 +117,7 @@ def test_refusals_are_the_exceptions_of_the_package(client: Client, cluster: Clu
         nobody.submit("x")
 
 
-def test_a_server_that_is_away_is_said_and_another_address_is_used(cluster: Cluster):
+def test_an_unreachable_server_is_reported_and_the_next_address_is_used(cluster: Cluster):
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(StoreUnavailable, match="nobody listens there"):
         Client(nobody, "x").summary("1")
@@ -127,7 +127,7 @@ def test_a_server_that_is_away_is_said_and_another_address_is_used(cluster: Clus
         Client("ftp://example.org", "x")
 
 
-def test_credentials_are_written_and_never_read_back(client: Client):
+def test_credential_values_are_never_returned(client: Client):
     client.set_credential("client_db", "postgres", {"password": "swordfish"})
     assert ("client_db", "postgres") in client.credentials()
     client.delete_credential("client_db")
@@ -135,13 +135,13 @@ def test_credentials_are_written_and_never_read_back(client: Client):
         client.delete_credential("client_db")
 
 
-def test_the_program_of_the_python_page_runs(cluster: Cluster, tmp_path: Path):
+def test_the_example_of_the_python_reference_runs(cluster: Cluster, tmp_path: Path):
     (program,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environ = {**cluster.environ, "NOETL_TOKEN": cluster.token}
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60, env=environ)
 
 
-def test_a_followed_log_survives_the_death_of_its_server(tmp_path: Path):
+def test_follow_survives_a_killed_server(tmp_path: Path):
     cluster = Cluster(tmp_path)
     try:
         cluster.start_server()

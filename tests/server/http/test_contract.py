@@ -1,4 +1,4 @@
-"""The outside of the program, row by row: every route that is promised is there and answers as promised."""
+"""The contract of the HTTP API: every documented route exists and returns what is documented."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ workflow:
 
 @pytest.fixture(scope="module")
 def done(cluster: Cluster) -> str:
-    """An execution that has ended."""
+    """An ended execution."""
     status, document = cluster.ask("POST", "/api/execute", {"content": PLAYBOOK, "payload": {"n": 7}})
     assert status == 202
     assert document.keys() == {"execution_id", "status"}
@@ -56,7 +56,7 @@ def done(cluster: Cluster) -> str:
 
 @pytest.fixture
 def waiting(cluster: Cluster) -> Iterator[str]:
-    """An execution that waits before a gate."""
+    """An execution that waits at a gate."""
     _, document = cluster.ask("POST", "/api/execute", {"content": GATED})
     yield document["execution_id"]
     cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel", {})
@@ -73,8 +73,8 @@ def passed(cluster: Cluster, execution_id: str, step: str) -> None:
     raise AssertionError(document)
 
 
-# Method and path, and keys that the answer has at least. `{id}` is an execution that has ended.
-LOOKING: list[tuple[str, str, set[str]]] = [
+# Method, path and required keys of the response. `{id}` is an ended execution.
+READ_ROUTES: list[tuple[str, str, set[str]]] = [
     ("GET", "/api/executions", {"items", "next"}),
     ("GET", "/api/executions/{id}", {"execution_id", "path", "status", "steps", "ctx", "output", "error", "seq"}),
     ("GET", "/api/executions/{id}/events", {"items", "next"}),
@@ -98,15 +98,17 @@ LOOKING: list[tuple[str, str, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "keys"), LOOKING)
-def test_what_can_be_looked_at_is_there(cluster: Cluster, done: str, method: str, path: str, keys: set[str]):
+@pytest.mark.parametrize(("method", "path", "keys"), READ_ROUTES)
+def test_every_read_route_returns_its_documented_fields(
+    cluster: Cluster, done: str, method: str, path: str, keys: set[str]
+):
     status, document = cluster.ask(method, path.replace("{id}", done))
     assert status == 200, document
     assert keys <= document.keys()
 
 
-@pytest.mark.parametrize(("method", "path", "keys"), [row for row in LOOKING if "{id}" in row[1]])
-def test_what_is_not_there_is_a_problem_document(cluster: Cluster, method: str, path: str, keys: set[str]):
+@pytest.mark.parametrize(("method", "path", "keys"), [row for row in READ_ROUTES if "{id}" in row[1]])
+def test_a_missing_resource_is_a_problem_document(cluster: Cluster, method: str, path: str, keys: set[str]):
     status, document = cluster.ask(method, path.replace("{id}", "4711"))
     assert status == 404
     assert {"type", "title", "status", "detail"} <= document.keys()
@@ -133,7 +135,7 @@ def test_an_ended_execution_is_run_again(cluster: Cluster, done: str):
     assert cluster.finished(document["execution_id"])["status"] == "success"
 
 
-def test_the_catalogue_keeps_what_is_registered(cluster: Cluster):
+def test_a_registered_version_can_be_read(cluster: Cluster):
     status, document = cluster.ask("POST", "/api/catalog/register", {"content": PLAYBOOK})
     assert (status, document["path"]) == (201, "tests/promised")
     version = document["version"]
@@ -141,7 +143,7 @@ def test_the_catalogue_keeps_what_is_registered(cluster: Cluster):
     assert cluster.ask("GET", "/api/catalog/tests/promised?version=999")[0] == 404
 
 
-def test_credentials_are_written_and_never_read(cluster: Cluster):
+def test_credential_values_are_never_returned(cluster: Cluster):
     assert cluster.ask("PUT", "/api/credentials/pg", {"type": "postgres", "data": {"password": "hunter22"}})[0] == 200
     for path in ("/api/credentials", "/api/credentials/pg"):
         status, document = cluster.ask("GET", path)
@@ -150,7 +152,7 @@ def test_credentials_are_written_and_never_read(cluster: Cluster):
     assert cluster.ask("DELETE", "/api/credentials/pg")[0] == 404
 
 
-def test_a_stored_result_is_given_in_parts(cluster: Cluster, done: str):
+def test_ranges_of_a_stored_result_are_served(cluster: Cluster, done: str):
     _, document = cluster.ask("GET", f"/api/executions/{done}/events?limit=1000")
     reference = next(found for found in map(_reference, document["items"]) if found is not None)
     ref = base64.urlsafe_b64encode(json.dumps(reference).encode()).decode().rstrip("=")
@@ -177,7 +179,7 @@ def _reference(value: Any) -> Any:
     return None
 
 
-def test_lists_are_walked_page_by_page_without_gaps(cluster: Cluster, done: str):
+def test_pages_of_a_list_have_no_gaps(cluster: Cluster, done: str):
     _, whole = cluster.ask("GET", f"/api/executions/{done}/events")
     seqs, after = [], 0
     while True:
@@ -189,34 +191,34 @@ def test_lists_are_walked_page_by_page_without_gaps(cluster: Cluster, done: str)
     assert seqs == [each["seq"] for each in whole["items"]] == list(range(1, len(seqs) + 1))
 
 
-# ── what stands before every route ──────────────────────────────────────────────────────
+# ── checks before every route ──────────────────────────────────────────────────────
 
 
 def raw(cluster: Cluster, head: str, chunks: list[bytes]) -> tuple[int, dict[str, Any]]:
-    """Status and document of a request that is written by hand."""
+    """Status and document of the response to a raw request."""
     with socket.create_connection(("127.0.0.1", cluster.port), timeout=20) as sock:
         sock.sendall(head.replace("\n", "\r\n").encode())
         try:
             for chunk in chunks:
                 sock.sendall(chunk)
         except OSError:
-            pass  # the server answered and hung up before it had read all, as it may
+            pass  # the server may respond and disconnect before it has read everything
         answer = http.client.HTTPResponse(sock)
         answer.begin()
         return answer.status, json.loads(answer.read())
 
 
-def test_a_stranger_is_refused_before_anything_is_read(cluster: Cluster):
+def test_a_request_without_a_token_is_rejected_before_its_body_is_read(cluster: Cluster):
     head = f"POST /api/execute HTTP/1.1\nHost: 127.0.0.1:{cluster.port}\nContent-Length: 1000000\n\n"
     status, document = raw(cluster, head, [])
     assert status == 401, "without waiting for a byte of the body"
-    assert document["title"] == "A token is needed"
+    assert document["title"] == "Authentication required"
     head = f"POST /api/execute HTTP/1.1\nHost: 127.0.0.1:{cluster.port}\nContent-Length: 9\n\n"
     assert raw(cluster, head, [b"not json!"])[0] == 401
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused_however_it_is_sent(cluster: Cluster, chunked: bool):
+def test_a_body_above_the_limit_is_rejected(cluster: Cluster, chunked: bool):
     size = 17 * 2**20
     length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
     head = (
@@ -249,7 +251,7 @@ def test_every_error_is_a_problem_document(cluster: Cluster):
 
 
 def stream(cluster: Cluster, execution_id: str, last: int | None, until: int | None = None) -> list[int]:
-    """Seqs a reader is sent, up to `until` or to the end."""
+    """Sequence numbers that a client receives, up to `until` or the end."""
     headers = {"Authorization": f"Bearer {cluster.token}"} | ({"Last-Event-ID": str(last)} if last else {})
     request = urllib.request.Request(f"{cluster.url}/api/executions/{execution_id}/events/stream", headers=headers)
     seqs: list[int] = []
@@ -265,7 +267,7 @@ def stream(cluster: Cluster, execution_id: str, last: int | None, until: int | N
     return seqs
 
 
-def test_a_stream_goes_on_after_the_last_event_over_a_restart(tmp_path: Path):
+def test_a_stream_continues_after_the_last_event_id_across_a_restart(tmp_path: Path):
     cluster = Cluster(tmp_path)
     try:
         cluster.start_server()
@@ -287,6 +289,6 @@ def test_a_stream_goes_on_after_the_last_event_over_a_restart(tmp_path: Path):
         assert seqs == list(range(known + 1, known + 1 + len(seqs))) and len(seqs) > 3
         began = time.monotonic()
         assert stream(cluster, execution_id, seqs[-1]) == []
-        assert time.monotonic() - began < 10, "who has seen everything is told so at once"
+        assert time.monotonic() - began < 10, "a client that has seen all events gets the end at once"
     finally:
         cluster.stop()

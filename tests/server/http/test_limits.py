@@ -1,4 +1,4 @@
-"""Limits on real servers with real workers: set, shown, held to over two servers, and given back by whoever is killed."""
+"""Concurrency limits with real servers and workers: set, shown, kept by two servers, released by killed ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def metrics(cluster: Cluster) -> str:
         return answer.read().decode()
 
 
-def test_who_waits_for_a_limit_is_told_for_which_and_who_holds_it(cluster: Cluster, capsys):
+def test_a_waiting_execution_shows_its_limit_and_the_holders(cluster: Cluster, capsys):
     where = ["--server", cluster.url, "--token", cluster.token]
     assert program.run(["limit", "set", "playbook", "tests/long", "1", *where]) == 0
     assert "playbook tests/long: at most 1 execution at once" in capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_who_waits_for_a_limit_is_told_for_which_and_who_holds_it(cluster: Clust
     assert "playbook tests/long has no limit" in capsys.readouterr().err
 
 
-def test_limits_from_python_and_what_is_refused(cluster: Cluster):
+def test_the_client_manages_limits_and_invalid_ones_are_rejected(cluster: Cluster):
     with Client(cluster.url, token=cluster.token) as client:
         assert client.set_limit("pool", "far away/é", 7)["most"] == 7
         assert client.set_limit("pool", "far away/é", 8)["most"] == 8
@@ -100,7 +100,7 @@ def test_limits_from_python_and_what_is_refused(cluster: Cluster):
 
 
 @pytest.mark.timeout(180)
-def test_two_servers_hold_to_a_limit_while_a_worker_and_a_server_are_killed(tmp_path: Path, database: str):
+def test_two_servers_keep_a_limit_while_a_worker_and_a_server_are_killed(tmp_path: Path, database: str):
     common = {"NOETL_STORE": database, "NOETL_SERVER_LEASE_SECONDS": "2", "NOETL_SLOTS": "6"}
     here, there = Cluster(tmp_path / "here", **common), Cluster(tmp_path / "there", **common)
     try:

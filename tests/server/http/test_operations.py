@@ -1,4 +1,4 @@
-"""Whether a server can tell that it makes progress: metrics, readiness, the last hour, request ids."""
+"""Metrics, readiness, load samples and request ids of a server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def staffed(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def test_metrics_say_what_was_done(cluster: Cluster):
+def test_metrics_count_what_was_executed(cluster: Cluster):
     before = scrape(cluster)
     for _ in range(3):
         status, document = cluster.ask("POST", "/api/execute", {"content": ONE_STEP})
@@ -97,7 +97,7 @@ def test_metrics_say_what_was_done(cluster: Cluster):
     assert 10_000_000 < after["process_resident_memory_bytes"][()] < 120_000_000
 
 
-def test_every_metric_that_is_told_is_documented_and_named_well(cluster: Cluster):
+def test_every_exposed_metric_is_documented_and_follows_the_naming_rules(cluster: Cluster):
     suffix = re.compile(r"_(bucket|sum|count)$")
     for name in scrape(cluster):
         assert name in metrics.TABLE or suffix.sub("", name) in metrics.TABLE
@@ -107,7 +107,7 @@ def test_every_metric_that_is_told_is_documented_and_named_well(cluster: Cluster
         assert not set(metric.labels) & {"execution_id", "execution", "playbook", "worker"}
 
 
-def test_labels_never_come_from_the_paths_people_ask_for(cluster: Cluster):
+def test_labels_do_not_contain_request_paths(cluster: Cluster):
     for number in range(5):
         cluster.ask("GET", f"/api/executions/{1000 + number}")
         cluster.ask("GET", f"/nowhere/{number}")
@@ -143,7 +143,7 @@ def test_a_pool_without_workers_shows_in_the_queue(staffed: Cluster):
     cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel", {})
 
 
-def test_a_request_keeps_its_id(cluster: Cluster):
+def test_the_request_id_is_returned_and_logged(cluster: Cluster):
     def answered(sent: str | None) -> str:
         headers = {"X-Request-ID": sent} if sent else {}
         with urllib.request.urlopen(urllib.request.Request(cluster.url + "/healthz", headers=headers)) as answer:
@@ -168,7 +168,7 @@ def test_a_server_is_not_ready_on_the_tables_of_a_newer_version(tmp_path: Path):
         cluster.stop()
 
 
-def test_a_draining_server_says_so_while_it_still_answers(tmp_path: Path):
+def test_a_draining_server_is_not_ready_but_still_serves_requests(tmp_path: Path):
     cluster = Cluster(tmp_path, NOETL_SERVER_DRAIN_SECONDS="30")
     try:
         cluster.start_server()
@@ -201,13 +201,18 @@ def test_the_log_is_json_with_ids_and_without_secrets(tmp_path: Path):
             cluster.stop()
     text = (tmp_path / "log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
-    (asked,) = [line for line in lines if line.get("request_id") == "r-1"]
-    assert (asked["method"], asked["path"], asked["status"], asked["caller"]) == ("POST", "/api/execute", 202, "admin")
-    assert asked["execution_id"] == document["execution_id"]
+    (record,) = [line for line in lines if line.get("request_id") == "r-1"]
+    assert (record["method"], record["path"], record["status"], record["caller"]) == (
+        "POST",
+        "/api/execute",
+        202,
+        "admin",
+    )
+    assert record["execution_id"] == document["execution_id"]
     assert cluster.token not in text
 
 
-def test_who_asks_does_not_wait_for_a_store_that_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_readiness_does_not_wait_for_a_frozen_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from noetl.server import process as module
     from noetl.settings import load
 
@@ -236,7 +241,7 @@ def _subscribers_become(cluster: Cluster, expected: float) -> bool:
     return found == expected
 
 
-def test_everybody_who_follows_an_execution_is_counted_while_it_lasts(cluster: Cluster):
+def test_open_event_streams_are_counted(cluster: Cluster):
     _, started = cluster.ask("POST", "/api/execute", {"content": NOBODY})  # no worker of that pool: it waits
     before = scrape(cluster)["noetl_stream_subscribers"][()]
     streams = []

@@ -1,4 +1,4 @@
-"""Schedules over the API and on the command line, carried out by a real server."""
+"""Schedules over the API and the command line, with a real server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_schedule_starts_executions_once_per_tick(cluster: Cluster):
     assert cluster.ask("GET", "/api/schedules/often")[0] == 404
 
 
-def test_wrong_schedules_are_problem_documents(cluster: Cluster):
+def test_invalid_schedules_are_rejected(cluster: Cluster):
     cluster.ask("POST", "/api/catalog/register", {"content": TEXT})
     for change, expected in (
         ({"cron": "61 * * * *"}, 400),
@@ -54,7 +54,7 @@ def test_wrong_schedules_are_problem_documents(cluster: Cluster):
     assert "Monday" in shown["description"]
 
 
-def test_the_command_line_keeps_schedules_of_a_server_and_of_this_machine(
+def test_the_command_line_manages_schedules_of_a_server_and_of_this_machine(
     cluster: Cluster, tmp_path, monkeypatch, capsys
 ):
     def noetl(*words: str) -> tuple[int, str, str]:

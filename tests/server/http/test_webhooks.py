@@ -1,4 +1,4 @@
-"""Webhooks: signed deliveries start executions, once each; everything else is refused alike."""
+"""Webhooks: a signed delivery starts one execution; all other requests are rejected alike."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_signed_body_becomes_the_payload_and_the_same_delivery_starts_once(clu
     assert again == (202, started)
 
 
-def test_what_is_not_signed_as_it_should_be_is_refused(cluster: Cluster, hook):
+def test_invalid_signatures_are_rejected(cluster: Cluster, hook):
     body, secret, now = b'{"order": {"id": 1}}', hook["secret"], int(time.time())
     wrong = send(cluster, body, "another secret")
     assert wrong[0] == 401
@@ -82,7 +82,7 @@ def test_what_is_not_signed_as_it_should_be_is_refused(cluster: Cluster, hook):
     assert send(cluster, body, secret, name="nobody") == wrong
 
 
-def test_only_an_admin_keeps_webhooks_and_the_secret_is_shown_once(cluster: Cluster, hook):
+def test_only_an_admin_manages_webhooks_and_the_secret_is_returned_once(cluster: Cluster, hook):
     author = Tokens(cluster.home).add("hook-author", "author")
     body = {"path": "tests/hook", "name": "mine"}
     assert cluster.ask("POST", "/api/webhooks", body, token=author)[0] == 403
@@ -95,7 +95,7 @@ def test_only_an_admin_keeps_webhooks_and_the_secret_is_shown_once(cluster: Clus
     assert cluster.ask("POST", "/api/webhooks", {**body, "credential": "nothing"})[0] == 400
 
 
-def test_a_credential_with_two_secrets_takes_both_while_one_is_replaced(cluster: Cluster, hook):
+def test_both_secrets_of_a_credential_are_accepted_during_rotation(cluster: Cluster, hook):
     cluster.ask("PUT", "/api/credentials/shop", {"type": "webhook", "data": {"secret": ["old one", "new one"]}})
     cluster.ask("POST", "/api/webhooks", {"path": "tests/hook", "name": "shop", "credential": "shop"})
     assert send(cluster, b"{}", "old one", name="shop")[0] == 202
@@ -105,7 +105,7 @@ def test_a_credential_with_two_secrets_takes_both_while_one_is_replaced(cluster:
     cluster.ask("DELETE", "/api/webhooks/shop")
 
 
-def test_bodies_that_are_no_objects_are_kept_whole():
+def test_a_body_that_is_no_object_becomes_the_field_body():
     assert payload_of(b"") == {}
     assert payload_of(b"[1, 2]") == {"body": [1, 2]}
     assert payload_of(b"a=1&b=2") == {"body": "a=1&b=2"}
@@ -123,7 +123,7 @@ def test_the_client_signs_as_openssl_does(cluster: Cluster, hook):
     assert sign("s", "12", b"{}") == "62abafc6182da52eed5d78837074ad1d6e752984accc6c767660f5d262ef8fd4"
 
 
-def test_the_command_line_keeps_and_calls_webhooks(cluster: Cluster, tmp_path, monkeypatch, capsys):
+def test_the_command_line_manages_and_calls_webhooks(cluster: Cluster, tmp_path, monkeypatch, capsys):
     def noetl(*words: str) -> tuple[int, str, str]:
         code = program.run(words)
         return code, *capsys.readouterr()

@@ -1,21 +1,23 @@
-"""Routes that every execution passes, answered on the shortest way: a table of paths, bytes in, bytes out.
+"""Raw routes: POST at an exact path, bytes in and bytes out, served before the framework.
 
-Finding a route, validating a request by declarations and making objects of both sides cost several times what a
-request to start an execution costs itself. So these few are looked up by their exact path behind the guard
-and before the framework, and read their bodies with msgspec. What one of them does not understand it
-leaves to the documented route of the same path (`FallThrough`), which says what is wrong.
+Route matching, declarative validation and request and response objects cost several times as much as the start of
+an execution itself. The few routes that every execution or run uses are therefore looked up by path behind the
+security middleware, and decode their bodies with msgspec. Every raw route is declared once, as a `RawRoute`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from noetl.server.http import problems
+from noetl.server.http.access import Role
+from noetl.server.http.dependencies import require_role
 from noetl.server.http.middleware.security import route_path
 
 Header = tuple[bytes, bytes]
@@ -23,47 +25,61 @@ JSON: Header = (b"content-type", b"application/json")
 
 
 class RawResponse(Struct, frozen=True):
-    """What goes back."""
+    """Body, status and headers of a response."""
 
     body: bytes
     status: int = 200
     headers: Sequence[Header] = (JSON,)
 
 
-Answering = Callable[[Scope, bytes, Receive], Awaitable[RawResponse]]
+Handler = Callable[[Scope, bytes, Receive], Awaitable[RawResponse]]
 
 
-class FallThrough(Exception):
-    """This request is for the documented route."""
+class RawRoute(Route):
+    """A POST route that requires a role.
 
-    def __init__(self, body: bytes) -> None:
-        super().__init__("left to the documented route")
-        self.body = body
+    `operation` is its entry in the OpenAPI document (None: it has none), `schemas` are the schemas it refers to."""
+
+    def __init__(
+        self,
+        path: str,
+        handler: Handler,
+        *,
+        role: Role,
+        operation: dict[str, Any] | None = None,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(path, RawEndpoint(handler, role), methods=["POST"], include_in_schema=operation is not None)
+        self.role = role
+        self.operation = operation
+        self.schemas = schemas or {}
 
 
 class RawEndpoint:
-    """ASGI endpoint: the whole body in, one answer out."""
+    """ASGI endpoint: checks the role, reads the whole body and sends one response."""
 
-    def __init__(self, answer: Answering) -> None:
-        self._answer = answer
+    def __init__(self, handler: Handler, role: Role) -> None:
+        self._handler = handler
+        self._role = role
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read, answer, send."""
-        answer = await self._answer(scope, await _body(receive), receive)
-        length = (b"content-length", b"%d" % len(answer.body))
-        await send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, length]})
-        await send({"type": "http.response.body", "body": answer.body})
+        """Handle one request."""
+        require_role(scope, self._role)
+        response = await self._handler(scope, await _body(receive), receive)
+        length = (b"content-length", b"%d" % len(response.body))
+        await send({"type": "http.response.start", "status": response.status, "headers": [*response.headers, length]})
+        await send({"type": "http.response.body", "body": response.body})
 
 
 class FastPathMiddleware:
-    """ASGI middleware that answers POST requests at the paths of `routes` itself."""
+    """ASGI middleware that serves raw routes itself and passes every other request on."""
 
-    def __init__(self, app: ASGIApp, *, routes: Iterable[Route]) -> None:
+    def __init__(self, app: ASGIApp, *, routes: Iterable[RawRoute]) -> None:
         self._app = app
         self._routes = {route.path: route for route in routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer it, or hand it on."""
+        """Serve or pass on one request."""
         route = None
         if scope["type"] == "http" and scope["method"] == "POST":
             route = self._routes.get(route_path(scope))
@@ -73,32 +89,19 @@ class FastPathMiddleware:
         scope["route"] = route
         try:
             await route.app(scope, receive, send)
-        except FallThrough as other:
-            del scope["route"]
-            await self._app(scope, _replayed(other.body, receive), send)
         except ClientDisconnect:
-            return  # nobody is there to be answered
-        except Exception as error:  # noqa: BLE001 - each has its problem document
-            response = await problems.of_error(Request(scope), error)
+            return
+        except Exception as error:  # noqa: BLE001 - every error is sent as a problem document
+            response = await problems.response_to(Request(scope), error)
             await response(scope, receive, send)
 
 
 async def _body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        parts.append(message.get("body", b""))
+        chunks.append(message.get("body", b""))
         if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then whatever comes."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Message:
-        return left.pop() if left else await receive()
-
-    return again
+            return b"".join(chunks)

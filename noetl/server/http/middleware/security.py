@@ -1,7 +1,7 @@
-"""What stands before every route: host and origin, size, rate, and who is calling.
+"""Checks before every route: host, origin, body size, rate and caller.
 
-`Host` and `Origin` are checked so that a page on another site cannot make a visitor's browser speak to a
-server on the visitor's own machine (DNS rebinding, cross-site requests).
+`Host` and `Origin` are checked so that a page of another site cannot make a browser send requests to a server on the
+visitor's machine (DNS rebinding, cross-site requests).
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from noetl.server.http.access import Caller, Tokens
-from noetl.server.http.problems import problem, unknown_caller
+from noetl.server.http.access import Tokens
+from noetl.server.http.problems import problem, unauthorized
 
 COOKIE = "noetl_token"
-OPEN = frozenset({"/healthz", "/readyz"})
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-WORK = "/api/work/"
+WORKER_PATHS = "/api/work/"
 
 Headers = dict[bytes, str]
-_ONCE = frozenset({b"host", b"origin", b"authorization", b"content-length"})
-_READ = _ONCE | {b"cookie", b"transfer-encoding"}
+_SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length"})
+_USED = _SINGLE | {b"cookie", b"transfer-encoding"}
 
-# Below these nothing is answered, and no body is read, for somebody who does not say who they are.
-CLOSED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
+# Requests to these paths without a caller are rejected before their body is read.
+PROTECTED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
 
 
-class TooLarge(HTTPException):
-    """A body went over the limit while it was read."""
+class BodyTooLarge(HTTPException):
+    """The body exceeded the limit while it was read."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(413, f"a body here has at most {limit} bytes")
+        super().__init__(413, f"the request body exceeds {limit} bytes")
 
 
 class SecurityMiddleware:
-    """ASGI middleware; what passes it has `scope["state"]["caller"]`, None where nobody said who they are."""
+    """ASGI middleware that sets `scope["state"]["caller"]`; None for requests without a token."""
 
     def __init__(
         self,
@@ -57,79 +56,79 @@ class SecurityMiddleware:
         self._max_body = max_body
         self._max_report = max_report
         self._rate = RateLimiter(per_second)
-        self._failures = RateLimiter(10.0, burst=50.0)  # wrong tokens, per address
+        self._failures = RateLimiter(10.0, burst=50.0)  # invalid tokens, per address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at a request before anybody else does."""
+        """Check one request and pass it on or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         path = route_path(scope)
-        limit = self._max_report if path.startswith(WORK) else self._max_body
-        headers, twice = _headers(scope)
-        refusal = twice or self._wrong_host(headers) or self._wrong_origin(headers)
-        if refusal is None and _length(headers) > limit:
-            refusal = problem(413, f"a body here has at most {limit} bytes")
-        if refusal is None:
-            refusal = self._wrong_caller(scope, path, headers)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+        limit = self._max_report if path.startswith(WORKER_PATHS) else self._max_body
+        headers, duplicate = _headers(scope)
+        rejection = duplicate or self._check_host(headers) or self._check_origin(headers)
+        if rejection is None and _length(headers) > limit:
+            rejection = problem(413, f"the request body exceeds {limit} bytes")
+        if rejection is None:
+            rejection = self._check_caller(scope, path, headers)
+        if rejection is not None:
+            await rejection(scope, receive, send)
         elif b"content-length" in headers and b"transfer-encoding" not in headers:
-            await self._app(scope, receive, send)  # no more than it says can be read
+            await self._app(scope, receive, send)  # the server reads at most Content-Length bytes
         else:
-            await self._within(limit, scope, receive, send)
+            await self._limit_body(limit, scope, receive, send)
 
-    async def _within(self, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what is read: a chunked body does not say its length beforehand."""
+    async def _limit_body(self, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the bytes while reading, because a chunked body has no declared length."""
         read = 0
 
-        async def counted() -> Message:
+        async def limited_receive() -> Message:
             nonlocal read
             message = await receive()
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
                 if read > limit:
-                    raise TooLarge(limit)
+                    raise BodyTooLarge(limit)
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, limited_receive, send)
 
-    def _wrong_caller(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
-        """Who is calling, and whether too often."""
+    def _check_caller(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
+        """Identify the caller and apply rate limits."""
         address = scope["client"][0] if scope.get("client") else ""
         text = _token(headers)
         caller = self._tokens.caller(text) if text else None
         if text and caller is None and not self._failures.allow(address):
-            return problem(429, "too many wrong tokens from this address; wait a little", headers={"Retry-After": "1"})
-        # How much a worker's work is, the server itself decides.
-        works = caller is not None and caller.may("worker") and path.startswith(WORK)
-        if not works and not self._rate.allow(caller.name if caller else address):
-            return problem(429, "too many requests; slow down", headers={"Retry-After": "1"})
-        if caller is None and _is_closed(scope, path):
-            return unknown_caller(wrong_token=bool(text))
+            return problem(429, "too many invalid tokens from this address; retry later", headers={"Retry-After": "1"})
+        # The worker protocol has no rate limit: the server itself controls how much work there is.
+        is_worker_call = caller is not None and caller.may("worker") and path.startswith(WORKER_PATHS)
+        if not is_worker_call and not self._rate.allow(caller.name if caller else address):
+            return problem(429, "rate limit exceeded; retry later", headers={"Retry-After": "1"})
+        if caller is None and _is_protected(scope, path):
+            return unauthorized(wrong_token=bool(text))
         state = scope.setdefault("state", {})
         state["caller"] = caller
         state["wrong_token"] = bool(text) and caller is None
         return None
 
-    def _wrong_host(self, headers: Headers) -> ASGIApp | None:
+    def _check_host(self, headers: Headers) -> ASGIApp | None:
         name = _host_name(headers.get(b"host", ""))
         if name in self._hosts:
             return None
-        return problem(421, f"this server does not answer for host {name!r}; add it to the setting server.hosts")
+        return problem(421, f"host {name!r} is not allowed; add it to the setting server.hosts")
 
-    def _wrong_origin(self, headers: Headers) -> ASGIApp | None:
+    def _check_origin(self, headers: Headers) -> ASGIApp | None:
         origin = headers.get(b"origin")
         if origin is None:
             return None
         scheme, host = _origin(origin)
         if scheme in ("http", "https") and host in self._hosts:
             return None
-        return problem(403, f"requests from pages of {origin!r} are not taken", title="This page may not ask")
+        return problem(403, f"requests from the origin {origin!r} are not allowed", title="Origin not allowed")
 
 
 class RateLimiter:
-    """Token buckets by name: so many a second, with a burst; only the most recent names are kept."""
+    """Token buckets by name: requests per second with a burst; only the most recent names are stored."""
 
     def __init__(self, per_second: float, burst: float | None = None, names: int = 10_000) -> None:
         self._per_second = per_second
@@ -138,7 +137,7 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allow(self, name: str) -> bool:
-        """Take one; False when there is none left."""
+        """Take one token; False if the bucket is empty."""
         now = time.monotonic()
         left, then = self._buckets.pop(name, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_second)
@@ -150,27 +149,26 @@ class RateLimiter:
 
 
 def route_path(scope: Scope) -> str:
-    """The path as routes know it, without the prefix a proxy shows the server below."""
+    """The path without the prefix of a reverse proxy."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
 
 
-def _is_closed(scope: Scope, path: str) -> bool:
-    if not path.startswith(CLOSED):
+def _is_protected(scope: Scope, path: str) -> bool:
+    if not path.startswith(PROTECTED):
         return False
-    # Signing in, and what is signed by itself.
+    # Signing in, and webhook deliveries, which have their own signature.
     return not (scope["method"] == "POST" and (path == "/api/session" or path.startswith("/api/webhooks/")))
 
 
 def _headers(scope: Scope) -> tuple[Headers, ASGIApp | None]:
-    """The headers that are looked at here; and a refusal of two where there may be one: each reader of the request
-    could believe another one."""
+    """The headers that are used here, and a rejection of repeated ones, which readers could interpret differently."""
     found: Headers = {}
     for key, value in scope["headers"]:
         name = key.lower()
-        if name in _READ:
-            if name in _ONCE and name in found:
-                return found, problem(400, "Host, Origin, Authorization and Content-Length may each come once")
+        if name in _USED:
+            if name in _SINGLE and name in found:
+                return found, problem(400, "Host, Origin, Authorization and Content-Length must not be repeated")
             found[name] = value.decode("latin-1")
     return found, None
 
@@ -184,13 +182,13 @@ _NETLOC = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\\?#\[\],]+))(?::[0-9]{1,5})
 
 
 def _host_name(netloc: str) -> str:
-    """The host of `host:port` or `[::1]:port`, in lower case; empty when it is anything else."""
+    """The host of `host:port` or `[::1]:port`, in lower case; empty if invalid."""
     found = _NETLOC.fullmatch(netloc.strip().lower())
     return (found[1] or found[2]) if found else ""
 
 
 def _origin(text: str) -> tuple[str, str]:
-    """Scheme and host of an Origin; empty ones when it is none (a path, a user, something that cannot be parsed)."""
+    """Scheme and host of an Origin; empty if invalid (with a path or a user)."""
     scheme, separator, netloc = text.strip().lower().partition("://")
     return (scheme, _host_name(netloc)) if separator else ("", "")
 
@@ -204,9 +202,3 @@ def _token(headers: Headers) -> str | None:
     except CookieError:
         return None
     return morsel.value if morsel else None
-
-
-def caller_of(scope: Scope) -> Caller | None:
-    """Who makes this request, when they said so."""
-    caller: Caller | None = scope.get("state", {}).get("caller")
-    return caller

@@ -1,4 +1,4 @@
-"""Credentials of this installation: written, listed by name, forgotten; never read back."""
+"""Credentials of the installation: create, list by name and delete; values are never returned."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.responses import Response
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.executions import Body
+from noetl.server.http.request_models import Body
+from noetl.server.http.response_models import json_response, page
 from noetl.storage.ports.secrets import CredentialStore
 
 router = APIRouter(tags=["credentials"])
@@ -27,32 +27,32 @@ class CredentialBody(Body):
     data: dict[str, Any] = Field(min_length=1)
 
 
-@router.get("/api/credentials", summary="Names and types")
+@router.get("/api/credentials", summary="List credentials: names and types")
 async def credentials(request: Request, _: Caller = requires_role("admin")) -> Response:
-    """Values are never shown."""
+    """Values are never returned."""
     found = await _store(request).list()
-    return answer(page([{"name": name, "type": kind} for name, kind in found], None))
+    return json_response(page([{"name": name, "type": kind} for name, kind in found], None))
 
 
-@router.get("/api/credentials/{name}", summary="One name and type")
+@router.get("/api/credentials/{name}", summary="Get the type of a credential")
 async def credential(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
-    """Values are never shown."""
+    """Values are never returned."""
     for known, kind in await _store(request).list():
         if known == name:
-            return answer({"name": name, "type": kind})
+            return json_response({"name": name, "type": kind})
     raise NotFound(f"there is no credential {name!r}")
 
 
-@router.put("/api/credentials/{name}", summary="Keep a credential, encrypted")
+@router.put("/api/credentials/{name}", summary="Store a credential, encrypted")
 async def put(request: Request, name: Name, body: CredentialBody, _: Caller = requires_role("admin")) -> Response:
-    """Replaces one of the same name."""
+    """Replaces an existing credential of the same name."""
     await _store(request).set(name, body.type, body.data)
-    return answer({"name": name, "type": body.type})
+    return json_response({"name": name, "type": body.type})
 
 
-@router.delete("/api/credentials/{name}", status_code=204, summary="Forget a credential")
+@router.delete("/api/credentials/{name}", status_code=204, summary="Delete a credential")
 async def delete(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
-    """Running executions keep what they were given."""
+    """Values that running executions have already read stay valid."""
     if not await _store(request).delete(name):
         raise NotFound(f"there is no credential {name!r}")
     return Response(status_code=204)
@@ -61,5 +61,5 @@ async def delete(request: Request, name: Name, _: Caller = requires_role("admin"
 def _store(request: Request) -> CredentialStore:
     store = app_state(request).credentials
     if store is None:
-        raise RequestRefused("this server keeps no credentials")
+        raise RequestRefused("this server has no credential store")
     return store

@@ -1,6 +1,6 @@
-"""The pages that explain diagnostics, for whoever has no connection to the documentation.
+"""Documentation pages of diagnostics, for clients without access to the online documentation.
 
-They are written in `docs/reference/diagnostics/`; the wheel has them as `noetl/manual/`.
+Their source is `docs/reference/diagnostics/`; the wheel contains them as `noetl/manual/`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from noetl.core.language.diagnostic_codes import CODES
 from noetl.errors import NotFound
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import requires_role
-from noetl.server.http.response_models import answer
+from noetl.server.http.response_models import json_response
 
 router = APIRouter(tags=["editing"])
 
 
-@router.get("/api/diagnostics/{code}", summary="Why a diagnostic is told, with a wrong and a right example")
+@router.get("/api/diagnostics/{code}", summary="Explain a diagnostic, with a wrong and a right example")
 async def explanation(
     code: Annotated[str, InPath(pattern=r"^[a-z0-9-]{1,100}$")], _: Caller = requires_role("viewer")
 ) -> Response:
-    """`text` is Markdown; null where this installation came without the pages."""
+    """`text` is Markdown; null if this installation does not contain the pages."""
     known = CODES.get(code)
     if known is None:
         raise NotFound(f"there is no diagnostic {code!r}")
-    return answer({"code": code, "severity": known.severity, "title": known.title, "text": _page(code)})
+    return json_response({"code": code, "severity": known.severity, "title": known.title, "text": _page(code)})
 
 
 @lru_cache(maxsize=256)

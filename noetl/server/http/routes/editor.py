@@ -1,4 +1,4 @@
-"""What an editor asks about a text that is being written: layout, words, meanings, and the form to run it with."""
+"""Language services for editors: formatting, migration, completion, hover and run forms."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.responses import Response
 from noetl.errors import InvalidPlaybook, RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer
-from noetl.server.http.routes.executions import Body, one_of
+from noetl.server.http.request_models import Body, one_of
+from noetl.server.http.response_models import json_response
 from noetl.server.orchestrator.catalog import Source
 
 router = APIRouter(tags=["editing"])
@@ -20,14 +20,14 @@ router = APIRouter(tags=["editing"])
 Content = Annotated[str, Field(max_length=4 * 2**20)]
 
 
-class WrittenBody(Body):
-    """A text."""
+class ContentBody(Body):
+    """The text of a playbook."""
 
     content: Content
 
 
-class PlaceBody(Body):
-    """A place in a text; lines and columns count from 1."""
+class PositionBody(Body):
+    """A position in a text; lines and columns start at 1."""
 
     content: Content
     line: int = Field(ge=1, le=2**31)
@@ -46,77 +46,77 @@ class FormBody(Body):
 
 
 class ValuesBody(Body):
-    """Texts by name."""
+    """Texts by field name."""
 
     texts: dict[str, Content]
 
 
-@router.post("/api/format", summary="A text in its canonical layout")
-async def format(request: Request, body: WrittenBody, _: Caller = requires_role("viewer")) -> Response:
-    """Comments, order and meaning stay; what is no YAML comes back as it is."""
+@router.post("/api/format", summary="Format a playbook")
+async def format(request: Request, body: ContentBody, _: Caller = requires_role("viewer")) -> Response:
+    """Preserves comments, order and meaning; text that is not YAML is returned unchanged."""
     from noetl.core.language.rewrite.format import format_text
 
-    parts = app_state(request)
-    content = await parts.aside(lambda: format_text(body.content, parts.specs()))
-    return answer({"content": content, "changed": content != body.content})
+    state = app_state(request)
+    content = await state.run_in_thread(lambda: format_text(body.content, state.specs()))
+    return json_response({"content": content, "changed": content != body.content})
 
 
-@router.post("/api/migrate", summary="A text in canonical words")
-async def migrate(request: Request, body: WrittenBody, _: Caller = requires_role("viewer")) -> Response:
-    """`notes` say what could not be said exactly; diagnostics when the text has errors."""
+@router.post("/api/migrate", summary="Rewrite a playbook in the canonical dialect")
+async def migrate(request: Request, body: ContentBody, _: Caller = requires_role("viewer")) -> Response:
+    """`notes` lists what could not be translated exactly. A text with errors is rejected with diagnostics."""
     from noetl.core.language.rewrite.migrate.to_canonical import migrate
 
-    parts = app_state(request)
-    check = parts.orchestrator.catalog.check
-    found = await parts.aside(lambda: check(Source(body.content), legacy=True))
+    state = app_state(request)
+    check = state.orchestrator.catalog.check
+    found = await state.run_in_thread(lambda: check(Source(body.content), legacy=True))
     if found.playbook is None:
         raise InvalidPlaybook(found.diagnostics)
-    made = await parts.aside(lambda: migrate(body.content, parts.specs()))
+    made = await state.run_in_thread(lambda: migrate(body.content, state.specs()))
     notes = [{"line": note.line, "message": note.message} for note in made.notes]
-    return answer({"content": made.text, "changed": made.text != body.content, "notes": notes})
+    return json_response({"content": made.text, "changed": made.text != body.content, "notes": notes})
 
 
-@router.post("/api/complete", summary="The words that can stand at a place")
-async def complete(request: Request, body: PlaceBody, _: Caller = requires_role("viewer")) -> Response:
-    """`column` is where the word that is being written begins."""
+@router.post("/api/complete", summary="Completions at a position")
+async def complete(request: Request, body: PositionBody, _: Caller = requires_role("viewer")) -> Response:
+    """`column` is the start of the word at the position."""
     from noetl.core.language.editor.autocomplete import offer
 
-    parts = app_state(request)
-    column, words = await parts.aside(lambda: offer(body.content, body.line, body.column, parts.specs()))
+    state = app_state(request)
+    column, words = await state.run_in_thread(lambda: offer(body.content, body.line, body.column, state.specs()))
     items = [{"word": word.word, "doc": word.doc, "kind": "value" if word.is_value else "key"} for word in words]
-    return answer({"column": column, "items": items})
+    return json_response({"column": column, "items": items})
 
 
-@router.post("/api/hover", summary="What the word at a place means")
-async def hover(request: Request, body: PlaceBody, _: Caller = requires_role("viewer")) -> Response:
-    """`hover` is null where there is nothing to say."""
+@router.post("/api/hover", summary="Documentation of the word at a position")
+async def hover(request: Request, body: PositionBody, _: Caller = requires_role("viewer")) -> Response:
+    """`hover` is null if there is no documentation."""
     from noetl.core.language.editor.hover import hover
 
-    parts = app_state(request)
-    found = await parts.aside(lambda: hover(body.content, body.line, body.column, parts.specs()))
-    return answer({"hover": found._asdict() if found else None})
+    state = app_state(request)
+    found = await state.run_in_thread(lambda: hover(body.content, body.line, body.column, state.specs()))
+    return json_response({"hover": found._asdict() if found else None})
 
 
-@router.post("/api/values", summary="Texts of a form as the values they stand for")
+@router.post("/api/values", summary="Parse the texts of a form")
 async def values(request: Request, body: ValuesBody, _: Caller = requires_role("viewer")) -> Response:
-    """Each text is read as YAML, as a playbook's own; `problems` names those that cannot be read."""
+    """Each text is parsed as YAML, as in a playbook; `problems` lists those that cannot be parsed."""
     from noetl.core.language.editor.run_form import values_document
 
-    return answer(await app_state(request).aside(lambda: values_document(body.texts)))
+    return json_response(await app_state(request).run_in_thread(lambda: values_document(body.texts)))
 
 
-@router.post("/api/form", summary="What a playbook asks before it runs")
+@router.post("/api/form", summary="Form fields of a playbook")
 async def form(request: Request, body: FormBody, _: Caller = requires_role("viewer")) -> Response:
-    """One field for each `workload` key, with type, default and help."""
+    """One field per `workload` key, with type, default and help."""
     from noetl.core.language.editor.run_form import form_document
 
     if (body.path is None) == (body.content is None):
-        raise RequestRefused("name a playbook by `path` or bring its text as `content`: one of the two")
-    parts = app_state(request)
-    catalog = parts.orchestrator.catalog
+        raise RequestRefused("send either `path` (a playbook of the catalog) or `content` (its text)")
+    state = app_state(request)
+    catalog = state.orchestrator.catalog
     source = Source(body.content) if body.content is not None else await catalog.find(body.path or "", body.version)
-    found = await parts.aside(lambda: catalog.check(source, legacy=body.legacy or body.path is not None))
+    found = await state.run_in_thread(lambda: catalog.check(source, legacy=body.legacy or body.path is not None))
     playbook = found.playbook
     if playbook is None:
         raise InvalidPlaybook(found.diagnostics)
-    return answer(await parts.aside(lambda: form_document(source.text, playbook)))
+    return json_response(await state.run_in_thread(lambda: form_document(source.text, playbook)))

@@ -1,4 +1,4 @@
-"""The log in outline, for pages that show a whole execution at any of its moments."""
+"""The event index: the log as short rows, for the web page."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from starlette.responses import Response, StreamingResponse
 from noetl.core.model.events import Recorded
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer
+from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.executions import ExecutionId
-from noetl.server.http.streams import STREAM, After, LastEventId, streamed
+from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.read_models.event_index import outline_document
 
 router = APIRouter(tags=["executions"])
 
-WORTH_PACKING = 64 * 1024
-GATHER = 0.1  # seconds in which events are gathered into one message
-MOST_IN_A_BATCH = 5_000
+MIN_COMPRESSED = 64 * 1024
+LINGER = 0.1  # seconds; events within it share one message
+MAX_BATCH = 5_000
 
 
-@router.get("/api/executions/{execution_id}/outline", summary="The log in outline: one short row per event")
+@router.get("/api/executions/{execution_id}/outline", summary="The event index: one short row per event")
 async def outline(
     request: Request,
     execution_id: ExecutionId,
@@ -34,13 +34,13 @@ async def outline(
     limit: Annotated[int, Query(ge=1, le=50_000)] = 20_000,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """Columns of the events with seq > after; `next` goes into `after`, null when the log ends here."""
+    """Columns of the events with seq > after; pass `next` as `after`, null at the end of the log."""
     found = await app_state(request).orchestrator.events(execution_id, after, limit + 1)
     rows = found[:limit]
     following = rows[-1].seq if len(found) > limit else None
-    # Made in a thread: a long log must not hold up who else asks.
-    response = await run_in_threadpool(lambda: answer({**outline_document(rows), "next": following}))
-    if len(response.body) > WORTH_PACKING and "gzip" in request.headers.get("accept-encoding", ""):
+    # In a thread, because a long log would block the event loop.
+    response = await run_in_threadpool(lambda: json_response({**outline_document(rows), "next": following}))
+    if len(response.body) > MIN_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
         packed = await run_in_threadpool(gzip.compress, bytes(response.body), 1)
         headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         return Response(packed, media_type="application/json", headers=headers)
@@ -49,8 +49,8 @@ async def outline(
 
 @router.get(
     "/api/executions/{execution_id}/outline/stream",
-    summary="The outline as it grows (server-sent events)",
-    **STREAM,
+    summary="Stream the event index (server-sent events)",
+    **STREAM_ROUTE,
 )
 async def outline_stream(
     request: Request,
@@ -59,9 +59,9 @@ async def outline_stream(
     last: LastEventId = None,
     _: Caller = requires_role("viewer"),
 ) -> StreamingResponse:
-    """What came in a tenth of a second comes as one outline; its id is the last seq in it."""
-    return await streamed(request, execution_id, after, last, _rows, most=MOST_IN_A_BATCH, linger=GATHER)
+    """Events within a tenth of a second share one message; its id is the last seq in it."""
+    return await stream_events(request, execution_id, after, last, _encode_rows, max_batch=MAX_BATCH, linger=LINGER)
 
 
-def _rows(events: Sequence[Recorded]) -> bytes:
+def _encode_rows(events: Sequence[Recorded]) -> bytes:
     return b"id: %d\nevent: rows\ndata: %b\n\n" % (events[-1].seq, msgspec.json.encode(outline_document(events)))

@@ -1,4 +1,4 @@
-"""Is it alive, is it making progress, what does it count; workers and tool kinds."""
+"""Liveness, readiness, workers and tool kinds."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from starlette.responses import Response
 
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer, page
+from noetl.server.http.response_models import json_response, page
 from noetl.server.http.routes.worker_protocol import WorkerRegistry, workers_document
 
 router = APIRouter(tags=["health"])
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get("/healthz", summary="The process answers")
+@router.get("/healthz", summary="Liveness of the process")
 async def healthz() -> Response:
-    """Needs no token."""
-    return answer({"status": "ok"})
+    """Requires no token."""
+    return json_response({"status": "ok"})
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", summary="Progress is possible", responses={503: {"description": "and why not"}})
+@router.get("/readyz", summary="Readiness of the server", responses={503: {"description": "Not ready, with reasons"}})
 async def readyz(request: Request) -> Response:
-    """Not ready, with the reasons, when the store cannot be written, its tables are another version's, leases are not
-    watched over, unfinished executions are still being taken over, or the server is about to stop. `warnings`
-    are what somebody else has to do: runs that wait in a pool without workers. Needs no token."""
+    """Not ready, with reasons, if the store is not writable or has tables of another version, leases are not monitored,
+    unfinished executions are still being taken over, or the server is shutting down. `warnings` lists what needs
+    action elsewhere: runs that wait in a pool without workers. Requires no token."""
     problems: list[str] = await request.app.state.readiness()
-    warnings = [] if problems else await request.app.state.operations.stuck()
+    warnings = [] if problems else await request.app.state.operations.warnings()
     document = {"ready": not problems, "problems": problems, "warnings": warnings}
-    return answer(document, 503 if problems else 200)
+    return json_response(document, 503 if problems else 200)
 
 
-@router.get("/api/workers", summary="Workers that asked for work lately")
+@router.get("/api/workers", summary="List workers")
 async def workers(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """Slots, pools, leases, last sign of life."""
-    roster: WorkerRegistry = request.app.state.roster
-    return answer(page(workers_document(roster.all(time.time()), app_state(request).orchestrator), None))
+    """Workers that recently claimed runs, with slots, pools, leases and time of the last request."""
+    workers: WorkerRegistry = request.app.state.workers
+    return json_response(page(workers_document(workers.all(time.time()), app_state(request).orchestrator), None))
 
 
-@router.get("/api/tools", summary="Tool kinds of this installation")
+@router.get("/api/tools", summary="List tool kinds")
 async def tools(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """Their parameters, for completion and forms."""
+    """The installed kinds with their parameters."""
     import msgspec
 
     specs = app_state(request).specs()
     items: list[Any] = [msgspec.to_builtins(specs[kind]) for kind in sorted(specs)]
-    return answer(page(items, None))
+    return json_response(page(items, None))

@@ -1,4 +1,4 @@
-"""Limits: at most so many runs of a pool, with a credential, or executions of a playbook at once."""
+"""Concurrency limits of pools, credentials and playbooks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from noetl.errors import RequestRefused
 from noetl.server.concurrency.limits import MOST, Limits, Subject
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.executions import Body
+from noetl.server.http.request_models import Body
+from noetl.server.http.response_models import json_response, page
 from noetl.storage.ports.queue import MAX_WEIGHT
 
 router = APIRouter(tags=["limits"])
 
-Name = Annotated[str, Path(min_length=1, max_length=900, description="of a pool, a credential or a playbook's path")]
+Name = Annotated[
+    str, Path(min_length=1, max_length=900, description="name of a pool or credential, or path of a playbook")
+]
 
 
 class LimitBody(Body):
-    """How many at once (0 holds everything back), and how many turns a playbook's executions get where others get one;
-    what is not given stays as it is."""
+    """Maximum number at once (0 stops everything), and the weight of a playbook's executions in the queue; omitted
+    values stay unchanged."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -37,39 +39,41 @@ class LimitBody(Body):
     weight: int | None = Field(None, ge=1, le=MAX_WEIGHT)
 
 
-@router.get("/api/limits", summary="All limits, who holds what they limit, and how many wait")
+@router.get("/api/limits", summary="List limits with holders and waiting runs")
 async def limits(
     request: Request,
-    after: Annotated[str | None, Query(max_length=1000, description="`next` of the page before")] = None,
+    after: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """One page."""
-    kept = _limits(request)
-    found = await kept.list(after=after, limit=limit + 1)
+    """One page of limits."""
+    limits = _limits(request)
+    found = await limits.list(after=after, limit=limit + 1)
     following = found[limit - 1].key if len(found) > limit else None
-    return answer(page([await kept.document(each) for each in found[:limit]], following))
+    return json_response(page([await limits.document(each) for each in found[:limit]], following))
 
 
-@router.get("/api/limits/{subject}/{name:path}", summary="One limit")
+@router.get("/api/limits/{subject}/{name:path}", summary="Get a limit")
 async def limit(request: Request, subject: Subject, name: Name, _: Caller = requires_role("viewer")) -> Response:
-    """Who holds what it limits, and how many wait."""
-    kept = _limits(request)
-    return answer(await kept.document(await kept.get(subject, name)))
+    """With holders and the number of waiting runs."""
+    limits = _limits(request)
+    return json_response(await limits.document(await limits.get(subject, name)))
 
 
-@router.put("/api/limits/{subject}/{name:path}", summary="Set a limit, or change it")
+@router.put("/api/limits/{subject}/{name:path}", summary="Create or change a limit")
 async def put(
     request: Request, subject: Subject, name: Name, body: LimitBody, caller: Caller = requires_role("operator")
 ) -> Response:
-    """A lower one lets those finish who hold more; a higher one lets those go on who wait."""
-    kept = _limits(request)
-    return answer(await kept.document(await kept.set(subject, name, body.most, weight=body.weight, by=caller.name)))
+    """After lowering, runs above the limit finish; after raising, waiting runs start."""
+    limits = _limits(request)
+    return json_response(
+        await limits.document(await limits.set(subject, name, body.most, weight=body.weight, by=caller.name))
+    )
 
 
-@router.delete("/api/limits/{subject}/{name:path}", status_code=204, summary="Remove a limit")
+@router.delete("/api/limits/{subject}/{name:path}", status_code=204, summary="Delete a limit")
 async def remove(request: Request, subject: Subject, name: Name, _: Caller = requires_role("operator")) -> Response:
-    """Who waits for it goes on."""
+    """Waiting runs start."""
     await _limits(request).remove(subject, name)
     return Response(status_code=204)
 
@@ -77,5 +81,5 @@ async def remove(request: Request, subject: Subject, name: Name, _: Caller = req
 def _limits(request: Request) -> Limits:
     found = app_state(request).orchestrator.limits
     if found is None:
-        raise RequestRefused("this server keeps no limits")
+        raise RequestRefused("this server does not support limits")
     return found

@@ -1,6 +1,6 @@
-"""Is it making progress: `/metrics` for Prometheus, and the last hour as JSON for the web page.
+"""Load and throughput of the server: `/metrics` for Prometheus, and the last hour as JSON for the web page.
 
-Samples are this server's own and live in its memory; a server that starts anew begins a new hour.
+Samples are of this server only and are held in memory, so they start anew with the process.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from noetl.observability import metrics
 from noetl.observability.metrics import Sample
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import AppState, app_state, requires_role
-from noetl.server.http.response_models import answer
+from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.worker_protocol import WorkerInfo, WorkerRegistry
 from noetl.server.read_models.documents import when
 from noetl.storage.ports.queue import LimitDepth, PoolDepth
 
 router = APIRouter(tags=["health"])
 
-EVERY = 10.0  # seconds between two samples
-KEPT = 361  # an hour of them
-ALIVE = 60.0  # seconds after its last sign of life in which a worker counts as alive
-COUNTED = 15.0  # seconds for which a count of executions is good enough
-LONG_WAIT = 300.0  # seconds after which those who wait for a limit are worth a warning
-BEGAN = time.time()
+SAMPLE_SECONDS = 10.0  # between two samples
+MAX_SAMPLES = 361  # one hour
+ALIVE_SECONDS = 60.0  # after its last request for which a worker counts as alive
+COUNTS_SECONDS = 15.0  # maximum age of the counts of executions
+LONG_WAIT_SECONDS = 300.0  # waiting time at a limit that causes a warning
+STARTED_AT = time.time()
 
 
-class Moment(Struct, frozen=True):
-    """One sample: what is now, and what was counted since the process began."""
+class LoadSample(Struct, frozen=True):
+    """Current values, and totals since the process started."""
 
     at: float
     queue_depth: int
@@ -56,21 +56,21 @@ class Moment(Struct, frozen=True):
 
 
 class Operations:
-    """What a server knows about its own progress."""
+    """Load and throughput of one server."""
 
-    def __init__(self, parts: AppState, roster: WorkerRegistry, every: float = EVERY) -> None:
-        self._parts = parts
-        self._roster = roster
-        self._every = every
-        self._moments: deque[Moment] = deque(maxlen=KEPT)
+    def __init__(self, state: AppState, workers: WorkerRegistry, interval: float = SAMPLE_SECONDS) -> None:
+        self._state = state
+        self._workers = workers
+        self._interval = interval
+        self._samples: deque[LoadSample] = deque(maxlen=MAX_SAMPLES)
         self._counts: tuple[float, dict[str, int]] = (float("-inf"), {})
-        self._counting = asyncio.Lock()
+        self._counts_lock = asyncio.Lock()
         self.streams = 0  # open event streams
 
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[None]:
-        """Take samples for as long as the block lasts."""
-        task = asyncio.get_running_loop().create_task(self._sample_for_ever())
+        """Sample periodically inside the block."""
+        task = asyncio.get_running_loop().create_task(self._sample_forever())
         try:
             yield
         finally:
@@ -78,21 +78,21 @@ class Operations:
             await asyncio.gather(task, return_exceptions=True)
 
     async def counts(self) -> dict[str, int]:
-        """Executions by status, as they were a little while ago at most."""
-        async with self._counting:
+        """Executions by status, at most `COUNTS_SECONDS` old."""
+        async with self._counts_lock:
             at, known = self._counts
-            if time.monotonic() - at > COUNTED:
-                known = await self._parts.orchestrator.store.counts()
+            if time.monotonic() - at > COUNTS_SECONDS:
+                known = await self._state.orchestrator.store.counts()
                 self._counts = (time.monotonic(), known)
             return known
 
     async def gauges(self, ready: bool) -> dict[str, Iterable[Sample]]:
-        """The values Prometheus asks for, as far as the store answers."""
-        orchestrator, now = self._parts.orchestrator, time.time()
+        """Samples of the collected gauges; without those of the store if it is unavailable."""
+        orchestrator, now = self._state.orchestrator, time.time()
         alive = self.alive(now)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         found: dict[str, Iterable[Sample]] = {
-            "noetl_info": [((self._parts.version,), 1)],
+            "noetl_info": [((self._state.version,), 1)],
             "noetl_ready": [((), ready)],
             "noetl_leases_held": [((), len(orchestrator.work.leases))],
             "noetl_workers": _by_pool((each.pool, 1) for each in alive),
@@ -102,7 +102,7 @@ class Operations:
             "noetl_stream_subscribers": [((), self.streams)],
             "process_resident_memory_bytes": [((), resident_bytes())],
             "process_cpu_seconds_total": [((), usage.ru_utime + usage.ru_stime)],
-            "process_start_time_seconds": [((), BEGAN)],
+            "process_start_time_seconds": [((), STARTED_AT)],
         }
         open_files = _open_files()
         if open_files is not None:
@@ -110,32 +110,32 @@ class Operations:
         try:
             depths = await orchestrator.depths()
             found["noetl_queue_runs"] = [((each.pool,), each.runs) for each in depths]
-            found["noetl_queue_oldest_seconds"] = [((each.pool,), _waited(each, now)) for each in depths]
+            found["noetl_queue_oldest_seconds"] = [((each.pool,), _waiting_time(each, now)) for each in depths]
             found |= await self._limits(now)
             found["noetl_executions"] = [((status,), number) for status, number in (await self.counts()).items()]
         except StoreUnavailable:
-            pass  # the store is away: noetl_ready says so, and what this process knows is still told
+            pass  # reported by noetl_ready; the other metrics are still returned
         return found
 
     async def _limits(self, now: float) -> dict[str, Iterable[Sample]]:
-        orchestrator = self._parts.orchestrator
+        orchestrator = self._state.orchestrator
         lines, most = await orchestrator.line_depths(), orchestrator.lines.most
         held = await orchestrator.store.held(list(most)) if most else {}
         return {
             "noetl_waiting_runs": [((each.key,), each.runs) for each in lines],
-            "noetl_waiting_oldest_seconds": [((each.key,), _waited(each, now)) for each in lines],
+            "noetl_waiting_oldest_seconds": [((each.key,), _waiting_time(each, now)) for each in lines],
             "noetl_limit": [((key,), number) for key, number in most.items()],
             "noetl_limit_held": [((key,), number) for key, number in held.items()],
         }
 
     def alive(self, now: float) -> list[WorkerInfo]:
-        """Workers heard of lately."""
-        return [each for each in self._roster.all(now) if now - each.last_seen <= ALIVE]
+        """Workers with a recent request."""
+        return [each for each in self._workers.all(now) if now - each.last_seen <= ALIVE_SECONDS]
 
     async def document(self) -> dict[str, Any]:
-        """What is now by pool, executions by status, and the samples of the last hour."""
+        """Current values per pool, executions by status, and the samples of the last hour."""
         now = time.time()
-        depths = {each.pool: each for each in await self._parts.orchestrator.depths()}
+        depths = {each.pool: each for each in await self._state.orchestrator.depths()}
         alive = self.alive(now)
         pools = []
         for pool in sorted(depths.keys() | {each.pool for each in alive}):
@@ -145,7 +145,7 @@ class Operations:
                 {
                     "pool": pool,
                     "waiting": depth.runs,
-                    "oldest_wait_s": _waited(depth, now),
+                    "oldest_wait_s": _waiting_time(depth, now),
                     "workers": len(of_pool),
                     "slots": sum(each.slots for each in of_pool),
                 }
@@ -154,45 +154,45 @@ class Operations:
             "at": when(now),
             "executions": await self.counts(),
             "pools": pools,
-            "leases": len(self._parts.orchestrator.work.leases),
+            "leases": len(self._state.orchestrator.work.leases),
             "last_progress_at": when(metrics.PROGRESS.value or None),
-            "every_s": self._every,
-            "samples": _rates([*self._moments, await self._moment()]),
+            "every_s": self._interval,
+            "samples": _rates([*self._samples, await self._sample()]),
         }
 
-    async def stuck(self) -> list[str]:
-        """What waits although nobody is there to do it: no fault of this server, but somebody should know."""
+    async def warnings(self) -> list[str]:
+        """Conditions outside this server that need action: full limits and pools without workers."""
         now = time.time()
         served = {each.pool for each in self.alive(now)}
         held_back = [
-            f"{each.runs} runs wait since {_waited(each, now):.0f} s because the limit of {each.key} is reached; "
-            f"`noetl limit show {each.key}` says who holds it"
-            for each in await self._parts.orchestrator.line_depths()
-            if _waited(each, now) > LONG_WAIT
+            f"{each.runs} runs have waited up to {_waiting_time(each, now):.0f} s for the limit of {each.key}; "
+            f"`noetl limit show {each.key}` lists its holders"
+            for each in await self._state.orchestrator.line_depths()
+            if _waiting_time(each, now) > LONG_WAIT_SECONDS
         ]
         return held_back + [
-            f"{each.runs} runs wait in pool {each.pool}, and no worker leases from it"
-            for each in await self._parts.orchestrator.depths()
-            if each.pool not in served and _waited(each, time.time()) > EVERY
+            f"{each.runs} runs wait in pool {each.pool}, which has no workers"
+            for each in await self._state.orchestrator.depths()
+            if each.pool not in served and _waiting_time(each, time.time()) > SAMPLE_SECONDS
         ]
 
-    async def _sample_for_ever(self) -> None:
+    async def _sample_forever(self) -> None:
         while True:
             try:
-                self._moments.append(await self._moment())
+                self._samples.append(await self._sample())
             except StoreUnavailable:
-                pass  # a gap in the picture is what it looks like
-            await asyncio.sleep(self._every)
+                pass  # leaves a gap in the samples
+            await asyncio.sleep(self._interval)
 
-    async def _moment(self) -> Moment:
+    async def _sample(self) -> LoadSample:
         now = time.time()
-        depths = await self._parts.orchestrator.depths()
+        depths = await self._state.orchestrator.depths()
         alive = self.alive(now)
-        return Moment(
+        return LoadSample(
             at=now,
             queue_depth=sum(each.runs for each in depths),
-            oldest_wait_s=max((_waited(each, now) for each in depths), default=0.0),
-            leases=len(self._parts.orchestrator.work.leases),
+            oldest_wait_s=max((_waiting_time(each, now) for each in depths), default=0.0),
+            leases=len(self._state.orchestrator.work.leases),
             workers=len(alive),
             slots=sum(each.slots for each in alive),
             started=int(metrics.STARTED.total()),
@@ -204,34 +204,34 @@ class Operations:
 
 @router.get(
     "/metrics",
-    summary="What Prometheus reads",
+    summary="Metrics in the Prometheus text format",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """The text format, version 0.0.4; docs/reference/metrics.md lists every name."""
+    """Format version 0.0.4; docs/reference/metrics.md lists every metric."""
     ready = not await request.app.state.readiness()
     gauges = await operations_of(request).gauges(ready)
-    return Response(metrics.page(gauges), media_type=metrics.MEDIA_TYPE)
+    return Response(metrics.exposition(gauges), media_type=metrics.MEDIA_TYPE)
 
 
 @router.get("/api/operations", summary="Queue depth and throughput over the last hour")
 async def operations(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """Executions by status, pools with what waits and who works, and a sample every ten seconds of this server."""
-    return answer(await operations_of(request).document())
+    """Executions by status, waiting runs and workers per pool, and a sample of this server every ten seconds."""
+    return json_response(await operations_of(request).document())
 
 
 def operations_of(request: Request) -> Operations:
-    """The operations of the server that answers this request."""
-    app_state(request)  # refuses while the server is still starting
+    """The `Operations` of the server that handles this request."""
+    app_state(request)  # raises while the server is starting
     found: Operations = request.app.state.operations
     return found
 
 
-def _rates(moments: list[Moment]) -> list[dict[str, Any]]:
-    """Moments with what happened a second since the one before."""
+def _rates(samples: list[LoadSample]) -> list[dict[str, Any]]:
+    """Samples with the rates since the previous one."""
     rows = []
-    for before, after in pairwise(moments):
+    for before, after in pairwise(samples):
         seconds = max(after.at - before.at, 0.001)
         row: dict[str, Any] = to_builtins(after)
         row["at"] = when(after.at)
@@ -241,7 +241,7 @@ def _rates(moments: list[Moment]) -> list[dict[str, Any]]:
     return rows
 
 
-def _waited(depth: PoolDepth | LimitDepth, now: float) -> float:
+def _waiting_time(depth: PoolDepth | LimitDepth, now: float) -> float:
     return round(max(0.0, now - depth.since), 3) if depth.since else 0.0
 
 
@@ -260,7 +260,7 @@ def _open_files() -> int | None:
 
 
 def resident_bytes() -> int:
-    """The memory this process has now; where the system does not tell, the most it ever had."""
+    """The resident memory of this process; its maximum where the current value is not available."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The catalog, and the validator: the same diagnostics as on the command line."""
+"""The catalog, and validation with the same diagnostics as on the command line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from noetl.errors import InvalidPlaybook, NotFound
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.problems import diagnostic_document
-from noetl.server.http.response_models import answer, page, playbook_document
-from noetl.server.http.routes.executions import Body
+from noetl.server.http.request_models import Body
+from noetl.server.http.response_models import json_response, page, playbook_document
 from noetl.server.orchestrator.catalog import Source
 
 router = APIRouter(tags=["playbooks"])
 
 
 class TextBody(Body):
-    """A playbook's text."""
+    """The text of a playbook."""
 
     content: str
     file: str = ""
@@ -28,92 +28,96 @@ class TextBody(Body):
     legacy: bool = False
 
 
-@router.post("/api/validate", summary="All problems of a playbook")
+@router.post("/api/validate", summary="Validate a playbook")
 async def validate(request: Request, body: TextBody, _: Caller = requires_role("viewer")) -> Response:
-    """`valid` is false when any of them is an error; `docs` with a code behind it is the code's page."""
+    """`valid` is false if any diagnostic is an error; `docs` followed by a code is the address of its page."""
     from noetl.core.language.diagnostics import DOCS
 
     source = Source(body.content, body.file)
-    parts = app_state(request)
-    check = parts.orchestrator.catalog.check
-    found = await parts.aside(lambda: check(source, strict=body.strict, legacy=body.legacy))
+    state = app_state(request)
+    check = state.orchestrator.catalog.check
+    found = await state.run_in_thread(lambda: check(source, strict=body.strict, legacy=body.legacy))
     diagnostics = [diagnostic_document(each) for each in found.diagnostics]
-    return answer({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
+    return json_response({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
 
 
-@router.get("/schema/playbook.json", summary="The JSON Schema of playbooks, for editors")
+@router.get("/schema/playbook.json", summary="JSON Schema of playbooks")
 async def schema(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """With the tool kinds of this installation."""
+    """Includes the installed tool kinds."""
     from noetl.core.language.reference.json_schema import json_schema
 
-    return answer(json_schema(app_state(request).specs()))
+    return json_response(json_schema(app_state(request).specs()))
 
 
-@router.post("/api/graph", summary="The net of a playbook's text")
+@router.post("/api/graph", summary="Graph of a playbook text")
 async def graph(request: Request, body: TextBody, _: Caller = requires_role("viewer")) -> Response:
-    """For previews; diagnostics when it cannot be compiled."""
+    """For previews. A text with errors is rejected with diagnostics."""
     from noetl.core.language.editor.net_document import net_document
 
     source = Source(body.content, body.file)
-    parts = app_state(request)
-    check = parts.orchestrator.catalog.check
-    found = await parts.aside(lambda: check(source, strict=body.strict, legacy=body.legacy))
+    state = app_state(request)
+    check = state.orchestrator.catalog.check
+    found = await state.run_in_thread(lambda: check(source, strict=body.strict, legacy=body.legacy))
     if found.playbook is None:
         raise InvalidPlaybook(found.diagnostics)
-    return answer(net_document(found.playbook))
+    return json_response(net_document(found.playbook))
 
 
-@router.post("/api/catalog/register", status_code=201, summary="A new version of a playbook")
+@router.post("/api/catalog/register", status_code=201, summary="Register a playbook version")
 async def register(request: Request, body: TextBody, _: Caller = requires_role("author")) -> Response:
-    """The same text again is the same version."""
+    """Registering the same text again returns the same version."""
     catalog = app_state(request).orchestrator.catalog
     stored = await catalog.register(
         Source(body.content, body.file), time.time(), strict=body.strict, legacy=body.legacy
     )
-    return answer(playbook_document(stored), 201)
+    return json_response(playbook_document(stored), 201)
 
 
-@router.get("/api/catalog", summary="The newest version of every playbook")
+@router.get("/api/catalog", summary="List playbooks with their newest version")
 async def catalog(
     request: Request,
     search: Annotated[str | None, Query(max_length=200)] = None,
-    after: Annotated[str | None, Query(max_length=1000, description="`next` of the page before")] = None,
+    after: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """One page, by path."""
-    parts = app_state(request)
-    found = await parts.orchestrator.catalog.list(search=search, after=after, limit=limit + 1)
+    """One page, sorted by path."""
+    state = app_state(request)
+    found = await state.orchestrator.catalog.list(search=search, after=after, limit=limit + 1)
     following = found[limit - 1].path if len(found) > limit else None
-    return answer(page(await parts.aside(lambda: [playbook_document(each) for each in found[:limit]]), following))
+    return json_response(
+        page(await state.run_in_thread(lambda: [playbook_document(each) for each in found[:limit]]), following)
+    )
 
 
-@router.get("/api/versions/{path:path}", summary="The versions of a playbook, newest first")
+@router.get("/api/versions/{path:path}", summary="List versions of a playbook, newest first")
 async def versions(
     request: Request,
     path: str,
-    before: Annotated[int | None, Query(ge=1, le=2**31, description="`next` of the page before")] = None,
+    before: Annotated[int | None, Query(ge=1, le=2**31, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """One page, without the texts."""
-    parts = app_state(request)
-    found = await parts.orchestrator.catalog.versions(path, before=before, limit=limit + 1)
+    """One page, without texts."""
+    state = app_state(request)
+    found = await state.orchestrator.catalog.versions(path, before=before, limit=limit + 1)
     if not found and before is None:
         raise NotFound(f"there is no playbook {path!r}")
     following = str(found[limit - 1].version) if len(found) > limit else None
-    return answer(page(await parts.aside(lambda: [playbook_document(each) for each in found[:limit]]), following))
+    return json_response(
+        page(await state.run_in_thread(lambda: [playbook_document(each) for each in found[:limit]]), following)
+    )
 
 
-@router.get("/api/catalog/{path:path}", summary="One version of a playbook, with its text")
+@router.get("/api/catalog/{path:path}", summary="Get a playbook with its text")
 async def playbook(
     request: Request,
     path: str,
     version: Annotated[int | None, Query(ge=1, le=2**31)] = None,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """The newest, or the one that is asked for."""
+    """The newest version, or the given one."""
     stored = await app_state(request).orchestrator.catalog.registered(path, version)
     if stored is None:
         raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
-    return answer(playbook_document(stored, text=True))
+    return json_response(playbook_document(stored, text=True))

@@ -1,4 +1,4 @@
-"""The result browser: stored payloads, ranged, as attachments."""
+"""Stored payloads: download with ranges, and parts as JSON."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.problems import problem
-from noetl.server.http.response_models import answer
+from noetl.server.http.response_models import json_response
 from noetl.storage.ports.results import ResultStore
 
 router = APIRouter(tags=["results"])
 
-MOST_OF_A_PART = 8 * 2**20  # bytes of one part; who wants more takes the payload itself
+MAX_PART = 8 * 2**20  # bytes of one part
 
 
 @router.get(
     "/api/results/{ref}",
-    summary="A stored payload",
+    summary="Download a stored payload",
     response_class=StreamingResponse,
-    responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "a part of it"}},
+    responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "The requested range"}},
 )
 async def result(
     request: Request,
@@ -38,7 +38,7 @@ async def result(
     part: Annotated[str | None, Header(alias="Range")] = None,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """`ref` is the reference object as JSON in URL-safe base64; `Range: bytes=a-b` takes a part."""
+    """`ref` is the reference object as JSON in URL-safe base64; `Range: bytes=a-b` selects a range."""
     reference = decode(ref)
     total = reference.meta.bytes
     headers = {
@@ -53,7 +53,7 @@ async def result(
         return problem(416, f"the payload has {total} bytes", headers={"Content-Range": f"bytes */{total}"})
     start, end = span or (0, total - 1)
     chunks = results.open(reference, offset=start, length=end - start + 1) if span else results.open(reference)
-    first = await anext(chunks, b"")  # what is missing or damaged is said before a status is
+    first = await anext(chunks, b"")  # a missing or corrupt payload fails before the status is sent
 
     async def body() -> object:
         yield first
@@ -70,7 +70,7 @@ async def result(
     )
 
 
-@router.get("/api/results/{ref}/part", summary="A part of a stored payload as JSON, whatever its format")
+@router.get("/api/results/{ref}/part", summary="Read a part of a stored payload as JSON")
 async def part(
     request: Request,
     ref: str,
@@ -79,21 +79,21 @@ async def part(
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """Rows of tables, elements of lists, lines of text, without loading the whole. `{format, data}`."""
+    """Rows of tables, elements of lists or lines of text, as `{format, data}`, without loading the whole payload."""
     reference = decode(ref)
     payload = _Stored(app_state(request).orchestrator.results, reference)
     try:
         format = format_of(given=None, content_type=reference.meta.content_type)
-        data = await read_part(payload, format, Part(select, limit, offset), most=MOST_OF_A_PART, verify=False)
+        data = await read_part(payload, format, Part(select, limit, offset), most=MAX_PART, verify=False)
     except NotThere as missing:
         raise NotFound(str(missing.args[0])) from None
     except (TooLarge, ValueError) as wrong:
         raise RequestRefused(str(wrong)) from None
-    return answer({"format": format, "data": data})
+    return json_response({"format": format, "data": data})
 
 
 class _Stored:
-    """A stored payload as what `drivers.reading` takes parts of."""
+    """A stored payload as a source for `read_part`."""
 
     def __init__(self, results: ResultStore, reference: Reference) -> None:
         self._results = results
@@ -109,21 +109,21 @@ class _Stored:
 
 
 def encode(reference: Reference) -> str:
-    """A reference as it stands in the URL."""
+    """A reference as text for a URL."""
     return base64.urlsafe_b64encode(msgspec.json.encode(reference)).decode().rstrip("=")
 
 
 def decode(text: str) -> Reference:
-    """A reference out of the URL."""
+    """The reference of a URL."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(data, type=Reference)
     except (binascii.Error, ValueError, msgspec.DecodeError) as wrong:
-        raise NotFound(f"this is no reference to a stored payload: {wrong}") from None
+        raise NotFound(f"invalid reference to a stored payload: {wrong}") from None
 
 
 def _span(header: str | None, total: int) -> tuple[int, int] | None:
-    """First and last byte of a single range; None when there is no such range."""
+    """First and last byte of a single range; None if it is invalid or not satisfiable."""
     unit, _, span = (header or "").partition("=")
     first, dash, last = span.partition("-")
     if unit.strip() != "bytes" or not dash or not (first + last).isdecimal() or not total:

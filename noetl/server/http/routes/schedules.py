@@ -1,4 +1,4 @@
-"""Schedules: playbooks that start by the clock."""
+"""Schedules: playbooks that start at the times of a cron expression."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.responses import Response
 from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.executions import Body
+from noetl.server.http.request_models import Body
+from noetl.server.http.response_models import json_response, page
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.schedules import Schedule, Schedules, schedule_document
 
@@ -25,7 +25,7 @@ Expression = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ScheduleBody(Body):
-    """Which playbook starts when; a payload may read `{{ tick }}` and `{{ schedule }}`."""
+    """A playbook and its start times; the payload can use `{{ tick }}` and `{{ schedule }}`."""
 
     path: str = Field(min_length=1, max_length=1000)
     cron: Expression
@@ -39,75 +39,75 @@ class ScheduleBody(Body):
 
 
 class CronBody(Body):
-    """An expression to try."""
+    """A cron expression to preview."""
 
     cron: Expression
     tz: Zone = "UTC"
     count: int = Field(5, ge=1, le=100)
 
 
-@router.get("/api/schedules", summary="All schedules, by name")
+@router.get("/api/schedules", summary="List schedules")
 async def schedules(
     request: Request,
-    after: Annotated[str | None, Query(max_length=200, description="`next` of the page before")] = None,
+    after: Annotated[str | None, Query(max_length=200, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """One page."""
+    """One page, sorted by name."""
     found = await _schedules(request).list(after=after, limit=limit + 1)
     following = found[limit - 1].name if len(found) > limit else None
-    return answer(page([_document(each) for each in found[:limit]], following))
+    return json_response(page([_document(each) for each in found[:limit]], following))
 
 
-@router.post("/api/schedules", status_code=201, summary="Start a playbook by the clock")
+@router.post("/api/schedules", status_code=201, summary="Create a schedule")
 async def add(request: Request, body: ScheduleBody, caller: Caller = requires_role("operator")) -> Response:
-    """Its first tick is the next one; without a name it is called after its path."""
+    """The first tick is the next one of the expression. The default name is derived from the path."""
     added = await _schedules(request).add(**body.model_dump(), by=caller.name)
-    return answer(_document(added), 201, {"Location": f"/api/schedules/{added.name}"})
+    return json_response(_document(added), 201, {"Location": f"/api/schedules/{added.name}"})
 
 
-@router.post("/api/schedules/preview", summary="When an expression ticks")
+@router.post("/api/schedules/preview", summary="Preview the ticks of a cron expression")
 async def preview(request: Request, body: CronBody, _: Caller = requires_role("viewer")) -> Response:
-    """Nothing is kept."""
+    """Nothing is stored."""
     cron = Cron(body.cron, body.tz)
     ticks = [cron.shown(tick) for tick in cron.upcoming(time.time(), body.count)]
-    return answer({"cron": cron.expression, "tz": body.tz, "description": cron.description, "upcoming": ticks})
+    return json_response({"cron": cron.expression, "tz": body.tz, "description": cron.description, "upcoming": ticks})
 
 
-@router.get("/api/schedules/{name}", summary="One schedule, with its next ticks")
+@router.get("/api/schedules/{name}", summary="Get a schedule with its next ticks")
 async def schedule(
     request: Request,
     name: Name,
-    count: Annotated[int, Query(ge=1, le=100, description="how many of the next ticks")] = 3,
+    count: Annotated[int, Query(ge=1, le=100, description="number of next ticks")] = 3,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """How far it is, and what came of the last tick."""
-    return answer(_document(await _schedules(request).get(name), count))
+    """Includes the result of the last tick."""
+    return json_response(_document(await _schedules(request).get(name), count))
 
 
-@router.delete("/api/schedules/{name}", status_code=204, summary="Forget a schedule")
+@router.delete("/api/schedules/{name}", status_code=204, summary="Delete a schedule")
 async def remove(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
-    """Executions that it started go on."""
+    """Executions that it started continue."""
     await _schedules(request).remove(name)
     return Response(status_code=204)
 
 
-@router.post("/api/schedules/{name}/pause", summary="Tick no more")
+@router.post("/api/schedules/{name}/pause", summary="Pause a schedule")
 async def pause(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
-    """Ticks that pass meanwhile are gone."""
-    return answer(_document(await _schedules(request).pause(name)))
+    """Ticks while it is paused are skipped."""
+    return json_response(_document(await _schedules(request).pause(name)))
 
 
-@router.post("/api/schedules/{name}/resume", summary="Tick again")
+@router.post("/api/schedules/{name}/resume", summary="Resume a schedule")
 async def resume(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
-    """From now on."""
-    return answer(_document(await _schedules(request).resume(name)))
+    """The next tick is the first one after now."""
+    return json_response(_document(await _schedules(request).resume(name)))
 
 
 def _schedules(request: Request) -> Schedules:
     found = app_state(request).schedules
     if found is None:
-        raise RequestRefused("this server keeps no schedules")
+        raise RequestRefused("this server does not support schedules")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Signing in from a browser: a token becomes a cookie that scripts of the page cannot read."""
+"""Browser sessions: a token is stored in a cookie that scripts cannot read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from starlette.responses import Response
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
 from noetl.server.http.middleware.security import COOKIE
-from noetl.server.http.problems import problem
-from noetl.server.http.response_models import answer
-from noetl.server.http.routes.executions import Body
+from noetl.server.http.problems import no_caller, problem
+from noetl.server.http.request_models import Body
+from noetl.server.http.response_models import json_response
 
 router = APIRouter(tags=["session"])
 
@@ -19,18 +19,18 @@ MONTH = 30 * 24 * 3600
 
 
 class TokenBody(Body):
-    """A token, as the installation gave it out."""
+    """The text of a token."""
 
     token: str = Field(max_length=500)
 
 
 @router.post("/api/session", summary="Sign in with a token")
 async def sign_in(request: Request, body: TokenBody) -> Response:
-    """Answers who the token belongs to, and sets the cookie."""
+    """Sets the cookie, and returns name and role of the token."""
     caller = app_state(request).tokens.caller(body.token)
     if caller is None:
-        return problem(401, "this token is not known here")
-    response = answer({"name": caller.name, "role": caller.role})
+        return problem(401, no_caller(wrong_token=True))
+    response = json_response({"name": caller.name, "role": caller.role})
     response.set_cookie(
         COOKIE,
         body.token,
@@ -43,15 +43,15 @@ async def sign_in(request: Request, body: TokenBody) -> Response:
     return response
 
 
-@router.get("/api/session", summary="Who am I")
+@router.get("/api/session", summary="Get the current caller")
 async def who(caller: Caller = requires_role("viewer")) -> Response:
     """Name and role of the caller."""
-    return answer({"name": caller.name, "role": caller.role})
+    return json_response({"name": caller.name, "role": caller.role})
 
 
 @router.delete("/api/session", status_code=204, summary="Sign out")
 async def sign_out(request: Request, _: Caller = requires_role("viewer")) -> Response:
-    """Forgets the cookie."""
+    """Deletes the cookie."""
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")
     return response

@@ -1,4 +1,4 @@
-"""Webhooks: kept by an admin; called by anybody who can sign."""
+"""Webhooks: managed by an admin; deliveries are authenticated by their signature."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.responses import Response
 from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
-from noetl.server.http.response_models import answer, page
-from noetl.server.http.routes.executions import Body
+from noetl.server.http.request_models import Body
+from noetl.server.http.response_models import json_response, page
 from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, WINDOW, Webhooks, webhook_document
 
 router = APIRouter(tags=["webhooks"])
@@ -21,7 +21,7 @@ Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
 
 
 class WebhookBody(Body):
-    """Which playbook signed requests start; without a credential, a secret is made and told once."""
+    """A playbook that signed requests start; without a credential, a secret is generated and returned once."""
 
     path: str = Field(min_length=1, max_length=1000)
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")
@@ -31,38 +31,38 @@ class WebhookBody(Body):
     window: float = Field(WINDOW, gt=0, le=86_400)
 
 
-@router.get("/api/webhooks", summary="All webhooks, by name")
+@router.get("/api/webhooks", summary="List webhooks")
 async def webhooks(
     request: Request,
-    after: Annotated[str | None, Query(max_length=200, description="`next` of the page before")] = None,
+    after: Annotated[str | None, Query(max_length=200, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     _: Caller = requires_role("viewer"),
 ) -> Response:
-    """One page; secrets are never shown."""
+    """One page, sorted by name; without secrets."""
     found = await _webhooks(request).list(after=after, limit=limit + 1)
     following = found[limit - 1].name if len(found) > limit else None
-    return answer(page([webhook_document(each) for each in found[:limit]], following))
+    return json_response(page([webhook_document(each) for each in found[:limit]], following))
 
 
-@router.post("/api/webhooks", status_code=201, summary="Let signed requests start a playbook")
+@router.post("/api/webhooks", status_code=201, summary="Create a webhook")
 async def add(request: Request, body: WebhookBody, caller: Caller = requires_role("admin")) -> Response:
-    """`secret` is in the answer when it was made for this webhook, and nowhere else again."""
+    """The response contains `secret` if it was generated; it is never returned again."""
     webhook, secret = await _webhooks(request).add(**body.model_dump(), by=caller.name)
     document = webhook_document(webhook)
     if secret is not None:
         document["secret"] = secret
-    return answer(document, 201, {"Location": document["url"]})
+    return json_response(document, 201, {"Location": document["url"]})
 
 
-@router.get("/api/webhooks/{name}", summary="One webhook")
+@router.get("/api/webhooks/{name}", summary="Get a webhook")
 async def webhook(request: Request, name: Name, _: Caller = requires_role("viewer")) -> Response:
-    """Its secret is never shown."""
-    return answer(webhook_document(await _webhooks(request).get(name)))
+    """Without its secret."""
+    return json_response(webhook_document(await _webhooks(request).get(name)))
 
 
-@router.delete("/api/webhooks/{name}", status_code=204, summary="Forget a webhook")
+@router.delete("/api/webhooks/{name}", status_code=204, summary="Delete a webhook")
 async def remove(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
-    """And the secret that was made for it."""
+    """Also deletes its generated secret."""
     await _webhooks(request).remove(name)
     return Response(status_code=204)
 
@@ -70,8 +70,8 @@ async def remove(request: Request, name: Name, _: Caller = requires_role("admin"
 @router.post(
     "/api/webhooks/{name}",
     status_code=202,
-    summary="A signed delivery: starts an execution, the same one when it is sent again",
-    responses={401: {"description": "not signed as it should be"}},
+    summary="Deliver a signed request; a repeated delivery returns the same execution",
+    responses={401: {"description": "Missing, invalid or expired signature"}},
 )
 async def deliver(
     request: Request,
@@ -79,9 +79,9 @@ async def deliver(
     timestamp: Annotated[str | None, Header(alias=TIMESTAMP, max_length=20)] = None,
     signature: Annotated[str | None, Header(alias=SIGNATURE, max_length=200)] = None,
 ) -> Response:
-    """Needs no token; the signature says that it may. A JSON object becomes the payload, anything else its `body`."""
+    """Requires a signature instead of a token. A JSON object becomes the payload, any other body its field `body`."""
     execution_id = await _webhooks(request).deliver(name, timestamp, signature, await request.body())
-    return answer(
+    return json_response(
         {"execution_id": execution_id, "status": "running"}, 202, {"Location": f"/api/executions/{execution_id}"}
     )
 
@@ -89,5 +89,5 @@ async def deliver(
 def _webhooks(request: Request) -> Webhooks:
     found = app_state(request).webhooks
     if found is None:
-        raise RequestRefused("this server keeps no webhooks")
+        raise RequestRefused("this server does not support webhooks")
     return found

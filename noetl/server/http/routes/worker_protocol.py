@@ -1,7 +1,7 @@
-"""The workers' line: claim, extend, report; batched, long-polled, fenced.
+"""The worker protocol: claim, extend, report and the like; batched, long-polled, fenced by epochs.
 
-Plain routes with msgspec on both sides, since every run passes here several times (`api.direct` finds them). Orders
-of one answer share their contexts: a context is sent once, orders name it.
+Raw routes with msgspec on both sides, because every run uses them several times. Orders of one response share their
+contexts: each context is sent once and orders refer to it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from noetl.core.model.wire import (
     packed,
 )
 from noetl.core.model.work import HeartbeatReply
-from noetl.server.http.dependencies import AppState, require, require_in
-from noetl.server.http.middleware.fast_path import RawEndpoint, RawResponse
+from noetl.server.http.dependencies import AppState, require_role
+from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
 
 MAX_WAIT = 30.0
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class WorkerInfo(msgspec.Struct):
-    """A worker as this server knows it."""
+    """A worker as this server last saw it."""
 
     worker: str
     pool: str
@@ -51,15 +51,15 @@ class WorkerInfo(msgspec.Struct):
 
 
 class WorkerRegistry:
-    """Workers that asked for work lately."""
+    """Workers that recently claimed runs from this server."""
 
-    FORGET = 3600.0
+    FORGET_AFTER = 3600.0
 
     def __init__(self) -> None:
         self._seen: dict[str, WorkerInfo] = {}
 
-    def asked(self, request: ClaimRequest, at: float) -> None:
-        """A worker offers its slots."""
+    def record_claim(self, request: ClaimRequest, at: float) -> None:
+        """Record a claim and the slots it offers."""
         claim = request.claim
         known = self._seen.get(claim.worker)
         if known is None or request.slots > known.slots:
@@ -68,130 +68,130 @@ class WorkerRegistry:
             self._seen[claim.worker] = known
         known.last_seen = at
 
-    def alive(self, worker: str, at: float) -> None:
-        """A sign of life."""
+    def record_contact(self, worker: str, at: float) -> None:
+        """Record a request of a known worker."""
         known = self._seen.get(worker)
         if known is not None:
             known.last_seen = at
 
     def all(self, at: float) -> list[WorkerInfo]:
-        """Those not forgotten yet, newest sign of life first."""
-        for worker in [each.worker for each in self._seen.values() if at - each.last_seen > self.FORGET]:
+        """All workers of the last `FORGET_AFTER` seconds, most recently seen first."""
+        for worker in [each.worker for each in self._seen.values() if at - each.last_seen > self.FORGET_AFTER]:
             del self._seen[worker]
         return sorted(self._seen.values(), key=lambda each: -each.last_seen)
 
 
-Answering = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
+Handler = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
 
 
-def routes(parts: Callable[[], AppState], roster: WorkerRegistry) -> list[Route]:
-    """The work routes; every one needs the role worker."""
-    return [
-        *(_route(name, verb.body, verb.answer, parts, roster) for name, verb in VERBS.items()),
-        Route("/api/work/playbooks/{digest}", _playbook(parts), methods=["GET"], name="work:playbook"),
-    ]
+def raw_routes(state: Callable[[], AppState], workers: WorkerRegistry) -> list[RawRoute]:
+    """The routes that every run uses."""
+    return [_route(name, call.body, call.handle, state, workers) for name, call in WORKER_CALLS.items()]
 
 
 def _route(
-    name: str, body: type[Any], answer: Answering, parts: Callable[[], AppState], roster: WorkerRegistry
-) -> Route:
+    name: str, body: type[Any], handle: Handler, state: Callable[[], AppState], workers: WorkerRegistry
+) -> RawRoute:
     decoder = msgspec.json.Decoder(body)
 
-    async def answered(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
-        require_in(scope, "worker")
+    async def handler(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
         try:
             decoded = decoder.decode(data)
         except msgspec.DecodeError as wrong:
-            raise HTTPException(422, f"this is not a {body.__name__}: {wrong}") from None
-        answering = answer(parts(), roster, decoded)
+            raise HTTPException(422, f"invalid {body.__name__}: {wrong}") from None
+        handling = handle(state(), workers, decoded)
         if getattr(decoded, "wait", 0) > 0:
-            return await _unless_gone(receive, parts(), decoded, answering)
-        return RawResponse(_encode(await answering))
+            return await _unless_disconnected(receive, state(), decoded, handling)
+        return RawResponse(_encode(await handling))
 
-    return Route(f"/api/work/{name}", RawEndpoint(answered), methods=["POST"], name=f"work:{name}")
+    return RawRoute(f"/api/work/{name}", handler, role="worker")
 
 
-async def _unless_gone(receive: Receive, parts: AppState, asked: Any, answering: Awaitable[Any]) -> RawResponse:
-    """The answer of one who may have to wait; when the worker hangs up meanwhile, nothing is leased to it."""
-    waiting = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(receive())  # the body has been read: the next message is the farewell
+async def _unless_disconnected(
+    receive: Receive, state: AppState, request: Any, handling: Awaitable[Any]
+) -> RawResponse:
+    """The response to a long poll; if the worker disconnects meanwhile, nothing stays leased to it."""
+    waiting = asyncio.ensure_future(handling)
+    disconnected = asyncio.ensure_future(receive())  # after the body the next message is the disconnect
     try:
-        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
+        await asyncio.wait((waiting, disconnected), return_when=asyncio.FIRST_COMPLETED)
+        if not disconnected.done():
             return RawResponse(_encode(waiting.result()))
         if waiting.done() and waiting.exception() is None and isinstance(waiting.result(), OrdersReply):
             runs = [(order.run_id, order.epoch) for order in waiting.result().orders]
-            await parts.orchestrator.work.give_back(asked.claim.worker, runs)
-        return RawResponse(b"", 408, ())  # to nobody
+            await state.orchestrator.work.give_back(request.claim.worker, runs)
+        return RawResponse(b"", 408, ())  # the client is gone
     finally:
-        for each in (waiting, gone):
+        for each in (waiting, disconnected):
             each.cancel()
-        await asyncio.gather(waiting, gone, return_exceptions=True)
+        await asyncio.gather(waiting, disconnected, return_exceptions=True)
 
 
-async def _claim(parts: AppState, roster: WorkerRegistry, request: ClaimRequest) -> OrdersReply:
-    roster.asked(request, time.time())
+async def _claim(state: AppState, workers: WorkerRegistry, request: ClaimRequest) -> OrdersReply:
+    workers.record_claim(request, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
-    waiting = parts.orchestrator.work.claim(request.claim, wait=wait)
-    return packed(await (parts.unless_stopping(waiting, []) if wait else waiting))
+    waiting = state.orchestrator.work.claim(request.claim, wait=wait)
+    return packed(await (state.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _extend(parts: AppState, roster: WorkerRegistry, request: ExtendRequest) -> HeartbeatReply:
-    roster.alive(request.worker, time.time())
-    return await parts.orchestrator.work.extend(request.worker, request.runs)
+async def _extend(state: AppState, workers: WorkerRegistry, request: ExtendRequest) -> HeartbeatReply:
+    workers.record_contact(request.worker, time.time())
+    return await state.orchestrator.work.extend(request.worker, request.runs)
 
 
-async def _revoked(parts: AppState, roster: WorkerRegistry, request: RevokedRequest) -> RunsReply:
-    roster.alive(request.worker, time.time())
+async def _revoked(state: AppState, workers: WorkerRegistry, request: RevokedRequest) -> RunsReply:
+    workers.record_contact(request.worker, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
-    waiting = parts.orchestrator.work.revoked(request.worker, wait=wait)
-    return RunsReply(await (parts.unless_stopping(waiting, []) if wait else waiting))
+    waiting = state.orchestrator.work.revoked(request.worker, wait=wait)
+    return RunsReply(await (state.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _give_back(parts: AppState, roster: WorkerRegistry, request: RunsRequest) -> RunsReply:
-    await parts.orchestrator.work.give_back(request.worker, request.runs)
+async def _give_back(state: AppState, workers: WorkerRegistry, request: RunsRequest) -> RunsReply:
+    await state.orchestrator.work.give_back(request.worker, request.runs)
     return RunsReply([])
 
 
-async def _report(parts: AppState, roster: WorkerRegistry, request: ReportRequest) -> ReportReply:
-    roster.alive(request.worker, time.time())
-    verdicts, orders = await parts.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
+async def _report(state: AppState, workers: WorkerRegistry, request: ReportRequest) -> ReportReply:
+    workers.record_contact(request.worker, time.time())
+    verdicts, orders = await state.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
     return ReportReply(verdicts, packed(orders))
 
 
-async def _secrets(parts: AppState, roster: WorkerRegistry, request: SecretsRequest) -> dict[str, Any]:
-    return await parts.orchestrator.work.secrets(request.execution_id, request.names)
+async def _secrets(state: AppState, workers: WorkerRegistry, request: SecretsRequest) -> dict[str, Any]:
+    return await state.orchestrator.work.secrets(request.execution_id, request.names)
 
 
-def _playbook(parts: Callable[[], AppState]) -> Callable[[Request], Awaitable[Response]]:
+def playbook_route(state: Callable[[], AppState]) -> Route:
+    """`GET /api/work/playbooks/{digest}`: a compiled playbook."""
+
     async def endpoint(request: Request) -> Response:
-        require(request, "worker")
-        encoded = await parts().orchestrator.work.playbook(request.path_params["digest"])
+        require_role(request.scope, "worker")
+        encoded = await state().orchestrator.work.playbook(request.path_params["digest"])
         return Response(encoded, media_type="application/json")
 
-    return endpoint
+    return Route("/api/work/playbooks/{digest}", endpoint, methods=["GET"], include_in_schema=False)
 
 
-class Verb(msgspec.Struct, frozen=True):
-    """One thing a worker asks: the shape of the question, who answers, and whether a broker may carry it."""
+class WorkerCall(msgspec.Struct, frozen=True):
+    """A call of the worker protocol: its request type and handler, and whether only HTTP may carry it."""
 
     body: type[Any]
-    answer: Answering
-    secret: bool = False
+    handle: Handler
+    http_only: bool = False
 
 
-VERBS = {
-    "claim": Verb(ClaimRequest, _claim),
-    "extend": Verb(ExtendRequest, _extend),
-    "revoked": Verb(RevokedRequest, _revoked),
-    "give-back": Verb(RunsRequest, _give_back),
-    "report": Verb(ReportRequest, _report),
-    "secrets": Verb(SecretsRequest, _secrets, secret=True),
+WORKER_CALLS = {
+    "claim": WorkerCall(ClaimRequest, _claim),
+    "extend": WorkerCall(ExtendRequest, _extend),
+    "revoked": WorkerCall(RevokedRequest, _revoked),
+    "give-back": WorkerCall(RunsRequest, _give_back),
+    "report": WorkerCall(ReportRequest, _report),
+    "secrets": WorkerCall(SecretsRequest, _secrets, http_only=True),
 }
 
 
 def workers_document(seen: Sequence[WorkerInfo], orchestrator: Orchestrator) -> list[dict[str, Any]]:
-    """The workers with what they hold, and for how long yet if nothing more is heard of them."""
+    """The workers with their leases and the remaining time of each lease."""
     from noetl.server.read_models.documents import when
 
     leases = orchestrator.work.leases
@@ -205,7 +205,7 @@ def workers_document(seen: Sequence[WorkerInfo], orchestrator: Orchestrator) -> 
             "last_seen": when(each.last_seen),
             "runs": [lease.run_id for lease in leases.held_by(each.worker)],
             "leases": [
-                {"run_id": lease.run_id, "epoch": lease.epoch, "expires_in_s": _rounded(leases.remaining(lease))}
+                {"run_id": lease.run_id, "epoch": lease.epoch, "expires_in_s": _round(leases.remaining(lease))}
                 for lease in leases.held_by(each.worker)
             ],
         }
@@ -213,5 +213,5 @@ def workers_document(seen: Sequence[WorkerInfo], orchestrator: Orchestrator) -> 
     ]
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(max(0.0, seconds), 1)

@@ -1,4 +1,4 @@
-"""A server behind a proxy that shows it below a path."""
+"""A server behind a reverse proxy with a path prefix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from noetl.server.http.app import create_app
 
 
 @pytest.mark.parametrize("path", ["/flows/healthz", "/healthz"], ids=["the proxy leaves it", "the proxy takes it away"])
-def test_a_server_is_found_below_its_prefix(path: str, tmp_path: Path):
+def test_a_server_is_reachable_under_its_prefix(path: str, tmp_path: Path):
     async def readiness() -> list[str]:
         return []
 

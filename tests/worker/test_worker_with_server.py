@@ -1,4 +1,4 @@
-"""Workers and the control plane together, in one loop: what a playbook's author and its operator see."""
+"""Workers and the orchestrator in one event loop, tested end to end."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 
@@ -70,7 +71,9 @@ class Planes:
 
     async def worker(self, slots: int = 8) -> Pool:
         clock = RealClock()
-        runner = Runner(self.control.work, self.results, specs=SPECS, load=self.tools.__getitem__, clock=clock)
+        runner = Runner(
+            self.control.work, HostServices(self.results), specs=SPECS, load=self.tools.__getitem__, clock=clock
+        )
         beat = 3600 if self.lease_seconds is None else self.lease_seconds / 4
         pool = Pool(
             self.control.work, runner, worker=f"w{len(self.workers) + 1}", clock=clock, slots=slots, heartbeat=beat
@@ -180,7 +183,7 @@ workflow:
 """
 
 
-def test_a_run_whose_worker_died_goes_on_at_the_task_it_was_in():
+def test_a_run_whose_worker_died_resumes_at_its_current_task():
     async def check() -> None:
         ran: list[tuple[str, int]] = []
         stuck = asyncio.Event()
@@ -230,7 +233,7 @@ def test_a_task_that_may_run_only_once_is_ambiguous_after_its_worker_died():
     asyncio.run(check())
 
 
-def test_a_worker_that_leaves_in_good_order_costs_no_attempt():
+def test_a_draining_worker_costs_no_attempt():
     async def check() -> None:
         ran: list[tuple[str, int]] = []
         stuck = asyncio.Event()
@@ -276,7 +279,7 @@ def test_cancelling_an_execution_stops_the_tool():
     asyncio.run(check())
 
 
-def test_a_child_playbook_holds_no_slot_while_it_runs():
+def test_a_child_playbook_occupies_no_slot_of_its_caller():
     child = """
 metadata: {name: child}
 workload: {n: 0}
@@ -310,7 +313,7 @@ workflow:
     asyncio.run(check())
 
 
-def test_no_secret_gets_into_the_log_or_the_results():
+def test_no_secret_is_in_the_log_or_the_results():
     canary = "pa55/word+with=signs"
 
     async def act(call: ToolCall) -> Any:

@@ -1,4 +1,4 @@
-"""What an editor asks of the server: layout, migration, words, meanings, forms, versions."""
+"""Language services: formatting, migration, completion, hover, forms, versions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_text_is_formatted(cluster: Cluster):
     assert asked(cluster, "/api/format", content="a: [")["changed"] is False
 
 
-def test_a_text_is_migrated_or_its_errors_are_told(cluster: Cluster):
+def test_a_text_is_migrated_or_its_errors_are_reported(cluster: Cluster):
     document = asked(cluster, "/api/migrate", content=OLDER)
     assert document["changed"]
     assert "input: {n: 1}" in document["content"]
@@ -59,7 +59,7 @@ def test_a_text_is_migrated_or_its_errors_are_told(cluster: Cluster):
     assert problem["diagnostics"]
 
 
-def test_words_and_meanings_come_from_the_grammar(cluster: Cluster):
+def test_completions_and_hover_texts_come_from_the_grammar(cluster: Cluster):
     document = asked(cluster, "/api/complete", content=TEXT + "wor", line=13, column=4)
     assert document["column"] == 1
     assert [item["word"] for item in document["items"]] == ["workbook"]
@@ -69,7 +69,7 @@ def test_words_and_meanings_come_from_the_grammar(cluster: Cluster):
     assert cluster.ask("POST", "/api/complete", {"content": "", "line": 0, "column": 1})[0] == 422
 
 
-def test_diagnostics_have_their_whole_place_and_a_page(cluster: Cluster):
+def test_diagnostics_have_their_range_and_a_documentation_page(cluster: Cluster):
     document = asked(cluster, "/api/validate", content=TEXT.replace("kind: python", "kind: pyton"))
     (found,) = [each for each in document["diagnostics"] if each["line"] == 10]
     assert found["end_column"] > found["column"]
@@ -102,7 +102,7 @@ def test_versions_of_a_playbook_are_listed_by_page(cluster: Cluster):
     assert cluster.ask("GET", "/api/versions/tests/none")[0] == 404
 
 
-def test_every_diagnostic_has_its_page_here(cluster: Cluster):
+def test_every_diagnostic_has_a_page(cluster: Cluster):
     status, document = cluster.ask("GET", "/api/diagnostics/unknown-key")
     assert status == 200
     assert (document["severity"], document["title"]) == ("error", "A key that the language does not have here")
@@ -116,7 +116,7 @@ def test_editing_needs_a_token(cluster: Cluster, route: str):
     assert cluster.ask("POST", f"/api/{route}", {}, token="")[0] == 401
 
 
-def test_a_large_text_keeps_nobody_else_waiting(cluster: Cluster):
+def test_a_large_text_does_not_block_other_requests(cluster: Cluster):
     steps = "".join(
         f"  - step: s{n}\n    tool: {{kind: noop}}\n    next: {{arcs: [{{step: s{n + 1}}}]}}\n" for n in range(1500)
     )

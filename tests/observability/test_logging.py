@@ -1,4 +1,4 @@
-"""Lines of the log: ids, both forms, and no secrets."""
+"""Log records: ids, both formats, and masking."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def root() -> Iterator[logging.Logger]:
 def written(root: logging.Logger, form: str) -> str:
     stream = io.StringIO()
     logs.configure(form, stream=stream)
-    with logs.about(Masker([{"password": "hunter22"}]), execution_id="17", step="load"):
+    with logs.log_context(Masker([{"password": "hunter22"}]), execution_id="17", step="load"):
         logging.getLogger("noetl.x").warning("sent %s", "hunter22", extra={"task": "t1"})
         try:
             raise ValueError("token noetl_" + "a" * 43)
@@ -35,7 +35,7 @@ def written(root: logging.Logger, form: str) -> str:
     return stream.getvalue()
 
 
-def test_json_lines_carry_ids_and_hide_secrets(root: logging.Logger):
+def test_json_records_have_ids_and_no_secrets(root: logging.Logger):
     text = written(root, "json")
     first, second, third = map(json.loads, text.splitlines())
     assert (first["execution_id"], first["step"], first["task"]) == ("17", "load", "t1")
@@ -46,11 +46,11 @@ def test_json_lines_carry_ids_and_hide_secrets(root: logging.Logger):
     assert "hunter22" not in text and "geheim1" not in text
 
 
-def test_text_lines_have_the_ids_at_their_end(root: logging.Logger):
+def test_text_records_end_with_the_ids(root: logging.Logger):
     lines = written(root, "text").splitlines()
     assert lines[0].endswith("WARNING noetl.x: sent ***  [execution_id=17 step=load task=t1]")
     assert lines[-1].endswith("INFO    noetl.x: after")
 
 
-def test_bearer_headers_are_hidden(root: logging.Logger):
+def test_bearer_tokens_are_masked(root: logging.Logger):
     assert logs.masked("Authorization: Bearer abcdefgh12345678") == "Authorization: Bearer ***"

@@ -1,4 +1,4 @@
-"""The log in outline, whole and as a stream; parts of stored payloads; why at an earlier moment."""
+"""The event index as a document and as a stream; parts of stored payloads; explanations of earlier states."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def done(cluster: Cluster) -> str:
     return answer["execution_id"]
 
 
-def test_the_outline_has_a_row_for_every_event(cluster: Cluster, done: str):
+def test_the_event_index_has_a_row_for_every_event(cluster: Cluster, done: str):
     events = cluster.ask("GET", f"/api/executions/{done}/events")[1]["items"]
     outline = cluster.ask("GET", f"/api/executions/{done}/outline")[1]
     assert (outline["first"], outline["count"], outline["next"]) == (1, len(events), None)
@@ -46,7 +46,7 @@ def test_the_outline_has_a_row_for_every_event(cluster: Cluster, done: str):
     assert {(target, held) for _, target, held, _ in arcs} == {("never", False), ("rows", True)}
 
 
-def test_pages_of_the_outline_join_without_a_gap(cluster: Cluster, done: str):
+def test_pages_of_the_event_index_have_no_gaps(cluster: Cluster, done: str):
     whole = cluster.ask("GET", f"/api/executions/{done}/outline")[1]
     after, at = 0, []
     while after is not None:
@@ -69,7 +69,7 @@ def stream(cluster: Cluster, path: str, last: int) -> list[tuple[str, dict]]:
     return found
 
 
-def test_the_stream_goes_on_after_the_last_event_that_was_seen_and_ends(cluster: Cluster, done: str):
+def test_the_stream_continues_after_the_last_event_id_and_ends(cluster: Cluster, done: str):
     length = cluster.ask("GET", f"/api/executions/{done}/outline")[1]["count"]
     *rows, end = stream(cluster, f"/api/executions/{done}/outline/stream", 5)
     assert end == ("end", {})
@@ -78,14 +78,14 @@ def test_the_stream_goes_on_after_the_last_event_that_was_seen_and_ends(cluster:
     assert stream(cluster, f"/api/executions/{done}/events/stream", length) == [("end", {})]
 
 
-def test_why_can_be_asked_of_an_earlier_moment(cluster: Cluster, done: str):
+def test_why_explains_an_earlier_state(cluster: Cluster, done: str):
     now = cluster.ask("GET", f"/api/executions/{done}/why")[1]
     assert now["findings"][0]["subject"] == "end" and now["because"]
     then = cluster.ask("GET", f"/api/executions/{done}/why?at=8")[1]["findings"]
     assert any('"start"' in finding["text"] for finding in then)
 
 
-def test_a_part_of_a_stored_payload_is_rows_whatever_its_format(cluster: Cluster, done: str):
+def test_a_part_of_a_stored_payload_is_read_from_every_format(cluster: Cluster, done: str):
     state = cluster.ask("GET", f"/api/executions/{done}/state")[1]
     ref = state["steps"]["rows"]["output"]["ref"]
     import msgspec
@@ -99,6 +99,6 @@ def test_a_part_of_a_stored_payload_is_rows_whatever_its_format(cluster: Cluster
     assert cluster.ask("GET", f"/api/results/{encode(gone)}/part")[0] in (400, 410)
 
 
-def test_an_unknown_execution_has_no_outline(cluster: Cluster):
+def test_an_unknown_execution_has_no_event_index(cluster: Cluster):
     assert cluster.ask("GET", "/api/executions/4711/outline")[0] == 404
     assert cluster.ask("GET", "/api/executions/4711/outline/stream")[0] == 404
