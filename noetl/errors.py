@@ -9,7 +9,6 @@
     │   └── Conflict           it exists already, or is in a state that forbids the request
     ├── VersionConflict        somebody appended first; reload and decide again
     ├── LimitReached           somebody took the last slot first; decide again with what is left
-    ├── LeaseLost              a run was given to another worker; stop working on it
     ├── TemplateError          a template could not be evaluated (kind: template)
     ├── PayloadUnavailable        a stored payload is missing, corrupt or too large to hydrate
     ├── CorruptLog             the log cannot be folded: a gap, a checksum, an unknown event
@@ -79,15 +78,6 @@ class LimitReached(NoetlError):
     def __init__(self, key: str) -> None:
         super().__init__(f"the limit of {key} is reached")
         self.key = key
-
-
-class LeaseLost(NoetlError):
-    """A run's epoch moved on: its events are no longer accepted."""
-
-    def __init__(self, run_id: str, epoch: int) -> None:
-        super().__init__(f"run {run_id}: epoch {epoch} is no longer current")
-        self.run_id = run_id
-        self.epoch = epoch
 
 
 class TemplateError(NoetlError):

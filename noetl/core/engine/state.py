@@ -143,10 +143,6 @@ class Loop:
         """PENDING, OK, FAILED or SKIPPED."""
         return self.statuses[index] if index < len(self.statuses) else PENDING
 
-    def is_claimed(self, index: int) -> bool:
-        """Whether some worker has held this iteration's lease."""
-        return index < self.claimed or index in self.ahead
-
     def unclaimed(self) -> Iterator[int]:
         """Issued indices that no worker has claimed yet, in order."""
         ahead = self.ahead

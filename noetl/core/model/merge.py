@@ -21,14 +21,6 @@ def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def merge_all(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay several mappings over each other, outermost first."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = deep_merge(merged, layer)
-    return merged
-
-
 def put_path(target: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """A copy of `target` in which `path` holds `value`; mappings on the way are made or copied."""
     changed = dict(target)

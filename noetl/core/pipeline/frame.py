@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from noetl.core.model.events import Event
-from noetl.core.model.ids import IterationPath, iteration_id
+from noetl.core.model.ids import IterationPath
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
@@ -170,7 +170,6 @@ class Frame:
         "run_id",
         "shared",
         "silent",
-        "step_before",
         "wait",
         "written",
     )
@@ -195,7 +194,6 @@ class Frame:
         self.interrupted = order.lost > 0 and order.resume is None
         self.resume = order.resume
         self.wait = 0.0
-        self.step_before: Mapping[str, Any] = order.step_scope
 
     @property
     def root(self) -> Level:
@@ -403,8 +401,3 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
     if position.previous is not None:
         level.last = level.results.get(position.previous)
     level.ran = position.previous is not None
-
-
-def run_id_of(frame: Frame) -> str:
-    """The run's own id, from which those of its task runs are derived."""
-    return iteration_id(frame.order.context.step_run_id, frame.path)
