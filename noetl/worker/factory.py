@@ -17,7 +17,7 @@ from noetl.worker.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from noetl.core.model.tool import Run
+    from noetl.core.model.tool import ToolFunction
 
 
 def create_pool(
@@ -32,7 +32,7 @@ def create_pool(
     policy: AddressPolicy | None = None,
     watcher: Watcher | None = None,
     heartbeat: float = HEARTBEAT,
-    load: Callable[[str], Run] | None = None,
+    load: Callable[[str], ToolFunction] | None = None,
 ) -> Pool:
     """A worker's pool over a line to the control plane."""
     runner = Runner(link, results, specs=specs(), load=load or load_tool, clock=clock, policy=policy, watcher=watcher)

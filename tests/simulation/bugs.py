@@ -61,15 +61,15 @@ def catches(name: str, seeds: range = range(400), faults: int = 60) -> Story | N
 
 @_bug("reports of an old epoch are believed")
 def _() -> Any:
-    judge = accept.JUDGES[ReportRun]
+    judge = accept.COMMAND_HANDLERS[ReportRun]
 
-    def believing(state: Any, fact: Any, env: Any, record: Any) -> Reply:
-        run = state.open.get(fact.report.run_id)
+    def believing(state: Any, command: Any, env: Any, record: Any) -> Reply:
+        run = state.open.get(command.report.run_id)
         if run is not None:
-            fact = msgspec.structs.replace(fact, report=msgspec.structs.replace(fact.report, epoch=run.epoch))
-        return judge(state, fact, env, record)
+            command = msgspec.structs.replace(command, report=msgspec.structs.replace(command.report, epoch=run.epoch))
+        return judge(state, command, env, record)
 
-    return patch.dict(accept.JUDGES, {ReportRun: believing})
+    return patch.dict(accept.COMMAND_HANDLERS, {ReportRun: believing})
 
 
 @_bug("a claim does not raise the epoch")
@@ -101,7 +101,7 @@ def _() -> Any:
 
 @_bug("an expired lease is forgotten instead of taken back")
 def _() -> Any:
-    return patch.dict(accept.JUDGES, {ExpireLease: lambda state, fact, env, record: Reply(True)})
+    return patch.dict(accept.COMMAND_HANDLERS, {ExpireLease: lambda state, command, env, record: Reply(True)})
 
 
 @_bug("a lease whose order got lost waits for its end")
@@ -139,7 +139,7 @@ def _() -> Any:
 
 @_bug("a worker that is lost keeps its slot")
 def _() -> Any:
-    return patch("noetl.core.engine.evolve.runs.unlease", lambda state, run: None)
+    return patch("noetl.core.engine.evolve.runs.release_lease", lambda state, run: None)
 
 
 @_bug("nobody is let out of a line")
@@ -253,7 +253,7 @@ def _() -> Any:
 @_bug("a parked token is not looked at again")
 def _() -> Any:
     def once(state: Any, env: Any) -> Any:
-        return examine_waiting_tokens(state, env) if state.fresh else []
+        return examine_waiting_tokens(state, env) if state.unexamined else []
 
     return patch.object(decide, "examine_waiting_tokens", once)
 

@@ -1,4 +1,4 @@
-"""Deep merge, the one rule by which workloads, payloads and specs are laid over each other.
+"""Deep merge: the rule by which workloads, payloads and specs are merged.
 
 Scalars: the inner one wins. Mappings: merged key by key. Lists: replaced.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `inner` over `outer`; neither is changed."""
+    """Merge `inner` over `outer`; neither is changed."""
     merged = dict(outer)
     for key, value in inner.items():
         below = merged.get(key)
@@ -22,7 +22,7 @@ def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, 
 
 
 def put_path(target: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of `target` in which `path` holds `value`; mappings on the way are made or copied."""
+    """A copy of `target` in which `path` holds `value`; mappings along the path are created or copied."""
     changed = dict(target)
     head, rest = path[0], path[1:]
     if rest:

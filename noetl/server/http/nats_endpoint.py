@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.model.wire import OrdersReply, Refusal, ReportReply, unpacked
+from noetl.core.model.wire import OrdersReply, Refusal, ReportReply, unpack_orders
 from noetl.errors import NoetlError
 from noetl.server.http import problems
 from noetl.server.http.access import Caller
@@ -91,11 +91,11 @@ class NatsWorkerEndpoint:
         work = self._parts().orchestrator.work
         if isinstance(answer, ReportReply) and answer.orders.orders:
             await work.give_back(asked.worker, _leases(answer.orders))
-            return b"=" + _encode(ReportReply(answer.verdicts, OrdersReply([], [])))
+            return b"=" + _encode(ReportReply(answer.acks, OrdersReply([], [])))
         if isinstance(answer, OrdersReply):
             await work.give_back(asked.claim.worker, _leases(answer))
         return b"!" + _encode(Refusal(413, f"{len(encoded)} bytes are more than a message may hold: ask over HTTP"))
 
 
 def _leases(reply: OrdersReply) -> list[tuple[str, int]]:
-    return [(order.run_id, order.epoch) for order in unpacked(reply)]
+    return [(order.run_id, order.epoch) for order in unpack_orders(reply)]

@@ -32,7 +32,7 @@ from noetl.core.engine.effects import (
     StartChild,
     StorePayload,
 )
-from noetl.core.engine.lease_rules import claim_refusal
+from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.snapshot import decode_state, encode_state
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
@@ -106,7 +106,7 @@ def watched(play: Play) -> Iterator[None]:
 
         return call
 
-    def watched_accept(state: Any, fact: Command, env: Any, record: Any) -> Any:
+    def watched_accept(state: Any, command: Command, env: Any, record: Any) -> Any:
         before = encode_state(state)
 
         def watched_record(events: Any, cause: Any) -> None:
@@ -115,7 +115,7 @@ def watched(play: Play) -> Iterator[None]:
             record(events, cause)
             before = encode_state(state)
 
-        reply = accept(state, fact, env, watched_record)
+        reply = accept(state, command, env, watched_record)
         assert encode_state(state) == before, "accept changed the state"
         return reply
 
@@ -154,7 +154,7 @@ class Play:
         self.answers: list[AnswerParent] = []
         self.timer: float | None = None
         self.stored: dict[str, Any] = {}
-        self.needs: list[DataRequest] = []
+        self.requests: list[DataRequest] = []
         self.orders: list[RunOrder] = []
         self.at = 1000.0
         self.watch = watch
@@ -168,35 +168,35 @@ class Play:
         self.at = at if at is not None else self.at + 1.0
         with watched(self) if self.watch else contextlib.nullcontext():
             decision = advance(self.state, facts, at=self.at, nondeterminism=FixedDraws())
-            while decision.needs:
-                decision = decision.resume({need.key: self._answer(need) for need in decision.needs})
+            while decision.requests:
+                decision = decision.resume({request.key: self._answer(request) for request in decision.requests})
         first = len(self.log) + 1
         assert [each.seq for each in decision.events] == list(range(first, first + len(decision.events)))
         for each in decision.events:
             assert each.parent_seq is None or each.parent_seq < each.seq
         self.log.extend(decision.events)
         assert len(decision.replies) == len(facts)
-        for command in decision.commands:
+        for command in decision.effects:
             self._carry_out(command)
         self._nothing_is_forgotten()
-        if any(isinstance(command, ContinueLater) for command in decision.commands):
+        if any(isinstance(command, ContinueLater) for command in decision.effects):
             self.tell(at=self.at)
         return decision
 
-    def _answer(self, need: DataRequest) -> Any:
-        self.needs.append(need)
-        if isinstance(need, FetchPayload):
-            return self.stored[need.reference.locator["key"]]
-        if isinstance(need, StorePayload):
-            if need.parts:
+    def _answer(self, request: DataRequest) -> Any:
+        self.requests.append(request)
+        if isinstance(request, FetchPayload):
+            return self.stored[request.reference.locator["key"]]
+        if isinstance(request, StorePayload):
+            if request.parts:
                 lists = [
                     msgspec.json.decode(each) if isinstance(each, bytes) else self.stored[each.locator["key"]]
-                    for each in need.parts
+                    for each in request.parts
                 ]
-                return self.store(need.key, [item for each in lists for item in each])
-            return self.store(need.key, msgspec.json.decode(need.data))
+                return self.store(request.key, [item for each in lists for item in each])
+            return self.store(request.key, msgspec.json.decode(request.data))
         assert self.validate is not None
-        return self.validate(need)
+        return self.validate(request)
 
     def store(self, key: str, data: Any) -> Reference:
         """Keep a payload outside the log."""
@@ -250,7 +250,7 @@ class Play:
     def work(self) -> Play:
         """Claim and do everything that is enqueued, first come first served."""
         while self.queue:
-            if claim_refusal(self.state, self.queue[0].run_id) is None:
+            if claim_rejection(self.state, self.queue[0].run_id) is None:
                 self.do(self.take())
             else:  # it has ended since: the shell finds out when it tries to claim it
                 self.refusal(self.queue.pop(0).run_id)
@@ -293,8 +293,8 @@ class Play:
             number = self.numbers[order.run_id] = self.numbers.get(order.run_id, 0) + 1
         sent = tuple(decode_body(each.NAME, each.VERSION, encode_body(each)) for each in events)
         reply = self.tell(ReportRun(Report(order.run_id, order.epoch, number, sent))).replies[0]
-        assert reply.verdict is not None
-        return reply.verdict
+        assert reply.ack is not None
+        return reply.ack
 
     # ── what happened ───────────────────────────────────────────────────────────────────
 

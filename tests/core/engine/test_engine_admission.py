@@ -111,7 +111,7 @@ workflow:
 """
     ).run()
     assert play.scheduled == ["start", "a", "join"]
-    assert [(each.step, each.reason) for each in play.of(StepSkipped)] == [("b", "its gate stayed closed")]
+    assert [(each.step, each.reason) for each in play.of(StepSkipped)] == [("b", "the gate stayed closed")]
     assert play.status == "success"
 
 
@@ -219,7 +219,7 @@ workflow:
 """
     ).run()
     assert play.scheduled == ["start", "a", "start"]
-    assert [each.reason for each in play.of(StepSkipped)] == ["the step runs once and has run"]
+    assert [each.reason for each in play.of(StepSkipped)] == ["the step runs once and has already run"]
     assert play.status == "success"
 
 

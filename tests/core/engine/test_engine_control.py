@@ -23,8 +23,8 @@ from noetl.core.model.events import (
     ChildRequested,
     ChildStarted,
     ExecutionRequested,
-    Kept,
     Parent,
+    RerunSource,
     StepFailed,
     StepScheduled,
     StepSkipped,
@@ -80,14 +80,14 @@ def test_job_and_execution_id_are_known_to_defaults():
 def test_a_circle_among_defaults_is_named():
     play = workload("{a: '{{ workload.b }}', b: '{{ workload.c }}', c: '{{ workload.a }}'}")
     assert play.status == "failed"
-    assert "circle: a -> b -> c -> a" in play.state.error.message
+    assert "cyclic workload defaults: a -> b -> c -> a" in play.state.error.message
     assert "test.yaml:5:" in play.state.error.message
     assert play.names[-2:] == ["workflow.finished", "playbook.processed"]
     assert "workflow.started" not in play.names
 
 
 def test_a_default_that_reads_itself_is_a_circle():
-    assert "circle: a -> a" in workload("{a: '{{ workload.a }}'}").state.error.message
+    assert "cyclic workload defaults: a -> a" in workload("{a: '{{ workload.a }}'}").state.error.message
 
 
 def test_an_overridden_default_breaks_the_circle():
@@ -129,11 +129,11 @@ def test_a_request_may_begin_elsewhere():
 
 
 def test_rerun_keeps_earlier_results_and_ctx():
-    kept = Kept("76", from_step="after", results={"start": ok({"x": 5})}, ctx={"c": 1}, args={"a": 2})
+    source = RerunSource("76", from_step="after", results={"start": ok({"x": 5})}, ctx={"c": 1}, args={"a": 2})
     text = CHAIN.replace("WORKLOAD", "{}").replace(
         "{step: after,", '{step: after, input: {x: "{{ start.x + ctx.c + args.a }}", d: "{{ done(\'start\') }}"},'
     )
-    play = Play(text).run(kept=kept)
+    play = Play(text).run(rerun=source)
     assert play.scheduled == ["after"]
     assert play.orders[0].context.input == {"x": 8, "d": True}
 
@@ -257,7 +257,7 @@ def test_a_step_times_out_from_its_first_start():
     play.tell(FireTimer(), at=started + 10)
     assert play.scheduled == ["start", "late"]
     assert play.timer is None
-    assert "longer than 10 s" in play.of(StepFailed)[0].output.error.message
+    assert "exceeded its timeout of 10 s" in play.of(StepFailed)[0].output.error.message
 
 
 def test_a_timed_out_worker_is_told_and_no_longer_believed():
@@ -489,7 +489,7 @@ def test_a_guard_over_an_extract_needs_nothing():
     order = play.take()
     play.do(order, stored(play, order, **{"data.count": 3}))
     assert play.scheduled == ["start", "after"]
-    assert play.needs == []
+    assert play.requests == []
 
 
 def test_a_guard_over_a_stored_payload_asks_for_it():
@@ -497,7 +497,7 @@ def test_a_guard_over_a_stored_payload_asks_for_it():
     order = play.take()
     play.do(order, stored(play, order))
     assert play.scheduled == ["start", "after"]
-    assert [type(need) for need in play.needs] == [FetchPayload]
+    assert [type(request) for request in play.requests] == [FetchPayload]
 
 
 def test_a_payload_that_cannot_be_had_fails_the_execution_in_words():
@@ -515,7 +515,7 @@ def test_an_input_over_a_stored_payload_is_left_to_the_worker():
     order = play.take()
     outcome = stored(play, order, **{"data.count": 3})
     play.do(order, outcome)
-    assert play.needs == []
+    assert play.requests == []
     after = play.take()
     assert after.context.defer_input
     assert after.context.input == {}
@@ -538,7 +538,7 @@ def test_secrets_cannot_be_read_on_the_server():
     book = replace(book, steps=(replace(first, router=replace(first.router, arcs=(arc,))), book.steps[1]))
     play = Play(book).run()
     assert play.status == "failed"
-    assert "secrets cannot be read" in play.state.error.message
+    assert "secrets are not available" in play.state.error.message
 
 
 def test_a_finished_run_reports_its_patch_even_when_its_step_failed():

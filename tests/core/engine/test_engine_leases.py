@@ -251,7 +251,7 @@ def test_a_report_and_the_next_claim_are_one_append():
     decision = play.tell(ReportRun(report), ClaimAnyRun("w1"))
     (next_order,) = decision.replies[1].orders
     assert next_order.run_id == "77:after:1"
-    assert not [each for each in decision.commands if isinstance(each, EnqueueRun)]
+    assert not [each for each in decision.effects if isinstance(each, EnqueueRun)]
     assert [each.body.NAME for each in decision.events] == [
         "step.done", "next.evaluated", "step.scheduled", "step.started",
     ]  # fmt: skip

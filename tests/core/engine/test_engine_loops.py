@@ -16,7 +16,7 @@ from noetl.core.model.events import (
     LoopDone,
     LoopStarted,
     NextEvaluated,
-    OutputsKept,
+    OutputsStored,
     StepDone,
     StepFailed,
 )
@@ -110,7 +110,7 @@ def test_what_is_no_collection_fails_the_step(items):
     play = Play(loop()).run({"items": items})
     assert play.status == "failed"
     assert play.state.error.kind == "schema"
-    assert "needs a list" in play.state.error.message
+    assert "must be a list" in play.state.error.message
     assert "test.yaml:8:" in play.state.error.message
 
 
@@ -341,7 +341,7 @@ def test_a_value_a_reducer_cannot_take_fails_its_iteration():
     order = play.take()
     verdict = play.report(order, task_done(order, patch={"ctx": {"total": "much"}}))
     assert verdict.error.kind == "schema"
-    assert "needs a number" in verdict.error.message
+    assert "requires a number" in verdict.error.message
 
 
 def test_a_failed_iteration_contributes_nothing():
@@ -471,7 +471,7 @@ def test_a_large_collection_is_kept_by_reference():
     (started,) = play.of(LoopStarted)
     assert started.items is None
     assert started.collection.locator == {"key": "77:start:1#collection"}
-    assert [type(need) for need in play.needs] == [StorePayload]
+    assert [type(request) for request in play.requests] == [StorePayload]
     order = play.take()
     assert order.items[0].collection == started.collection
     assert order.items[0].value is None
@@ -493,7 +493,7 @@ def test_an_inner_loop_over_a_stored_collection_asks_for_it():
     rows = [["z" * 30_000], ["z" * 30_000], ["z" * 30_000]]
     play = Play(nested(), {"start": ok()}).run({"rows": rows})
     assert play.status == "success"
-    assert FetchPayload in [type(need) for need in play.needs]
+    assert FetchPayload in [type(request) for request in play.requests]
 
 
 def test_a_worker_with_free_slots_is_leased_several_iterations_in_one_append():
@@ -511,9 +511,9 @@ def test_too_many_iterations_are_refused():
 
 def test_outputs_that_fill_the_memory_are_stored_on_the_way():
     play = Play(loop("mode: parallel"), {"start": lambda play, order: f"{order.path[0]}" + "z" * 50_000})
-    with patch("noetl.core.engine.handlers.loops.MOST_CHUNKS", 2):
+    with patch("noetl.core.engine.handlers.loops.MAX_CHUNKS", 2):
         play.run({"items": list(range(15))})
-    assert len(play.of(OutputsKept)) == 3
+    assert len(play.of(OutputsStored)) == 3
     outcome = play.of(StepDone)[0].output
     assert play.stored[outcome.ref.locator["key"]] == [f"{n}" + "z" * 50_000 for n in range(15)]
 

@@ -144,9 +144,9 @@ class World:
                 play.queue = [each for each in play.queue if each.run_id not in taken]
                 return None
             queued = play.queue.pop(chance.randrange(len(play.queue)))
-            from noetl.core.engine.lease_rules import claim_refusal
+            from noetl.core.engine.lease_rules import claim_rejection
 
-            if claim_refusal(play.state, queued.run_id) is None:
+            if claim_rejection(play.state, queued.run_id) is None:
                 play.queue.insert(0, queued)
                 play.take(queued.run_id)
         elif not held and not play.state.paused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_play import Play, boom, finished, playbook, wrote
 
-from noetl.core.engine.advance import BUDGET, advance, begin, fold, outstanding
+from noetl.core.engine.advance import MAX_EVENTS, advance, begin, fold, outstanding
 from noetl.core.engine.commands import StartExecution
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.evaluation.compiled_net import Net
@@ -357,7 +357,7 @@ def test_a_circle_with_a_wait_in_it_goes_on_for_days():
         play.at += 30.0
         play.do(play.take())
     assert play.status is None
-    assert play.state.heat < 3
+    assert play.state.bucket < 3
 
 
 def test_a_circle_that_is_allowed_goes_on_to_its_limit_at_any_speed():
@@ -383,8 +383,8 @@ workflow:
     decision = advance(state, [StartExecution(ExecutionRequested("d", "p"))], at=1.0)
     log = list(decision.events)
     appends = 1
-    while any(isinstance(command, ContinueLater) for command in decision.commands):
-        assert len(decision.events) < BUDGET + 100
+    while any(isinstance(command, ContinueLater) for command in decision.effects):
+        assert len(decision.events) < MAX_EVENTS + 100
         state = fold(book, log)  # as another server would find it
         assert ContinueLater() in outstanding(state)
         decision = advance(state, [], at=2.0)

@@ -72,7 +72,7 @@ def test_too_many_steps_are_refused():
     nodes = [{"step": f"s{n}", "tool": {"kind": "noop"}} for n in range(4)]
     play = synthesis(nodes)
     assert play.scheduled == ["plan", "rescue"]
-    assert "at most 3" in play.of(StepFailed)[0].output.error.message
+    assert "the limit is 3" in play.of(StepFailed)[0].output.error.message
 
 
 def test_a_kind_that_is_not_allowed_is_refused():

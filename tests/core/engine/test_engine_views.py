@@ -6,7 +6,7 @@ from engine_play import Play, boom, task_done
 
 from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildEnd, RecordChildStart
 from noetl.core.engine.views.execution_tree import tree
-from noetl.core.engine.views.waiting import why
+from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.model.events import ChildRequested
 from noetl.core.model.outcome import ok
 from noetl.core.model.position import Position
@@ -27,7 +27,7 @@ workflow:
 
 
 def texts(play: Play) -> list[str]:
-    return [finding.text for finding in why(play.state, play.at + 5)]
+    return [finding.text for finding in waiting_reasons(play.state, play.at + 5)]
 
 
 def test_why_names_the_worker_the_gate_and_the_join():
@@ -36,9 +36,9 @@ def test_why_names_the_worker_the_gate_and_the_join():
     b = play.take("77:b:1", worker="w9")
     play.report(b, task_done(b, "fetch", position=Position(task="store")))
     told = texts(play)
-    assert any('step "b" is run by worker w9' in text and 'at task "store"' in text for text in told)
-    assert any('a token from "a" before "join" waits for the other branches: "b"' in text for text in told)
-    gate = next(text for text in told if "closed gate" in text)
+    assert any('step "b" has been running on worker w9' in text and 'at task "store"' in text for text in told)
+    assert any('a token from "a" before step "join": the join waits for live tokens at "b"' in text for text in told)
+    gate = next(text for text in told if "gate is closed" in text)
     assert "ctx.approved | default(false)" in gate
     assert "test.yaml:14:" in gate
     assert "ctx.approved is not defined" in gate
@@ -47,10 +47,10 @@ def test_why_names_the_worker_the_gate_and_the_join():
 
 def test_why_says_that_a_worker_is_missing():
     play = Play(FAN).start()
-    assert any('step "b" waits since' in text and 'for a worker of pool "gpu"' in text for text in texts(play))
+    assert any('step "b" has been waiting for' in text and 'for a worker of pool "gpu"' in text for text in texts(play))
     order = play.take("77:b:1")
     play.tell(ExpireLease(order.run_id, order.epoch))
-    assert any("1 worker lost on it in a row" in text for text in texts(play))
+    assert any("1 worker lost in a row" in text for text in texts(play))
 
 
 def test_why_tells_of_a_pause():
@@ -73,7 +73,7 @@ workflow:
     play.take()
     loop = texts(play)[0]
     assert "3 of 500 iterations have ended" in loop
-    assert "10 are open (at most 10 at a time); 9 of these wait for a worker" in loop
+    assert "10 are open (at most 10 at a time); 9 of them wait for a worker" in loop
 
 
 CALLER = """
@@ -92,22 +92,22 @@ def with_child() -> tuple[Play, str]:
 
 def test_why_names_the_child():
     play, key = with_child()
-    assert any("waits since" in text and '"kids/one" (not started yet)' in text for text in texts(play))
+    assert any("has been waiting for" in text and '"kids/one" (not started yet)' in text for text in texts(play))
     play.tell(RecordChildStart(key, "900"))
     assert any("(execution 900)" in text for text in texts(play))
     play.tell(CancelExecution())
     told = texts(play)
-    assert "winding down" in told[0]
+    assert "cancelled: the execution ends when its child executions have ended" in told[0]
     assert any("was cancelled and has not ended yet" in text for text in told)
 
 
 def test_why_says_what_ended_it():
     text = "workflow:\n  - {step: start, tool: {kind: noop}}\n"
-    assert texts(Play(text).run()) == ['it has ended well; its output is that of step "start"']
-    assert texts(Play(text, {"start": boom()}).run()) == ['it failed at step "start": it broke (server_error)']
+    assert texts(Play(text).run()) == ['completed successfully; the output is that of step "start"']
+    assert texts(Play(text, {"start": boom()}).run()) == ['failed at step "start": it broke (server_error)']
     play = Play(text).start()
     play.tell(CancelExecution("no longer needed"))
-    assert texts(play) == ["it was cancelled: no longer needed (cancelled)"]
+    assert texts(play) == ["cancelled: no longer needed (cancelled)"]
 
 
 def test_the_tree_has_every_node_with_its_id_its_template_and_its_parent():

@@ -11,12 +11,12 @@ from noetl.core.model.playbook import Assignment, Block, Directive, Loop, Playbo
 from noetl.core.model.position import Position
 from noetl.core.model.tool import ToolSpec
 from noetl.core.model.work import Item, RunContext, RunOrder
-from noetl.core.pipeline.actions import Finished, Returned, RunTask, Suspend, Wait
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import apply_outcome, next_action
 from noetl.core.pipeline.frame import Frame, open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import Programs
-from noetl.core.pipeline.scopes import Shared
+from noetl.core.pipeline.scopes import SharedScope
 
 Tool = Callable[[RunTask], Outcome]
 
@@ -92,7 +92,7 @@ class Driven:
         self.finished: Finished | None = None
         self.suspended = False
         self.frame: Frame = open_frame(
-            self.order, Programs(book, SPECS), Shared(self.order.context, book), NondeterminismLog(FixedDraws())
+            self.order, Programs(book, SPECS), SharedScope(self.order.context, book), NondeterminismLog(FixedDraws())
         )
 
     def run(self, tools: dict[str, Any] | Tool | None = None, *, stop_after: int | None = None) -> Driven:
@@ -113,7 +113,7 @@ class Driven:
                 self.events += apply_outcome(self.frame, outcome)
                 if stop_after is not None and len(self.runs) >= stop_after:
                     return self
-            elif isinstance(action, Returned):
+            elif isinstance(action, KnownOutcome):
                 self.events += apply_outcome(self.frame, action.outcome)
             elif isinstance(action, Suspend):
                 self.suspended = True

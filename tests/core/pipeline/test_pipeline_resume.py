@@ -89,12 +89,12 @@ def test_the_policy_may_take_an_ambiguous_task_on():
 
 def test_the_first_start_under_a_lease_is_covered_and_later_ones_are_not():
     run = drive(task("a", "http"), task("b", "http"))
-    assert [action.covered for action in run.runs] == [True, False]
+    assert [action.start_recorded for action in run.runs] == [True, False]
 
 
 def test_a_start_behind_a_skipped_task_is_not_covered():
     run = drive(task("a", rules=[rule("{{ true }}", "skip")]), task("b", "http"))
-    assert [action.covered for action in run.runs] == [False]
+    assert [action.start_recorded for action in run.runs] == [False]
 
 
 # ── children ────────────────────────────────────────────────────────────────────────────

@@ -28,7 +28,7 @@ from noetl.core.model.wire import (
     RunsReply,
     RunsRequest,
     SecretsRequest,
-    packed,
+    pack_orders,
 )
 from noetl.core.model.work import HeartbeatReply
 from noetl.server.http.dependencies import AppState, require, require_in
@@ -133,7 +133,7 @@ async def _claim(parts: AppState, roster: WorkerRegistry, request: ClaimRequest)
     roster.asked(request, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = parts.orchestrator.work.claim(request.claim, wait=wait)
-    return packed(await (parts.unless_stopping(waiting, []) if wait else waiting))
+    return pack_orders(await (parts.unless_stopping(waiting, []) if wait else waiting))
 
 
 async def _extend(parts: AppState, roster: WorkerRegistry, request: ExtendRequest) -> HeartbeatReply:
@@ -156,7 +156,7 @@ async def _give_back(parts: AppState, roster: WorkerRegistry, request: RunsReque
 async def _report(parts: AppState, roster: WorkerRegistry, request: ReportRequest) -> ReportReply:
     roster.alive(request.worker, time.time())
     verdicts, orders = await parts.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
-    return ReportReply(verdicts, packed(orders))
+    return ReportReply(verdicts, pack_orders(orders))
 
 
 async def _secrets(parts: AppState, roster: WorkerRegistry, request: SecretsRequest) -> dict[str, Any]:
