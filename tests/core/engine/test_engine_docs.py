@@ -1,4 +1,4 @@
-"""Every event has its paragraph."""
+"""Every event is documented."""
 
 from __future__ import annotations
 
