@@ -11,6 +11,7 @@ import random
 
 import pytest
 from engine_harness import Harness, finished, task_done
+from state_machines import observed, transitions
 
 from noetl.core.engine.advance import outstanding
 from noetl.core.engine.commands import (
@@ -226,3 +227,6 @@ def test_every_random_execution_ends_once_and_violates_no_invariant(seed):
     used = [token for event in harness.of(StepScheduled) for token in event.tokens]
     used += [event.token for event in harness.of(StepSkipped)]
     assert sorted(created) == sorted(used)
+    # Every transition is in the documented state machines.
+    for machine, transition in transitions(harness.playbook, harness.log):
+        assert transition in observed()[machine]
