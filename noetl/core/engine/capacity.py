@@ -54,14 +54,14 @@ class CapacityCheck:
         state, allowed, holding = self._state, self._capacity.allowed, self._holding
         keys = [key for key in state.net.concurrency_keys(step) if key in allowed]
         own = playbook_key(state.playbook.path)
-        begins = own not in holding
-        if begins and own in allowed:
+        starts = own not in holding
+        if starts and own in allowed:
             keys.insert(0, own)
         for key in keys:
             if holding.get(key, 0) + 1 > allowed[key] or (key in self._capacity.contended and not self._waited):
                 return key
         for key in keys:
             holding[key] = holding.get(key, 0) + 1
-        if begins:
+        if starts:
             holding[own] = 1
         return None

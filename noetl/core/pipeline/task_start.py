@@ -36,18 +36,18 @@ def prepare(frame: Frame, level: Level) -> ErrorInfo | None:
         and (frame.looping or frame.order.context.defer_input)
     ):
         mark = frame.nondeterminism.mark()
-        made = {**level.input, **program.static_input}
+        values = {**level.input, **program.static_input}
         try:
             for compiled in program.input:
-                made[compiled.name] = _evaluate(frame, level, compiled)
+                values[compiled.name] = _evaluate(frame, level, compiled)
         except MISSING_DATA:
             frame.nondeterminism.rewind(mark)
             raise
         except TemplateError as problem:
             return info_of(problem)
-        level.input = made
+        level.input = values
         level.input_evaluated = True
-        level.names["input"] = level.names["args"] = made
+        level.names["input"] = level.names["args"] = values
     if level is not frame.top:
         _restore_caller(frame, level)
     level.prepared = True

@@ -1,7 +1,7 @@
 """Runaway detection: a leaky bucket limits how fast the steps of an execution may repeat.
 
 A cycle with a delay in it (a poll) may run for months; a cycle without one runs as fast as the machine allows and fills
-the log. The rate tells them apart, not the count. Every run of a step that has run before adds one to the bucket, and
+the log. They differ in rate, not in count. Every run of a step that has run before adds one to the bucket, and
 the bucket drains over time. When it overflows, the execution fails with an error that names the setting that raises
 the limit. A cycle that no guard can leave gets a small bucket, any other one a large bucket.
 
