@@ -80,8 +80,9 @@ bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 bench-peers: $(DEV_ENV) ## the same, beside other engines in environments of their own
 	@$(PY) -m bench --peers
 
-docs: $(DEV_ENV) ## write the generated reference pages
+docs: $(DEV_ENV) ## write the generated pages
 	@$(PY) -m noetl.cli.reference.pages docs/reference
+	@$(PY) tests/core/engine/state_machines.py
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m tests.simulation --seeds 10000

@@ -123,9 +123,11 @@ def play_loop(count: int, window: int, batch: int) -> tuple[State, list[Recorded
 def _answer(decision: Any, log: list[Recorded]) -> Any:
     from noetl.core.model.reference import Reference, ReferenceMeta
 
-    while decision.needs:
+    while decision.requests:
         meta = ReferenceMeta("application/json", 1, "0")
-        decision = decision.resume({need.key: Reference("blob", {"key": need.key}, meta) for need in decision.needs})
+        decision = decision.resume(
+            {request.key: Reference("blob", {"key": request.key}, meta) for request in decision.requests}
+        )
     log += decision.events
     return decision
 

@@ -19,7 +19,7 @@ from noetl.core.pipeline.advance import apply_outcome, next_action
 from noetl.core.pipeline.frame import open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import Programs
-from noetl.core.pipeline.scopes import Shared
+from noetl.core.pipeline.scopes import SharedScope
 from noetl.runtime.clock import RealClock
 from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.worker.host import HostServices
@@ -76,7 +76,7 @@ def pipeline(step: Step, number: int) -> float:
     """CPU seconds a run, the pure machine alone."""
     programs = Programs(book(step), SPECS)
     made = orders(number)
-    shared = Shared(made[0].context, programs.playbook)
+    shared = SharedScope(made[0].context, programs.playbook)
     nondeterminism = SystemNondeterminism(RealClock())
     began = time.process_time()
     for order in made:

@@ -12,7 +12,7 @@ from noetl.core.model.events import ExecutionRequested, PlaybookProcessed, Recor
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.factory import open_stores
 from noetl.tools.registry import specs
-from tests.simulation.log_oracles import judge_log, judge_projection
+from tests.simulation.log_oracles import check_log, check_projection
 
 
 class Judgement(Struct):
@@ -49,9 +49,9 @@ async def _judge(dsn: str, ids: Sequence[str], expected: str, others: bool) -> J
                 continue
             request = log[0].body
             assert isinstance(request, ExecutionRequested)
-            problems = list(judge_log(log))
+            problems = list(check_log(log))
             playbook = await catalog.load(request.playbook)
-            problems += judge_projection(await events.summary(execution_id), log, playbook)
+            problems += check_projection(await events.summary(execution_id), log, playbook)
             if not isinstance(log[-1].body, PlaybookProcessed):
                 problems.append("it has not ended")
             _count(seen, log)

@@ -20,7 +20,7 @@ from noetl.core.model.events import Recorded
 from noetl.core.model.ids import process_of
 from noetl.core.model.playbook import Limits
 from noetl.core.model.reference import Reference
-from noetl.core.model.tool import Run
+from noetl.core.model.tool import ToolFunction
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.request_resolver import RequestResolver
@@ -157,7 +157,7 @@ async def open_local(
     work: bool = True,
     resume: bool | str = False,
     observer: TaskObserver | None = None,
-    load: Callable[[str], Run] | None = None,
+    load: Callable[[str], ToolFunction] | None = None,
     keychain: Keychain | None = None,
     clock: Clock | None = None,
 ) -> LocalEngine:
@@ -270,7 +270,7 @@ async def _start_pool(
     results: ResultStore,
     slots: int,
     observer: TaskObserver | None,
-    load: Callable[[str], Run] | None,
+    load: Callable[[str], ToolFunction] | None,
     clock: Clock | None,
 ) -> Callable[[], Any]:
     """Workers in this process; the answer stops them and closes what their tools have opened."""

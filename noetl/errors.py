@@ -1,21 +1,20 @@
-"""Our own mistakes and the world's, as exceptions.
+"""The exceptions of this package.
 
     NoetlError
-    ├── InvalidPlaybook        the author's mistake, already collected as diagnostics
-    ├── RequestRefused         a request that cannot be served: what, and what to do instead
+    ├── InvalidPlaybook        errors in a playbook, collected as diagnostics
+    ├── RequestRefused         a request that cannot be served; the message says what to do instead
     │   ├── NotFound           no such execution, playbook, credential, result
-    │   ├── AccessRefused      a server does not know the token, or its role is too low
-    │   ├── SecretUnavailable  keychain entries that cannot be had, each with its reason
-    │   └── Conflict           it exists already, or is in a state that forbids the request
-    ├── VersionConflict        somebody appended first; reload and decide again
-    ├── LimitReached           somebody took the last slot first; decide again with what is left
-    ├── LeaseLost              a run was given to another worker; stop working on it
+    │   ├── AccessRefused      no token, an unknown token, or an insufficient role
+    │   ├── SecretUnavailable  unavailable keychain entries, each with its reason
+    │   └── Conflict           the object exists already, or its state does not allow the request
+    ├── VersionConflict        another writer appended first; reload and decide again
+    ├── LimitReached           another execution took the last slot; decide again with the rest
     ├── TemplateError          a template could not be evaluated (kind: template)
-    ├── PayloadUnavailable        a stored payload is missing, corrupt or too large to hydrate
+    ├── PayloadUnavailable     a stored payload is missing, corrupt or too large to load
     ├── CorruptLog             the log cannot be folded: a gap, a checksum, an unknown event
-    └── StoreUnavailable       a back end cannot be reached; nothing was lost, try again
+    └── StoreUnavailable       a back end is unreachable; nothing was lost, retry later
 
-What a tool meets in the world is not here: that is an `Outcome` with `status: error`.
+The failure of a tool is not an exception, but an `Outcome` with `status: error`.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ class InvalidPlaybook(NoetlError):
 
 
 class RequestRefused(NoetlError):
-    """A request that cannot be served, in words for the person who made it."""
+    """A request that cannot be served; the message is shown to the user."""
 
 
 class NotFound(RequestRefused):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class AccessRefused(RequestRefused):
-    """A server that does not let this caller do that: no token, an unknown one, or a role too low."""
+    """The server denies access: no token, an unknown token, or an insufficient role."""
 
 
 class SecretUnavailable(RequestRefused):
-    """Keychain entries that cannot be had; `reasons` says why for each name, never with a value."""
+    """Unavailable keychain entries; `reasons` has a message per name, never a value."""
 
     def __init__(self, reasons: Mapping[str, str], *, kind: str = "auth") -> None:
         super().__init__("; ".join(f'keychain entry "{name}": {reason}' for name, reason in sorted(reasons.items())))
@@ -60,7 +59,7 @@ class SecretUnavailable(RequestRefused):
 
 
 class Conflict(RequestRefused):
-    """What was asked contradicts what is already there."""
+    """The request contradicts the existing state."""
 
 
 class VersionConflict(NoetlError):
@@ -74,24 +73,15 @@ class VersionConflict(NoetlError):
 
 
 class LimitReached(NoetlError):
-    """An append would take more of a limited key than there is."""
+    """An append would exceed the limit of a key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the limit of {key} is reached")
         self.key = key
 
 
-class LeaseLost(NoetlError):
-    """A run's epoch moved on: its events are no longer accepted."""
-
-    def __init__(self, run_id: str, epoch: int) -> None:
-        super().__init__(f"run {run_id}: epoch {epoch} is no longer current")
-        self.run_id = run_id
-        self.epoch = epoch
-
-
 class TemplateError(NoetlError):
-    """A template could not be evaluated; `text` is its source, `path` the place inside the value."""
+    """A template could not be evaluated; `text` is its source, `path` its path inside the value."""
 
     def __init__(self, message: str, *, text: str = "", path: str = "", kind: str = "template") -> None:
         super().__init__(message)
@@ -102,7 +92,7 @@ class TemplateError(NoetlError):
 
 
 class PayloadUnavailable(NoetlError):
-    """A stored payload could not be had; `kind` is `ref.unresolved`, `ref.corrupt` or `limit`."""
+    """A stored payload is unavailable; `kind` is `ref.unresolved`, `ref.corrupt` or `limit`."""
 
     def __init__(self, message: str, *, kind: str = "ref.unresolved") -> None:
         super().__init__(message)
@@ -110,11 +100,11 @@ class PayloadUnavailable(NoetlError):
 
 
 class CorruptLog(NoetlError):
-    """A log that cannot be folded; it is never skipped over."""
+    """A log that cannot be folded; damaged events are never skipped."""
 
 
 class StoreUnavailable(NoetlError):
-    """A back end is out of reach; `kind` is `connection`, `auth`, `storage.quota` or `storage.access`."""
+    """A back end is unreachable; `kind` is `connection`, `auth`, `storage.quota` or `storage.access`."""
 
     def __init__(self, message: str = "", *, kind: str = "connection") -> None:
         super().__init__(message)

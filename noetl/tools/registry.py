@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import noetl.tools
 from noetl.core.model.outcome import Outcome, error
-from noetl.core.model.tool import PLUGIN_KINDS, Run, ToolCall, ToolSpec
+from noetl.core.model.tool import PLUGIN_KINDS, ToolCall, ToolFunction, ToolSpec
 
 __all__ = ["GROUP", "PLUGIN_KINDS", "Problem", "kinds", "load", "problems", "refresh", "specs"]
 
@@ -51,12 +51,12 @@ def kinds() -> dict[str, ToolSpec]:
     return {kind: spec for kind, spec in sorted(_found().specs.items()) if kind == spec.kind}
 
 
-def load(kind: str) -> Run:
+def load(kind: str) -> ToolFunction:
     """The function that runs a kind; for a kind that cannot run, one that says why."""
     found = _found()
     module = found.modules.get(kind)
     if module is not None:
-        run: Run = module.run
+        run: ToolFunction = module.run
         return run
     problem = found.problems.get(kind)
     if problem is not None:
@@ -157,7 +157,7 @@ def _some_plugin_is_installed() -> bool:
     return False
 
 
-def _refusing(message: str) -> Run:
+def _refusing(message: str) -> ToolFunction:
     async def run(call: ToolCall) -> Outcome:
         return error("unknown", message, details={"kind": call.kind})
 

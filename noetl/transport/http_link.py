@@ -27,8 +27,8 @@ from noetl.core.model.wire import (
     RunsReply,
     RunsRequest,
     SecretsRequest,
-    unpacked,
-    wire_reports,
+    encode_reports,
+    unpack_orders,
 )
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable, StoreUnavailable
@@ -61,7 +61,7 @@ class HttpWorkLink:
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
         """Runs this worker now holds the lease of."""
         request = ClaimRequest(claim, wait, self._slots)
-        return unpacked(await self._ask("claim", request, OrdersReply, wait=wait))
+        return unpack_orders(await self._ask("claim", request, OrdersReply, wait=wait))
 
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Say what this worker holds, which prolongs it."""
@@ -79,8 +79,8 @@ class HttpWorkLink:
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Hand over events; answered after they are on disk."""
-        reply = await self._ask("report", ReportRequest(worker, wire_reports(reports), free), ReportReply)
-        return reply.verdicts, unpacked(reply.orders)
+        reply = await self._ask("report", ReportRequest(worker, encode_reports(reports), free), ReportReply)
+        return reply.acks, unpack_orders(reply.orders)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""

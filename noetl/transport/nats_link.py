@@ -23,8 +23,8 @@ from noetl.core.model.wire import (
     ReportRequest,
     RunsReply,
     RunsRequest,
-    unpacked,
-    wire_reports,
+    encode_reports,
+    unpack_orders,
 )
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NoetlError, NotFound, RequestRefused, StoreUnavailable
@@ -128,13 +128,13 @@ class NatsWorkLink:
             reply = await self._ask_leasing(
                 worker,
                 "report",
-                ReportRequest(worker, wire_reports(reports), free),
+                ReportRequest(worker, encode_reports(reports), free),
                 ReportReply,
-                lambda late: unpacked(late.orders),
+                lambda late: unpack_orders(late.orders),
             )
         except StoreUnavailable:
             return await self._behind.report(worker, reports, free=free)
-        return reply.verdicts, unpacked(reply.orders)
+        return reply.acks, unpack_orders(reply.orders)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook; asked once per playbook, so HTTP does."""
@@ -158,11 +158,11 @@ class NatsWorkLink:
     async def _claim(self, claim: Claim) -> list[RunOrder]:
         try:
             reply = await self._ask_leasing(
-                claim.worker, "claim", ClaimRequest(claim, 0.0, self._slots), OrdersReply, unpacked
+                claim.worker, "claim", ClaimRequest(claim, 0.0, self._slots), OrdersReply, unpack_orders
             )
         except StoreUnavailable:
             return await self._behind.claim(claim, wait=0.0)
-        return unpacked(reply)
+        return unpack_orders(reply)
 
     async def _ask_leasing(
         self, worker: str, verb: str, request: msgspec.Struct, reply: type[T], orders: Callable[[T], list[RunOrder]]

@@ -17,7 +17,7 @@ from noetl.core.model.playbook import Playbook
 from noetl.core.model.tool import ToolSpec
 from noetl.core.model.work import RunContext
 from noetl.core.pipeline.program import Programs
-from noetl.core.pipeline.scopes import Shared
+from noetl.core.pipeline.scopes import SharedScope
 from noetl.errors import SecretUnavailable
 from noetl.runtime.clock import Clock
 from noetl.runtime.masking import Masker
@@ -70,7 +70,7 @@ class PlaybookCache:
         self._clock = clock
         self._programs: OrderedDict[str, Programs] = OrderedDict()
         self._fetching: dict[str, asyncio.Task[Programs]] = {}
-        self._shared: OrderedDict[str, Shared] = OrderedDict()
+        self._shared: OrderedDict[str, SharedScope] = OrderedDict()
         self._secrets: OrderedDict[str, Secrets] = OrderedDict()
 
     def known_programs(self, digest: str) -> Programs | None:
@@ -96,11 +96,11 @@ class PlaybookCache:
             self._programs.popitem(last=False)
         return programs
 
-    def shared(self, context: RunContext, programs: Programs) -> Shared:
+    def shared(self, context: RunContext, programs: Programs) -> SharedScope:
         """The scope that all runs of one step run share."""
         known = self._shared.get(context.id)
         if known is None:
-            known = self._shared[context.id] = Shared(context, programs.playbook)
+            known = self._shared[context.id] = SharedScope(context, programs.playbook)
             while len(self._shared) > MAX_CONTEXTS:
                 self._shared.popitem(last=False)
         return known
@@ -118,6 +118,6 @@ class PlaybookCache:
         """Drop older hydrated payloads above the memory bound, after one of `added` bytes was read."""
         total = added
         for shared in reversed(self._shared.values()):
-            total += shared.hydrated_bytes
+            total += shared.payload_bytes
             if total > MAX_HYDRATED:
-                shared.forget()
+                shared.clear()

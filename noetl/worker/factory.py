@@ -15,7 +15,7 @@ from noetl.worker.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from noetl.core.model.tool import Run
+    from noetl.core.model.tool import ToolFunction
 
 
 def create_pool(
@@ -27,7 +27,7 @@ def create_pool(
     slots: int,
     pool: str = "default",
     heartbeat: float = HEARTBEAT,
-    load: Callable[[str], Run] | None = None,
+    load: Callable[[str], ToolFunction] | None = None,
 ) -> Pool:
     """A worker pool that leases runs over `link`; not started."""
     runner = Runner(link, services, specs=specs(), load=load or load_tool, clock=clock)

@@ -24,9 +24,9 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
 from noetl.core.model.position import Position
-from noetl.core.model.tool import Run, ToolCall, ToolSpec
+from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import Item, RunOrder
-from noetl.core.pipeline.actions import Finished, Returned, RunTask, Suspend, Wait
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
 from noetl.core.pipeline.frame import Frame, open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
@@ -115,7 +115,7 @@ class Runner:
         services: HostServices,
         *,
         specs: Mapping[str, ToolSpec],
-        load: Callable[[str], Run],
+        load: Callable[[str], ToolFunction],
         clock: Clock,
         progress_events: bool = True,
     ) -> None:
@@ -128,7 +128,7 @@ class Runner:
         self.clock = self._clock = clock
         self._nondeterminism = SystemNondeterminism(clock)
         self.progress_events = progress_events
-        self._tools: dict[str, tuple[Run, bool]] = {}
+        self._tools: dict[str, tuple[ToolFunction, bool]] = {}
         self._second = (0, "")
 
     async def run(
@@ -224,7 +224,7 @@ class Runner:
             if isinstance(action, RunTask):
                 run, pure = self._tool(action.task.kind)
                 sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
-                if pure or action.covered:
+                if pure or action.start_recorded:
                     reports.queue(sent)
                 else:
                     await reports.flush(sent)
@@ -233,7 +233,7 @@ class Runner:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop
                 outcome = await self._run_task(active, action, run)
                 pending = await self._apply(active, action.task, outcome, action.task_run_id)
-            elif isinstance(action, Returned):
+            elif isinstance(action, KnownOutcome):
                 # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
                 pending += await self._apply(active, action.task, outcome, frame.run_id)
@@ -338,17 +338,17 @@ class Runner:
 
     # ── one task ────────────────────────────────────────────────────────────────────────
 
-    def _tool(self, kind: str) -> tuple[Run, bool]:
+    def _tool(self, kind: str) -> tuple[ToolFunction, bool]:
         known = self._tools.get(kind)
         if known is None:
             spec = self._specs.get(kind)
             known = self._tools[kind] = (self._load(kind), spec is not None and spec.pure)
         return known
 
-    async def _run_task(self, active: ActiveRun, action: RunTask, run: Run) -> Outcome:
+    async def _run_task(self, active: ActiveRun, action: RunTask, run: ToolFunction) -> Outcome:
         order, clock = active.order, self._clock
         context = order.context
-        where, code_line = active.frame.programs.place_of(action.task)
+        where, code_line = active.frame.programs.location_of(action.task)
         began = clock.now()
         started = clock.monotonic()
         try:
@@ -401,12 +401,12 @@ class Runner:
             self._second = (second, instant(second)[:19])
         return f"{self._second[1]}.{int((at - second) * 1e6):06d}Z"
 
-    async def _call(self, active: ActiveRun, run: Run, call: ToolCall) -> Outcome:
+    async def _call(self, active: ActiveRun, run: ToolFunction, call: ToolCall) -> Outcome:
         if len(active.frame.levels) == 1:
             return await call_tool(run, call, self._clock)
         return await self._inside_calls(active, run, call)
 
-    async def _inside_calls(self, active: ActiveRun, run: Run, call: ToolCall) -> Outcome:
+    async def _inside_calls(self, active: ActiveRun, run: ToolFunction, call: ToolCall) -> Outcome:
         """Call a tool of a workbook block within the remaining time of its callers."""
         depth, left = self._time_left(active)
         if left is None:
@@ -454,13 +454,13 @@ class Runner:
             try:
                 frame.keychain.provide(await active.secrets.get([need.secret]))
             except SecretUnavailable as problem:
-                frame.keychain.refuse(need.secret, str(problem))
+                frame.keychain.fail(need.secret, str(problem))
             return
         limit = frame.playbook.executor.limits.max_hydrate_bytes
         try:
             data = await self.payloads.read(need.reference, limit=limit)
         except PayloadUnavailable as problem:
-            frame.shared.refuse(need.reference, str(problem), problem.kind)
+            frame.shared.fail(need.reference, str(problem), problem.kind)
             return
         frame.shared.provide(need.reference, data)
         self.cache.limit_hydrated(need.reference.meta.bytes)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error
 from noetl.core.model.playbook import Backoff
-from noetl.core.model.tool import Run, Timeout, ToolCall
+from noetl.core.model.tool import Timeout, ToolCall, ToolFunction
 from noetl.core.pipeline.backoff import delay_before_next
 from noetl.errors import NoetlError, RequestRefused
 from noetl.runtime.clock import Clock
@@ -73,7 +73,7 @@ def _seconds(value: Any, what: str) -> float | None:
     return seconds
 
 
-async def call_tool(run: Run, call: ToolCall, clock: Clock) -> Outcome:
+async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
     """Call the tool, with the retries of `spec.retry`."""
     retry = call.spec.get("retry")
     if retry is None or not isinstance(retry, Mapping):
@@ -104,7 +104,7 @@ def _number(value: Any, default: float, what: str) -> float:
     return number
 
 
-async def _once(run: Run, call: ToolCall) -> Outcome:
+async def _once(run: ToolFunction, call: ToolCall) -> Outcome:
     total = call.timeout.total
     try:
         if total is None:

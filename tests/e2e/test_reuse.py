@@ -307,7 +307,7 @@ def test_the_calling_tasks_own_timeout_ends_the_child_and_may_be_retried(stage, 
     """)
     assert ran.status == "failed"
     assert ran.result.error["kind"] == "timeout"
-    assert "the child took longer than 0.3 s" in ran.result.error["message"]
+    assert "the child execution exceeded spec.timeout (0.3 s)" in ran.result.error["message"]
     early = [(event.early, event.outcome.status) for event in ran.of("child.finished")]
     assert early.count((True, "error")) == 2
     assert (False, "ok") in early

@@ -115,7 +115,7 @@ def test_a_rerun_from_a_step_keeps_what_was_before(stage, play):
     assert ran.status == "success"
     assert ran.data == [failed.ctx["drawn"]] * 2
     assert list(ran.steps) == ["middle", "end"]
-    assert ran.events[0].body.kept.execution_id == failed.result.execution_id
+    assert ran.events[0].body.rerun.execution_id == failed.result.execution_id
 
 
 def test_a_whole_rerun_is_a_new_execution_of_the_same_text(stage, play):

@@ -4,7 +4,7 @@ import asyncio
 
 from noetl.errors import Conflict, StoreUnavailable
 from noetl.server.lifecycle.background import BackgroundTasks
-from tests.simulation.virtual import VirtualClock, VirtualLoop
+from tests.simulation.virtual_time import VirtualClock, VirtualLoop
 
 
 def played(scenario):

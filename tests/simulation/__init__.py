@@ -1,16 +1,16 @@
-"""Whole executions under a virtual clock: real server core, real workers, simulated world.
+"""Deterministic simulation of whole executions under a virtual clock.
 
-The orchestrator, the pool and the runner here are the ones that run in production; only the
-clock, the wire between them, the store's disk and the tools are simulated, in one thread. A seed
-decides everything: which message is lost, doubled, delayed; when a server or a worker dies, before
-or after which commit; which worker sleeps through its lease and comes back; when a clock jumps.
-The same seed gives the same story.
+The orchestrator, the pool and the runner are the production classes; only the clock, the network
+between them, the event store and the tools are simulated, in one thread. A seed determines every
+fault: which message is lost, duplicated or delayed; when a server or a worker crashes, before or after
+which commit; which worker is silent for longer than its lease and then returns; when a clock jumps.
+The same seed gives the same result.
 
     from tests.simulation import simulate
-    story = simulate(seed=7, faults=50)
-    assert story.violations == []
+    result = simulate(seed=7, faults=50)
+    assert result.violations == []
 """
 
-from tests.simulation.stories import Story, shrink, simulate
+from tests.simulation.scenarios import ScenarioResult, shrink, simulate
 
-__all__ = ["Story", "shrink", "simulate"]
+__all__ = ["ScenarioResult", "shrink", "simulate"]

@@ -1,6 +1,6 @@
 """`python -m tests.simulation`: many seeds of simulated faults, and the planted bugs.
 
-Prints one line per violated promise with the seed that shows it, shrunk to as few faults as possible.
+Prints every violated invariant with its seed, shrunk to as few faults as possible.
 """
 
 from __future__ import annotations
@@ -11,48 +11,50 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation import Story, shrink, simulate
-from tests.simulation.bugs import BUGS, catches
+from tests.simulation import ScenarioResult, shrink, simulate
+from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run them; 1 when a promise was broken or a bug was not caught."""
+    """Run the simulation; return 1 if an invariant was violated or a planted bug was not caught."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many stories")
+    parser.add_argument("--seeds", type=int, default=10_000, help="number of seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--faults", type=int, default=50, help="faults in each story")
-    parser.add_argument("--no-bugs", action="store_true", help="leave the planted bugs out")
+    parser.add_argument("--faults", type=int, default=50, help="faults per seed")
+    parser.add_argument("--no-bugs", action="store_true", help="skip the planted bugs")
     given = parser.parse_args(arguments)
     started = time.monotonic()
-    broken = events = struck = 0
+    violated = events = injected = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         seeds = range(given.first, given.first + given.seeds)
-        for story in pool.map(_tell, seeds, [given.faults] * given.seeds, chunksize=20):
-            events += story.events
-            struck += len(story.struck)
-            if story.violations:
-                broken += 1
-                print(_shrunk(story).tell(), flush=True)
+        for result in pool.map(_run_seed, seeds, [given.faults] * given.seeds, chunksize=20):
+            events += result.events
+            injected += len(result.injected)
+            if result.violations:
+                violated += 1
+                print(_shrunk(result).describe(), flush=True)
         print(
-            f"{given.seeds} seeds, {struck} faults, {events} events: {broken} broken promises "
+            f"{given.seeds} seeds, {injected} faults, {events} events: {violated} seeds with violations "
             f"({time.monotonic() - started:.0f} s)"
         )
         if given.no_bugs:
-            return 1 if broken else 0
+            return 1 if violated else 0
         caught = 0
-        for name, shown in zip(BUGS, pool.map(catches, BUGS), strict=True):
-            caught += shown is not None
-            print(f"  {'caught' if shown else 'MISSED'}: {name}" + (f" (seed {shown.seed})" if shown else ""))
-    print(f"{caught} of {len(BUGS)} planted bugs caught")
-    return 1 if broken or caught < len(BUGS) else 0
+        for name, caught_by in zip(PLANTED_BUGS, pool.map(first_violation, PLANTED_BUGS), strict=True):
+            caught += caught_by is not None
+            print(
+                f"  {'caught' if caught_by else 'MISSED'}: {name}" + (f" (seed {caught_by.seed})" if caught_by else "")
+            )
+    print(f"{caught} of {len(PLANTED_BUGS)} planted bugs caught")
+    return 1 if violated or caught < len(PLANTED_BUGS) else 0
 
 
-def _tell(seed: int, faults: int) -> Story:
+def _run_seed(seed: int, faults: int) -> ScenarioResult:
     return simulate(seed, faults)
 
 
-def _shrunk(story: Story) -> Story:
-    return shrink(story, lambda only: simulate(story.seed, story.faults, only=only))
+def _shrunk(result: ScenarioResult) -> ScenarioResult:
+    return shrink(result, lambda only: simulate(result.seed, result.faults, only=only))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Where the world can go wrong, and the dice that decide.
+"""Fault injection: the points where a fault can be injected, and the seeded source that decides.
 
-Every place where a fault can strike asks `Dice.strikes(place)`. The dice are thrown from the seed; each
-strike uses up one of the story's faults and is written down, so a story can be told again with fewer.
+Every fault point calls `FaultInjector.should_inject(point)`. The decision depends on the seed alone; each
+injected fault is counted and recorded, so that a seed can be repeated with fewer faults.
 """
 
 from __future__ import annotations
 
 import random
 
-PLACES = (
+FAULT_POINTS = (
     "link.drop_request",
     "link.drop_reply",
     "link.duplicate",
@@ -24,41 +24,41 @@ PLACES = (
 )
 
 
-class Dice:
-    """Chance from a seed. `only` limits the strikes to these numbers (for shrinking a story)."""
+class FaultInjector:
+    """Decides from a seed which faults are injected. `only` allows just these numbers (for shrinking)."""
 
     def __init__(self, seed: int, faults: int, *, rate: float = 0.1, only: frozenset[int] | None = None) -> None:
         self._random = random.Random(seed)
         self._left = faults
         self._rate = rate
         self._only = only
-        self._asked = 0
-        self.struck: list[tuple[int, str]] = []
-        self.quiet = False  # the faults have stopped
+        self._calls = 0
+        self.injected: list[tuple[int, str]] = []
+        self.stopped = False  # no more faults are injected
 
-    def strikes(self, place: str) -> bool:
-        """Whether a fault strikes here and now."""
-        self._asked += 1
-        if self.quiet:
+    def should_inject(self, point: str) -> bool:
+        """Whether a fault is injected at this point now."""
+        self._calls += 1
+        if self.stopped:
             return False
-        thrown = self._random.random() < self._rate
-        if not thrown or self._left <= 0:
+        chosen = self._random.random() < self._rate
+        if not chosen or self._left <= 0:
             return False
-        if self._only is not None and self._asked not in self._only:
+        if self._only is not None and self._calls not in self._only:
             return False
         self._left -= 1
-        self.struck.append((self._asked, place))
+        self.injected.append((self._calls, point))
         return True
 
-    def between(self, low: float, high: float) -> float:
-        """Some time."""
+    def uniform(self, low: float, high: float) -> float:
+        """A random duration."""
         return self._random.uniform(low, high)
 
-    def choose(self, count: int) -> int:
-        """One of so many."""
+    def index(self, count: int) -> int:
+        """A random index below `count`."""
         return self._random.randrange(count)
 
     @property
     def spent(self) -> bool:
-        """No faults are left."""
+        """Whether all faults are used up."""
         return self._left <= 0

@@ -1,4 +1,4 @@
-"""What must be true of every log, whatever went wrong while it was written."""
+"""Invariants of every log, independent of the faults during its execution."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import ExecutionSummary
 
 
-def judge_log(log: Sequence[Recorded]) -> Iterator[str]:
-    """Every promise a log breaks: dense, finished once with nothing after it, fenced."""
+def check_log(log: Sequence[Recorded]) -> Iterator[str]:
+    """The invariants that a log violates: dense, finished once with no later event, fenced."""
     if [each.seq for each in log] != list(range(1, len(log) + 1)):
         yield "the log has a gap"
     names = Counter(type(each.body) for each in log)
     if names[WorkflowFinished] > 1 or names[PlaybookProcessed] > 1:
-        yield f"it finished {names[WorkflowFinished]} times"
+        yield f"the execution finished {names[WorkflowFinished]} times"
     finished = next((each.seq for each in log if isinstance(each.body, WorkflowFinished)), None)
     if finished is not None:
         after = [each.body.NAME for each in log if each.seq > finished]
         if after != ["playbook.processed"]:
-            yield f"after workflow.finished came {after}"
+            yield f"events after workflow.finished: {after}"
     yield from _runs(log)
 
 
-def judge_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
-    """Where the row of an execution, or its folded state, differs from what its log says."""
-    again = project(None, list(log))
+def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
+    """The differences of an execution's summary row and folded state from its log."""
+    projected = project(None, list(log))
     shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
-    if shown != again:
-        return [f"the projection {shown} is not what the log says: {again}"]
+    if shown != projected:
+        return [f"the projection {shown} differs from the log: {projected}"]
     state = fold(playbook, list(log))
-    if state.status != again.status:
-        return [f"folded status {state.status}, projected {again.status}"]
+    if state.status != projected.status:
+        return [f"folded status {state.status}, projected {projected.status}"]
     holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}
-    return [] if holds == shown_holds else [f"its row holds {shown_holds}, its log says {holds}"]
+    return [] if holds == shown_holds else [f"slots in the row: {shown_holds}, by the log: {holds}"]
 
 
 def run_of(body: Event) -> str:
-    """The run an event belongs to; empty when it belongs to none."""
+    """The run of an event; empty if it has none."""
     step_run = getattr(body, "step_run_id", "")
     return iteration_id(step_run, getattr(body, "path", ())) if step_run else ""
 
 
 def _runs(log: Sequence[Recorded]) -> Iterator[str]:
-    """Leases are fenced: a run's events come under its newest epoch, each key once, and end once."""
+    """Leases are fenced: the events of a run belong to its newest epoch, each key occurs once, and it ends once."""
     epochs: Counter[str] = Counter()
     seen: set[tuple[Any, ...]] = set()
     ended: set[str] = set()

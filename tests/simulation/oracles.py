@@ -1,4 +1,4 @@
-"""What must be true after every story, whatever went wrong in it."""
+"""Invariants of every simulation, independent of its faults."""
 
 from __future__ import annotations
 
@@ -24,47 +24,49 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import task_run_id
-from tests.simulation.log_oracles import judge_log, judge_projection, run_of
+from tests.simulation.log_oracles import check_log, check_projection, run_of
 from tests.simulation.playbooks import TEXTS
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.cluster import Cluster
 
 
-async def judge(world: World, asked: Mapping[str, str], expected: Mapping[str, Any]) -> list[str]:
-    """Every promise that was broken, in words."""
-    broken = list(dict.fromkeys(world.complaints))
-    logs = {summary.execution_id: await world.store.read(summary.execution_id) for summary in await _all(world)}
-    for execution_id, path in asked.items():
+async def check(cluster: Cluster, submitted: Mapping[str, str], expected: Mapping[str, Any]) -> list[str]:
+    """A message for every violated invariant."""
+    violations = list(dict.fromkeys(cluster.violations))
+    logs = {summary.execution_id: await cluster.store.read(summary.execution_id) for summary in await _all(cluster)}
+    for execution_id, path in submitted.items():
         if execution_id not in logs:
-            broken.append(f"{path}: execution {execution_id} was acknowledged and is not there")
+            violations.append(f"{path}: execution {execution_id} was acknowledged and does not exist")
     roots = [log for log in logs.values() if isinstance(log[0].body, ExecutionRequested) and not log[0].body.parent]
-    if len(roots) > len(asked):
-        broken.append(f"{len(asked)} executions were asked for and {len(roots)} were started")
+    if len(roots) > len(submitted):
+        violations.append(f"{len(submitted)} executions were submitted and {len(roots)} were started")
     for execution_id, log in logs.items():
         request = log[0].body
         name = request.path if isinstance(request, ExecutionRequested) else execution_id
-        broken += [f"{name}: {each}" for each in [*_log(world, log), *await _projection(world, execution_id, log)]]
-        if execution_id in asked and isinstance(log[-1].body, PlaybookProcessed):
+        violations += [
+            f"{name}: {each}" for each in [*_log(cluster, log), *await _projection(cluster, execution_id, log)]
+        ]
+        if execution_id in submitted and isinstance(log[-1].body, PlaybookProcessed):
             result = outcome_of(log)
             if result != expected[name] and not _was_poison(log, logs):
-                broken.append(f"{name}: ended as {result}, without faults it ends as {expected[name]}")
+                violations.append(f"{name}: ended with {result}, without faults it ends with {expected[name]}")
     children = Counter(
         log[0].body.parent.task_run_id
         for log in logs.values()
         if isinstance(log[0].body, ExecutionRequested) and log[0].body.parent
     )
-    broken += [f"{count} children of {task}" for task, count in children.items() if count > 1]
-    return [*broken, *_limits(world)]
+    violations += [f"{count} children of {task}" for task, count in children.items() if count > 1]
+    return [*violations, *_limits(cluster)]
 
 
-def _limits(world: World) -> Iterator[str]:
-    """Nobody ever held more than the limits allow: counted from the events alone, append by append."""
-    most = world.most
+def _limits(cluster: Cluster) -> Iterator[str]:
+    """The limits are never exceeded, counted from the events alone, append by append."""
+    maximum = cluster.max_slots
     paths: dict[str, str] = {}
-    begun: dict[str, set[str]] = {}  # path -> executions of it that have begun and not ended
+    begun: dict[str, set[str]] = {}  # path -> its executions that have started and not ended
     leased: set[str] = set()
-    for append in world.store.order if most else ():
+    for append in cluster.store.order if maximum else ():
         execution_id = append.execution_id
         for each in append.events:
             body: Any = each.body
@@ -80,66 +82,66 @@ def _limits(world: World) -> Iterator[str]:
                 leased -= {run for run in leased if run == step_run or run.startswith(f"{step_run}/")}
             elif isinstance(body, WorkflowFinished):
                 begun.get(paths[execution_id], set()).discard(execution_id)
-        if len(leased) > most.get("pool default", len(leased)):
-            yield f"{len(leased)} runs are held at once, at most {most['pool default']} may be"
+        if len(leased) > maximum.get("pool default", len(leased)):
+            yield f"{len(leased)} runs are leased at once, the limit is {maximum['pool default']}"
         for path, executions in begun.items():
-            if len(executions) > most.get(f"playbook {path}", len(executions)):
-                yield f"{len(executions)} executions of {path} go on at once, at most {most[f'playbook {path}']} may"
+            if len(executions) > maximum.get(f"playbook {path}", len(executions)):
+                yield f"{len(executions)} executions of {path} run at once, the limit is {maximum[f'playbook {path}']}"
 
 
-async def _all(world: World) -> list[Any]:
+async def _all(cluster: Cluster) -> list[Any]:
     from noetl.storage.ports.events import ExecutionFilter
 
-    return await world.store.executions(ExecutionFilter(limit=10_000))
+    return await cluster.store.executions(ExecutionFilter(limit=10_000))
 
 
-def _log(world: World, log: list[Recorded]) -> Iterator[str]:
-    if len(log) < world.store.acknowledged.get(log[0].execution_id, 0):
+def _log(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
+    if len(log) < cluster.store.acknowledged.get(log[0].execution_id, 0):
         yield "acknowledged events are missing"
-    yield from judge_log(log)
-    yield from _effects(world, log)
+    yield from check_log(log)
+    yield from _effects(cluster, log)
 
 
 def _was_poison(log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> bool:
-    """Three workers were lost on one run (of it or of a child), which may end it with `worker.lost`."""
+    """Whether three workers were lost on one run (also of a child), which may end it with `worker.lost`."""
     every = [each.body for one in logs.values() for each in one]
     lost = Counter(run_of(body) for body in every if isinstance(body, WorkerLost) and not body.returned)
     finished = next(each.body for each in log if isinstance(each.body, WorkflowFinished))
     return finished.error is not None and finished.error.kind == "worker.lost" and max(lost.values(), default=0) >= 3
 
 
-# Outcomes that a task can have without its tool having come to an end.
+# Error kinds of tasks whose tool did not complete.
 _WITHOUT_TOOL = frozenset({"worker.lost", "template", "timeout", "cancelled"})
 
 
-def _effects(world: World, log: list[Recorded]) -> Iterator[str]:
-    """Every finished task of a kind that touches the world really ran; no attempt was invented."""
+def _effects(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
+    """Every finished task with side effects really ran; no attempt was invented."""
     for each in log:
         body = each.body
         if isinstance(body, TaskDone) and body.kind == "effect" and not body.skipped:
             name = task_run_id(run_of(body), body.task, body.visit, body.attempt)
             if body.outcome.error is not None and body.outcome.error.kind in _WITHOUT_TOOL:
                 continue
-            if not world.ledger.done[name]:
-                yield f"{name} is done in the log, and its tool never was"
+            if not cluster.ledger.done[name]:
+                yield f"{name} is done in the log, but its tool never ran"
 
 
-async def _projection(world: World, execution_id: str, log: list[Recorded]) -> list[str]:
+async def _projection(cluster: Cluster, execution_id: str, log: list[Recorded]) -> list[str]:
     request = log[0].body
     assert isinstance(request, ExecutionRequested)
-    return judge_projection(await world.store.summary(execution_id), log, compiled(request.path))
+    return check_projection(await cluster.store.summary(execution_id), log, compiled(request.path))
 
 
 def outcome_of(log: list[Recorded]) -> Any:
-    """How an execution ended: its status and its data."""
+    """The final status of an execution and its data."""
     finished = next(each.body for each in log if isinstance(each.body, WorkflowFinished))
     return finished.outcome, finished.output.data if finished.output else None
 
 
 @lru_cache(maxsize=64)
 def compiled(path: str) -> Any:
-    """The playbook of a path, compiled."""
-    from tests.simulation.world import SPECS
+    """The compiled playbook of a path."""
+    from tests.simulation.cluster import SPECS
 
     found = compile_playbook(TEXTS[path], file="", specs=SPECS)
     assert found.playbook is not None, found.diagnostics
@@ -148,7 +150,7 @@ def compiled(path: str) -> Any:
 
 @lru_cache(maxsize=1)
 def expected_outcomes() -> dict[str, Any]:
-    """How each playbook ends when nothing goes wrong."""
+    """The outcome of each playbook without faults."""
     return dict(EXPECTED)
 
 
@@ -156,14 +158,14 @@ EXPECTED: dict[str, Any] = {
     "chain": ("success", [1, 2]),
     "retries": ("success", "done!"),
     "pages": ("success", [0, 1, 2, 3]),
-    "fan": ("success", {"sum": 21, "all": [0, 2, 4, 6, 8, 10, 12]}),
-    "line": ("success", [3, 1, 2]),
+    "fan_out": ("success", {"sum": 21, "all": [0, 2, 4, 6, 8, 10, 12]}),
+    "list_loop": ("success", [3, 1, 2]),
     "join": ("success", 3),
     "gate": ("success", "key"),
-    "failure": ("success", "mended"),
+    "failure": ("success", "repaired"),
     "called": ("success", 0),
     "calls": ("success", [10, 20]),
     "nested": ("success", [[1, 2], [3]]),
-    "late": ("success", "in time"),
+    "lifecycle_timeout": ("success", "in time"),
     "long": ("success", [1, 2, 3, 4]),
 }

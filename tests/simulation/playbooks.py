@@ -1,4 +1,4 @@
-"""The playbooks that are run through storms: one for each thing that can be half done."""
+"""The playbooks of the simulation: one for each construct that a fault can interrupt."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ workflow:
               - {when: "{{ step.page < 4 }}", then: {do: jump, to: fetch}}
       - {name: show, kind: effect, value: "{{ step.seen }}"}
 """,
-    "fan": """
+    "fan_out": """
 workflow:
   - step: start
     loop:
@@ -67,7 +67,7 @@ workflow:
   - step: end
     tool: {kind: effect, value: "{{ {'sum': ctx.sum, 'all': start.results} }}"}
 """,
-    "line": """
+    "list_loop": """
 workflow:
   - step: start
     loop: {in: "{{ [3, 1, 2] }}", iterator: n}
@@ -114,10 +114,10 @@ workflow:
     next:
       arcs:
         - {step: fine}
-        - {step: mend, when: "{{ event.name == 'step.failed' }}"}
+        - {step: repair, when: "{{ event.name == 'step.failed' }}"}
   - {step: fine, tool: {kind: noop}}
-  - step: mend
-    tool: {kind: effect, value: mended}
+  - step: repair
+    tool: {kind: effect, value: repaired}
 """,
     "called": """
 workload: {n: 0}
@@ -155,7 +155,7 @@ workflow:
         takes: 12
         spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
 """,
-    "late": """
+    "lifecycle_timeout": """
 workflow:
   - step: start
     spec: {policy: {lifecycle: {timeout_s: 300}}}
@@ -166,13 +166,13 @@ workflow:
 TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}
 
 
-def chosen(seed: int, count: int) -> list[str]:
-    """The playbooks of a story."""
+def choose_playbooks(seed: int, count: int) -> list[str]:
+    """The playbooks of a seed."""
     return random.Random(seed).choices(sorted(TEXTS), k=count)
 
 
 def limits_of(seed: int, paths: list[str]) -> dict[str, int]:
-    """What is limited in a story: nothing in one of two, else the workers' pool, one of its playbooks, or both."""
+    """The limits of a seed: none in half of the cases, else the workers' pool, one of its playbooks, or both."""
     chance = random.Random(seed + 1)
     if chance.random() < 0.5:
         return {}

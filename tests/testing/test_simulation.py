@@ -1,45 +1,48 @@
-"""Simulated storms break no promise, and the simulation would notice if they did."""
+"""Simulated faults violate no invariant, and the simulation catches every planted bug."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from tests.simulation import shrink, simulate
-from tests.simulation.bugs import BUGS, catches
+from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
 
 
 @pytest.mark.parametrize("first", range(0, 100, 25))
-def test_storms_break_no_promise(first: int):
-    stories = [simulate(seed, 50) for seed in range(first, first + 25)]
-    assert [story.tell() for story in stories if story.violations] == []
-    assert sum(len(story.struck) for story in stories) > 25 * 20
+def test_faults_violate_no_invariant(first: int):
+    results = [simulate(seed, 50) for seed in range(first, first + 25)]
+    assert [result.describe() for result in results if result.violations] == []
+    assert sum(len(result.injected) for result in results) > 25 * 20
 
 
-def test_a_seed_tells_the_same_story_twice():
+def test_a_seed_gives_the_same_result_twice():
     first, again = simulate(11, 50), simulate(11, 50)
     assert first == again
     assert first.events > 0
 
 
-def test_there_are_at_least_twenty_planted_bugs():
-    assert len(BUGS) >= 20
+def test_the_documentation_has_the_number_of_planted_bugs():
+    page = Path(__file__).parents[2] / "docs" / "howto" / "simulate.md"
+    assert f"{len(PLANTED_BUGS)} planted bugs" in page.read_text()
 
 
-@pytest.mark.parametrize("name", BUGS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("name", PLANTED_BUGS, ids=lambda name: name.replace(" ", "-"))
 def test_a_planted_bug_is_caught(name: str):
-    story = catches(name, range(150))
-    assert story is not None, f"no story shows that {name}"
+    result = first_violation(name, range(150))
+    assert result is not None, f"not caught: {name}"
 
 
-def test_a_broken_story_is_shrunk_to_few_faults():
-    name = "a new server leaves unfinished executions alone"
-    story = catches(name, faults=8)
-    assert story is not None
+def test_a_violation_is_shrunk_to_few_faults():
+    name = "a new server does not resume unfinished executions"
+    result = first_violation(name, faults=8)
+    assert result is not None
 
-    def again(only: frozenset[int]):
-        with BUGS[name]():
-            return simulate(story.seed, story.faults, executions=4, only=only)
+    def repeat(only: frozenset[int]):
+        with PLANTED_BUGS[name]():
+            return simulate(result.seed, result.faults, executions=4, only=only)
 
-    small = shrink(story, again)
+    small = shrink(result, repeat)
     assert small.violations
-    assert len(small.struck) < len(story.struck)
+    assert len(small.injected) < len(result.injected)

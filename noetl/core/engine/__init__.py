@@ -1,1 +1,1 @@
-"""What happens next between steps: the server's half."""
+"""The engine: decides what follows between steps, on the server."""

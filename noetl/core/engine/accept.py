@@ -1,9 +1,10 @@
-"""Is this fact still welcome? What is accepted becomes events, what is not gets its reason.
+"""Command acceptance: an accepted command becomes events, a rejected one gets a reason.
 
-The log is closed after the end. A report is believed only under the current epoch of its run, and
-only once: its events have keys (task, visit, attempt, what happened), and the same key with the
-same body is answered as before, with another body it is refused and the refusal recorded.
-Expiry alone does not fence: a slow worker whose run nobody else has claimed is still believed.
+The log is closed after the end. A report is accepted only under the current epoch of its run, and
+only once: its events have keys (task, visit, attempt, event type). A repeated key with the same body
+gets the same answer; with another body the report is rejected, and the rejection is recorded.
+Expiry alone does not fence: the report of a slow worker is accepted as long as no other worker has
+claimed its run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from noetl.core.engine.handlers.assignments import ctx_patch
 from noetl.core.engine.handlers.loops import fail_step
 from noetl.core.engine.handlers.start import evaluate_request
 from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, key_of
-from noetl.core.engine.lease_rules import claim, claim_refusal, end_run, kept_from, lose_lease, step_of
+from noetl.core.engine.lease_rules import claim, claim_rejection, end_run, lose_lease, reserved_for_other, step_of
 from noetl.core.engine.state import PENDING, Run, State
 from noetl.core.model.events import (
     ChildFinished,
@@ -61,76 +62,76 @@ from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
 from noetl.core.model.work import Report, ReportAck
 
 _ENDED = "the execution has ended"
-_OF_A_STEP = frozenset([StepDone, StepFailed])
-_OF_AN_ITERATION = frozenset([IterationDone, IterationFailed])
-_OF_ANY_RUN = frozenset([TaskStarted, TaskDone, TaskProgress, ChildRequested])
-_TERMINAL = _OF_A_STEP | _OF_AN_ITERATION
-_YES = Reply(True)
+_STEP_ENDS = frozenset([StepDone, StepFailed])
+_ITERATION_ENDS = frozenset([IterationDone, IterationFailed])
+_TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress, ChildRequested])
+_RUN_ENDS = _STEP_ENDS | _ITERATION_ENDS
+_ACCEPTED = Reply(True)
 
-# Applies events and goes on: later events of a report are judged by what the earlier ones did.
+# Applies events at once: later events of a report are judged by the state after the earlier ones.
 # The number is the seq of the event that caused them.
 Record = Callable[[Sequence[Event], int | None], None]
 
 
-def accept(state: State, fact: Command, env: EvaluationContext, record: Record) -> Reply:
-    """Judge one fact: record what follows at once, answer."""
-    kind = type(fact)
+def accept(state: State, command: Command, env: EvaluationContext, record: Record) -> Reply:
+    """Judge one command, record the events that follow at once, and return the reply."""
+    kind = type(command)
     if state.finished is not None and kind is not ReportRun and kind is not StartExecution:
         return Reply(False, _ENDED)
     if state.request is None and kind is not StartExecution:
         return Reply(False, "the execution has not been requested")
-    return JUDGES[kind](state, fact, env, record)
+    return COMMAND_HANDLERS[kind](state, command, env, record)
 
 
-# ── people ──────────────────────────────────────────────────────────────────────────────
+# ── requests from outside ───────────────────────────────────────────────────────────────
 
 
-def _request(state: State, fact: StartExecution, env: EvaluationContext, record: Record) -> Reply:
+def _start(state: State, command: StartExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.request is not None:
-        return Reply(False, "the execution has been requested already")
-    record([fact.request], None)
-    record([evaluate_request(state, fact, env)], state.seq)
-    return _YES
+        return Reply(False, "the execution has already been requested")
+    record([command.request], None)
+    record([evaluate_request(state, command, env)], state.seq)
+    return _ACCEPTED
 
 
-def _cancel(state: State, fact: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
+def _cancel(state: State, command: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
-        record([ExecutionCancelled(reason=fact.reason)], None)
-    return _YES
+        record([ExecutionCancelled(reason=command.reason)], None)
+    return _ACCEPTED
 
 
-def _pause(state: State, fact: PauseExecution, env: EvaluationContext, record: Record) -> Reply:
+def _pause(state: State, command: PauseExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
     if not state.paused:
-        record([ExecutionPaused(reason=fact.reason)], None)
-    return _YES
+        record([ExecutionPaused(reason=command.reason)], None)
+    return _ACCEPTED
 
 
-def _resume(state: State, fact: ResumeExecution, env: EvaluationContext, record: Record) -> Reply:
+def _resume(state: State, command: ResumeExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.paused:
-        record([ExecutionResumed(reason=fact.reason)], None)
-    return _YES
+        record([ExecutionResumed(reason=command.reason)], None)
+    return _ACCEPTED
 
 
-def _signal(state: State, fact: SendSignal, env: EvaluationContext, record: Record) -> Reply:
+def _signal(state: State, command: SendSignal, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
-    record([SignalReceived(name=fact.name, payload=fact.payload)], None)
-    if fact.payload:
-        record([CtxPatched(ctx_patch(state.ctx, fact.payload), "signal")], state.seq)
-    return _YES
+    record([SignalReceived(name=command.name, payload=command.payload)], None)
+    if command.payload:
+        record([CtxPatched(ctx_patch(state.ctx, command.payload), "signal")], state.seq)
+    return _ACCEPTED
 
 
-# ── time ────────────────────────────────────────────────────────────────────────────────
+# ── timers ──────────────────────────────────────────────────────────────────────────────
 
 
-def _timer(state: State, fact: FireTimer, env: EvaluationContext, record: Record) -> Reply:
+def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Record) -> Reply:
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
         child = state.children.get(run_id)
         if child is not None and child.run_id in state.open:
-            why = f"the child took longer than {child.request.timeout_s:g} s (spec.timeout)"
+            why = f"the child execution exceeded spec.timeout ({child.request.timeout_s:g} s)"
             outcome = Outcome("error", error=error_info("timeout", why))
             record([_child_finished(child.request, child.child or "", outcome, early=True)], child.seq)
             continue
@@ -140,7 +141,7 @@ def _timer(state: State, fact: FireTimer, env: EvaluationContext, record: Record
         if step_run.deadline_at is not None and step_run.deadline_at <= env.at:
             why = "the deadline of the step has passed"
         else:
-            why = f"the step ran longer than {step_run.timeout_s:g} s"
+            why = f"the step exceeded its timeout of {step_run.timeout_s:g} s"
         loop = step_run.loops.get(())
         helpers = {}
         if loop is not None:
@@ -148,130 +149,131 @@ def _timer(state: State, fact: FireTimer, env: EvaluationContext, record: Record
             helpers["loop"] = {**counts, "skipped": loop.count - loop.succeeded - loop.failed}
         outcome = Outcome("error", error=error_info("timeout", why), helpers=helpers)
         record([fail_step(state, env, step_run, outcome)], step_run.seq)
-    return _YES
+    return _ACCEPTED
 
 
 # ── leases ──────────────────────────────────────────────────────────────────────────────
 
 
-def _claim(state: State, fact: ClaimRun, env: EvaluationContext, record: Record) -> Reply:
-    refusal = claim_refusal(state, fact.run_id)
+def _claim(state: State, command: ClaimRun, env: EvaluationContext, record: Record) -> Reply:
+    refusal = claim_rejection(state, command.run_id)
     if refusal is not None:
         return Reply(False, refusal)
-    if kept_from(state, fact.run_id, fact.worker):
-        return Reply(False, "the loop is local, and another worker has it", kept=True)
-    if env.room is not None:
-        full = CapacityCheck(state, env.room, in_line=True).lacks(step_of(state, fact.run_id))
+    if reserved_for_other(state, command.run_id, command.worker):
+        return Reply(False, "the loop is local and runs on another worker", reserved=True)
+    if env.capacity is not None:
+        full = CapacityCheck(state, env.capacity, waited=True).missing_key(step_of(state, command.run_id))
         if full is not None:
             return Reply(False, f"the limit of {full} is reached", limit=full)
-    record(*claim(state, fact.worker, fact.run_id))
-    return _YES  # advance adds the order, made when everything has settled
+    record(*claim(state, command.worker, command.run_id))
+    return _ACCEPTED  # advance adds the order once the state is settled
 
 
-def _expired(state: State, fact: ExpireLease, env: EvaluationContext, record: Record) -> Reply:
-    return _take_back(state, fact.run_id, fact.epoch, record, returned=False)
+def _expired(state: State, command: ExpireLease, env: EvaluationContext, record: Record) -> Reply:
+    return _end_lease(state, command.run_id, command.epoch, record, returned=False)
 
 
-def _returned(state: State, fact: ReturnRun, env: EvaluationContext, record: Record) -> Reply:
-    return _take_back(state, fact.run_id, fact.epoch, record, returned=True)
+def _returned(state: State, command: ReturnRun, env: EvaluationContext, record: Record) -> Reply:
+    return _end_lease(state, command.run_id, command.epoch, record, returned=True)
 
 
-def _take_back(state: State, run_id: str, epoch: int, record: Record, *, returned: bool) -> Reply:
+def _end_lease(state: State, run_id: str, epoch: int, record: Record, *, returned: bool) -> Reply:
     run = state.open.get(run_id)
     if run is None or run.status != "leased" or run.epoch != epoch:
-        return Reply(False, "the lease is no longer this one")
+        return Reply(False, "the lease is not current")
     record([lose_lease(state, run, returned=returned)], run.seq)
-    return _YES
+    return _ACCEPTED
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _report(state: State, fact: ReportRun, env: EvaluationContext, record: Record) -> Reply:
-    report = fact.report
+def _report(state: State, command: ReportRun, env: EvaluationContext, record: Record) -> Reply:
+    report = command.report
     run = state.open.get(report.run_id)
     if run is None:
-        return _known(state, report) or _no(report, "the run has ended, or never was")
+        return _repeated(state, report) or _rejected(report, "the run has ended or does not exist")
     if report.epoch != run.epoch:
-        return _no(report, f"epoch {report.epoch} is not the current one ({run.epoch})")
+        return _rejected(report, f"epoch {report.epoch} is not current ({run.epoch})")
     for event in report.events:
         if not _belongs(event, run):
-            return _no(report, f"{event.NAME} is not an event of this run")
-    fresh: Sequence[Event] = report.events
+            return _rejected(report, f"{event.NAME} is not an event of this run")
+    new: Sequence[Event] = report.events
     if run.latest or run.seen:
         seen = checksums_seen(run)
-        known = [seen.get(key_of(event)) for event in fresh]
-        for event, check in zip(fresh, known, strict=True):
+        known = [seen.get(key_of(event)) for event in new]
+        for event, check in zip(new, known, strict=True):
             if check is not None and check != checksum(event):
-                return _refuse(state, run, report, f"{key_of(event)} was reported before with another body", record)
-        fresh = [event for event, check in zip(fresh, known, strict=True) if check is None]
-    if fresh and (run.status == "suspended" or not run.epoch):
-        return _no(report, f"the run is {run.status}")
-    return _accept_events(state, env, run, report, fresh, record)
+                return _refuse(state, run, report, f"{key_of(event)} was already reported with another body", record)
+        new = [event for event, check in zip(new, known, strict=True) if check is None]
+    if new and (run.status == "suspended" or not run.epoch):
+        return _rejected(report, f"the run is {run.status}")
+    return _accept_events(state, env, run, report, new, record)
 
 
 def _accept_events(
-    state: State, env: EvaluationContext, run: Run, report: Report, fresh: Sequence[Any], record: Record
+    state: State, env: EvaluationContext, run: Run, report: Report, new: Sequence[Any], record: Record
 ) -> Reply:
-    """Record the events of a report that are new, one after the other."""
+    """Record the new events of a report in order."""
     lease = run.seq
-    plain: list[Event] = []  # nothing follows from them that the next one would have to know
-    for event in fresh:
+    batch: list[Event] = []  # events that the judgement of the next one does not depend on
+    for event in new:
         kind = type(event)
         if kind is TaskDone and event.patch:
-            if plain:
-                record(plain, lease)
-                plain = []
+            if batch:
+                record(batch, lease)
+                batch = []
             problem = _accept_writes(state, run, event, record)
             if problem is not None:
                 record([end_run(state, env, run, problem)], state.seq)
-                return Reply(True, verdict=ReportAck(report.run_id, True, problem))
-        elif kind in _TERMINAL:
-            plain.append(_humbled(event) if event.by_server or (kind is StepFailed and event.fatal) else event)
+                return Reply(True, ack=ReportAck(report.run_id, True, problem))
+        elif kind in _RUN_ENDS:
+            reserved = event.by_server or (kind is StepFailed and event.fatal)
+            batch.append(_without_server_flags(event) if reserved else event)
             break
         else:
-            plain.append(event)
+            batch.append(event)
             if kind is ChildRequested:
-                break  # it waits for the child
-    if plain:
-        record(plain, lease)
-        if type(plain[-1]) is ChildRequested:
-            _limit_depth(state, plain[-1], record)
+                break  # the run is suspended until the child ends
+    if batch:
+        record(batch, lease)
+        if type(batch[-1]) is ChildRequested:
+            _limit_depth(state, batch[-1], record)
     return Reply(True, "", ReportAck(report.run_id, True))
 
 
-def _no(report: Report, reason: str) -> Reply:
+def _rejected(report: Report, reason: str) -> Reply:
     return Reply(False, reason, ReportAck(report.run_id, False))
 
 
 def _refuse(state: State, run: Run, report: Report, reason: str, record: Record) -> Reply:
-    """A known key with another body: not believed, and recorded once per lease."""
+    """Reject a known key with another body; the rejection is recorded once per lease."""
     if state.refused.get(run.id) != run.epoch:
         record([ReportRefused(run_id=run.id, epoch=run.epoch, reason=reason)], run.seq)
-    return _no(report, reason)
+    return _rejected(report, reason)
 
 
 def _belongs(event: Any, run: Run) -> bool:
-    """Whether a worker that holds this run's lease may report it."""
+    """Whether the worker that holds this run's lease may report this event."""
     kind = type(event)
-    if kind in _OF_A_STEP:
+    if kind in _STEP_ENDS:
         return bool(event.step_run_id == run.id and event.step == run.step_run.step.name)
-    if kind not in _OF_ANY_RUN and not (run.path and kind in _OF_AN_ITERATION):
+    if kind not in _TASK_EVENTS and not (run.path and kind in _ITERATION_ENDS):
         return False
     step_run = run.step_run
     return bool(event.path == run.path and event.step_run_id == step_run.id and event.step == step_run.step.name)
 
 
-def _humbled(event: Any) -> Event:
-    """Only the server ends an execution, and only the server speaks for itself."""
+def _without_server_flags(event: Any) -> Event:
+    """The event without the fields that only the server may set."""
     if type(event) is StepFailed:
         return msgspec.structs.replace(event, fatal=False, by_server=False)
     changed: Event = msgspec.structs.replace(event, by_server=False)
     return changed
 
 
-def _known(state: State, report: Report) -> Reply | None:
-    """The first answer again, when this is the report that ended the run."""
+def _repeated(state: State, report: Report) -> Reply | None:
+    """The first answer again, if this is a repetition of the report that ended the run."""
     if not report.events:
         return None
     last = report.events[-1]
@@ -286,11 +288,11 @@ def _known(state: State, report: Report) -> Reply | None:
         same = loop.status(index) != PENDING and loop.checksums[index] == checksum(last)
     else:
         return None
-    return Reply(True, "it is known already", ReportAck(report.run_id, True)) if same else None
+    return Reply(True, "the report is a repetition", ReportAck(report.run_id, True)) if same else None
 
 
 def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
-    """Record a task that wrote into scopes; the problem it brought, if any, is returned."""
+    """Record a task that wrote into scopes; return the conflict that it caused, if any."""
     writes: dict[str, Any] = event.patch.get("ctx") or {}
     problem = _conflict(state, run, writes) if writes and run.path else None
     if problem is not None:
@@ -309,16 +311,16 @@ def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> E
 def _limit_depth(state: State, event: ChildRequested, record: Record) -> None:
     deepest = state.playbook.executor.limits.max_call_depth
     if state.depth + 1 > deepest:
-        outcome = error("limit", f"playbooks call each other more than {deepest} levels deep")
+        outcome = error("limit", f"the call depth of playbooks exceeds {deepest} levels")
         record([_child_finished(event, "", outcome)], state.seq)
 
 
 def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | None:
-    """Whether an iteration writes what another parallel one wrote differently, or what a reducer cannot take."""
+    """The error when an iteration writes another value than a parallel one, or a value that its reducer rejects."""
     compiled = state.net.compiled(run.step_run.step.name)
     for key, value in writes.items():
         if key in compiled.reduce:
-            why = reduce.unfit(compiled.reduce[key], value)
+            why = reduce.mismatch(compiled.reduce[key], value)
             if why is not None:
                 return error_info("schema", f"ctx.{key}: {why}")
     if compiled.parallel_from is None or compiled.parallel_to is None:
@@ -330,12 +332,12 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
     for key, value in writes.items():
         if key in compiled.reduce:
             continue
-        for other, (held, writer) in _overlapping(known, key):
-            if writer != owner and (other != key or held != value):
+        for other, (present, writer) in _overlapping(known, key):
+            if writer != owner and (other != key or present != value):
                 index = ".".join(map(str, writer))
                 return error_info(
                     "ctx.conflict",
-                    f"ctx.{key} was written by iteration {index} of this parallel loop with another value; "
+                    f"ctx.{key} was written with another value by iteration {index} of this parallel loop; "
                     "write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
                     details={"key": key, "iteration": index},
                 )
@@ -345,7 +347,7 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
 def _overlapping(
     known: dict[str, tuple[Any, tuple[int, ...]]], key: str
 ) -> Iterator[tuple[str, tuple[Any, tuple[int, ...]]]]:
-    """Writes of the same path, of one above it, or of one below it."""
+    """Writes to the same path, to one of its ancestors, or to one of its descendants."""
     if key in known:
         yield key, known[key]
     above = key
@@ -374,35 +376,35 @@ def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, ea
     )
 
 
-def _child_began(state: State, fact: RecordChildStart, env: EvaluationContext, record: Record) -> Reply:
-    child = state.children.get(fact.key)
+def _child_started(state: State, command: RecordChildStart, env: EvaluationContext, record: Record) -> Reply:
+    child = state.children.get(command.key)
     if child is None:
-        return Reply(False, "nobody waits for this child")
+        return Reply(False, "no run waits for this child")
     if child.child is None:
         request = child.request
         started = ChildStarted(
             step=request.step,
             step_run_id=request.step_run_id,
             task=request.task,
-            child=fact.child,
+            child=command.child,
             visit=request.visit,
             attempt=request.attempt,
             path=request.path,
         )
         record([started], child.seq)
-    return _YES
+    return _ACCEPTED
 
 
-def _child_ended(state: State, fact: RecordChildEnd, env: EvaluationContext, record: Record) -> Reply:
-    child = state.children.get(fact.key)
+def _child_ended(state: State, command: RecordChildEnd, env: EvaluationContext, record: Record) -> Reply:
+    child = state.children.get(command.key)
     if child is None:
-        return Reply(False, "nobody waits for this child")
-    record([_child_finished(child.request, fact.child, fact.outcome)], child.seq)
-    return _YES
+        return Reply(False, "no run waits for this child")
+    record([_child_finished(child.request, command.child, command.outcome)], child.seq)
+    return _ACCEPTED
 
 
-JUDGES: dict[type[Command], Callable[[State, Any, EvaluationContext, Record], Reply]] = {
-    StartExecution: _request,
+COMMAND_HANDLERS: dict[type[Command], Callable[[State, Any, EvaluationContext, Record], Reply]] = {
+    StartExecution: _start,
     CancelExecution: _cancel,
     PauseExecution: _pause,
     ResumeExecution: _resume,
@@ -412,6 +414,6 @@ JUDGES: dict[type[Command], Callable[[State, Any, EvaluationContext, Record], Re
     ExpireLease: _expired,
     ReturnRun: _returned,
     ReportRun: _report,
-    RecordChildStart: _child_began,
+    RecordChildStart: _child_started,
     RecordChildEnd: _child_ended,
 }

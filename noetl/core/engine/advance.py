@@ -1,15 +1,14 @@
-"""`fold` and `advance`: the two ways a state moves, over the same appliers.
+"""`fold` and `advance`: the two functions that change a state, over the same appliers.
 
-`fold` applies a log. `advance` judges facts, applies what was accepted, decides what follows, applies
-that, and so on until nothing follows any more: the state is *at rest*. What it answers is one append.
+`fold` applies a log. `advance` judges commands, applies the accepted events, decides what follows, applies
+that, and repeats until no event has a consequence: the state is *settled*. Its result is one append.
 
-    for each fact:  accept ─► evolve ─► decide ─► evolve ─► decide ... until no event asks for more
-    then:           tokens before gates and joins are looked at; the end is looked for
-    at last:        commands for what became owed
+    for each command:  accept ─► evolve ─► decide ─► evolve ─► decide ... until no event has a handler left to run
+    then:              examine the tokens before gates and joins, and check whether the execution has ended
+    finally:           collect the effects for the shell
 
-One append holds at most about `BUDGET` events: a playbook that goes round without ever needing a worker
-would otherwise keep the server for itself. What is left is asked for by the command `ContinueLater`: an advance
-without facts looks at everything again.
+One append holds about `MAX_EVENTS` events at most, so that a playbook that cycles without a worker cannot block
+the server. The effect `ContinueLater` requests the rest: an advance without commands examines everything again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from noetl.core.engine.outstanding import (
     effect_for,
     enqueue,
     enqueue_iteration,
-    is_at_rest,
+    is_settled,
     next_due,
     outstanding,
 )
@@ -72,11 +71,11 @@ from noetl.core.model.playbook import Playbook
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
 
-__all__ = ["Decision", "advance", "begin", "fold", "is_at_rest", "next_due", "order_for", "outstanding"]
+__all__ = ["Decision", "advance", "begin", "fold", "is_settled", "next_due", "order_for", "outstanding"]
 
-BUDGET = 5_000
+MAX_EVENTS = 5_000
 
-_YES = Reply(True)
+_ACCEPTED = Reply(True)
 
 
 def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None = None) -> State:
@@ -90,7 +89,7 @@ def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None =
             )
         evolve(state, each.body, each.at)
     if state is None:
-        raise CorruptLog("a log without events has no state; begin(playbook, execution_id) makes an empty one")
+        raise CorruptLog("a log without events has no state; use begin(playbook, execution_id) for an empty one")
     for loop in open_loops(state):
         loop._announced = loop.issued
     return state
@@ -98,81 +97,81 @@ def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None =
 
 def advance(
     state: State,
-    facts: Sequence[Command] = (),
+    commands: Sequence[Command] = (),
     *,
     at: float,
     nondeterminism: NondeterminismSource | None = None,
-    resolved: Mapping[str, Any] | None = None,
-    room: Capacity | None = None,
+    answers: Mapping[str, Any] | None = None,
+    capacity: Capacity | None = None,
 ) -> Decision:
-    """Judge the facts and decide everything that follows from them; `state` is moved in place.
+    """Judge the commands and decide everything that follows from them; `state` is changed in place.
 
-    `at` is the time of all events it makes. When the decision has `needs`, see `Decision`. `room` is what is left of
-    what is limited, where something that this playbook uses is."""
-    env = EvaluationContext(state.playbook, at, nondeterminism, dict(resolved) if resolved else {}, room)
+    `at` is the time of all new events. When the decision has `requests`, see `Decision`. `capacity` is the free
+    capacity of the limited keys that this playbook uses; None: no limit applies."""
+    env = EvaluationContext(state.playbook, at, nondeterminism, dict(answers) if answers else {}, capacity)
     ending = state.ending is not None
     timer = next_due(state) if state.due else None
-    stirred = not facts or ((state.fresh > 0 or ending) and not is_at_rest(state))
-    return _Advance(state, env, facts, ending, timer, stirred).run()
+    needs_settling = not commands or ((state.unexamined > 0 or ending) and not is_settled(state))
+    return _Advance(state, env, commands, ending, timer, needs_settling).run()
 
 
 class _Advance(Struct, eq=False, gc=False):
-    """One advance under way; it can stop for a need and go on where it stopped."""
+    """One advance in progress; it can stop for a data request and resume at the same point."""
 
     state: State
     env: EvaluationContext
-    facts: Sequence[Command]
-    ending: bool  # it was ending when this advance began
-    timer: float | None  # as it was then
-    stirred: bool
-    next_fact: int = 0
+    commands: Sequence[Command]
+    ending: bool  # whether the execution was ending when this advance began
+    timer: float | None  # the next timer at that moment
+    needs_settling: bool
+    next_command: int = 0
     events: list[Recorded] = []
     pending: deque[tuple[Event, int]] = field(default_factory=deque)  # events to decide on, with their seq
     replies: list[Reply] = []
-    claims: list[tuple[int, list[str]]] = []  # reply -> runs it leases
-    queued: dict[str, None] = {}  # runs that wait for a lease since this advance
+    claims: list[tuple[int, list[str]]] = []  # position of the reply, runs that it leases
+    queued: dict[str, None] = {}  # runs that this advance queued
     cancelled: list[CancelRun] = []
-    children: dict[str, None] = {}  # keys of those that something is owed to since
-    loops: dict[tuple[str, IterationPath], None] = {}  # those that issued more, perhaps
+    children: dict[str, None] = {}  # keys of the children that need an effect
+    loops: dict[tuple[str, IterationPath], None] = {}  # loops that may have issued more iterations
 
     def run(self) -> Decision:
-        """Go on until at rest, or until something is needed."""
+        """Continue until the state is settled, or until data is requested."""
         try:
-            self._until_at_rest()
-        except DataNeeded as needs:
-            return Decision(tuple(self.events), needs=(needs.need,), _resume=self._resume)
+            self._until_settled()
+        except DataNeeded as missing:
+            return Decision(tuple(self.events), requests=(missing.request,), _resume=self._resume)
         return self._decision()
 
     def _resume(self, answers: Mapping[str, Any]) -> Decision:
         self.env.answers.update(answers)
         return self.run()
 
-    def _until_at_rest(self) -> None:
-        """One thing after the other. A Needs leaves each of them as it was before it."""
-        facts, state, env = self.facts, self.state, self.env
+    def _until_settled(self) -> None:
+        """Judge the commands in order. A `DataNeeded` leaves the current part unchanged, so that it can be repeated."""
+        commands, state, env = self.commands, self.state, self.env
         if self.pending:
             self._drain()
-        while self.next_fact < len(facts):
-            fact = facts[self.next_fact]
-            kind = type(fact)
+        while self.next_command < len(commands):
+            command = commands[self.next_command]
+            kind = type(command)
             if kind is ClaimAnyRun:
-                if self.stirred:
+                if self.needs_settling:
                     self._settle()
-                self._claim_any(fact)  # type: ignore[arg-type]
+                self._claim_any(command)  # type: ignore[arg-type]
             else:
-                # A fact that meets a need is judged again from the beginning: what it recorded has moved the state.
-                reply = accept(state, fact, env, self._record)
+                # After a data request a command is judged again from the start: what it recorded is in the state.
+                reply = accept(state, command, env, self._record)
                 if kind is ClaimRun and reply.accepted:
-                    self.claims.append((len(self.replies), [fact.run_id]))  # type: ignore[attr-defined]
+                    self.claims.append((len(self.replies), [command.run_id]))  # type: ignore[attr-defined]
                 self.replies.append(reply)
-            self.next_fact += 1
+            self.next_command += 1
             if self.pending:
                 self._drain()
-        if self.stirred:
+        if self.needs_settling:
             self._settle()
 
     def _drain(self) -> None:
-        """Decide on every event that asks for it."""
+        """Run the handler of every pending event."""
         pending = self.pending
         while pending:
             event, seq = pending[0]
@@ -182,57 +181,57 @@ class _Advance(Struct, eq=False, gc=False):
                 self._record(events, seq)
 
     def _settle(self) -> None:
-        """Look at the tokens that wait, and for the end, until nothing moves."""
+        """Examine the waiting tokens and check for the end until nothing changes."""
         state = self.state
-        while self.stirred and len(self.events) < BUDGET:
+        while self.needs_settling and len(self.events) < MAX_EVENTS:
             if state.waiting or state.ending or not state.runs:
                 events = settle(state, self.env)
                 if events:
                     self._record(events, self.events[-1].seq if self.events else None)
                     self._drain()
                     continue
-            self.stirred = False
+            self.needs_settling = False
 
-    def _claim_any(self, fact: ClaimAnyRun) -> None:
-        """Lease what is owed to a worker that has room for it."""
+    def _claim_any(self, command: ClaimAnyRun) -> None:
+        """Lease queued runs to a worker that has free slots."""
         state = self.state
         taken: list[str] = []
         if not state.paused and state.ending is None and state.finished is None:
-            gate = None if self.env.room is None else CapacityCheck(state, self.env.room, in_line=False)
-            taken = list(islice(claimable(state, fact.pool, fact.worker, gate), fact.slots))
+            check = None if self.env.capacity is None else CapacityCheck(state, self.env.capacity, waited=False)
+            taken = list(islice(claimable(state, command.pool, command.worker, check), command.slots))
             for run_id in taken:
-                events, cause = claim(state, fact.worker, run_id)
+                events, cause = claim(state, command.worker, run_id)
                 self._record(events, cause)
         if taken:
             self.claims.append((len(self.replies), taken))
-        self.replies.append(_YES)
+        self.replies.append(_ACCEPTED)
 
     # ── recording ───────────────────────────────────────────────────────────────────────
 
     def _record(self, events: Sequence[Event], cause: int | None) -> None:
-        """Apply events and note what they ask the shell to do."""
+        """Apply events and note the effects that follow from them."""
         state, at, recorded, execution_id = self.state, self.env.at, self.events, self.state.execution_id
         for event in events:
             kind = type(event)
-            applier, of_a_token, fails, decided, stirs, owes = _TRAITS[kind]
+            applier, takes_token, is_failure, has_handler, unsettles, follow_up = _TRAITS[kind]
             parent = cause
-            if of_a_token:
+            if takes_token:
                 parent = self._origin(event) or cause
-            elif fails and event.by_server:  # type: ignore[attr-defined]
-                self._tell_workers(event)
+            elif is_failure and event.by_server:  # type: ignore[attr-defined]
+                self._cancel_leased_runs(event)
             state.seq = seq = state.seq + 1
             state.at = at
             applier(state, event, at)
             recorded.append(Recorded(execution_id, seq, at, event, parent))
-            if decided:
+            if has_handler:
                 self.pending.append((event, seq))
-            if stirs:
-                self.stirred = True
-            if owes is not None:
-                owes(self, event)
+            if unsettles:
+                self.needs_settling = True
+            if follow_up is not None:
+                follow_up(self, event)
 
     def _origin(self, event: Any) -> int | None:
-        """The event that made the token."""
+        """The seq of the event that created the token."""
         group = self.state.waiting.get(event.step)
         if not group:
             return None
@@ -240,8 +239,8 @@ class _Advance(Struct, eq=False, gc=False):
             return group[-1].seq
         return next((token.seq for token in group if token.id == event.token), None)
 
-    def _tell_workers(self, event: Any) -> None:
-        """A run that the server ends surprises the worker that holds its lease."""
+    def _cancel_leased_runs(self, event: Any) -> None:
+        """Cancel the leased runs that the server itself ends: their workers still execute them."""
         state = self.state
         if type(event) is IterationFailed:
             run = state.open.get(iteration_id(event.step_run_id, event.path))
@@ -255,111 +254,111 @@ class _Advance(Struct, eq=False, gc=False):
             if each.child is not None:
                 self.children[each.child] = None
 
-    # What the shell owes after an event.
+    # ── effects that follow from an event ───────────────────────────────────────────────
 
-    def _owes_step(self, event: StepScheduled) -> None:
+    def _on_step_scheduled(self, event: StepScheduled) -> None:
         if event.step_run_id in self.state.queued:
             self.queued[event.step_run_id] = None
-        else:  # no worker runs it as it is: there is something to decide
+        else:  # a loop or a step without tasks: a handler decides what follows
             self.pending.append((event, self.state.seq))
 
-    def _owes_run(self, event: WorkerLost) -> None:
+    def _on_worker_lost(self, event: WorkerLost) -> None:
         self.queued[iteration_id(event.step_run_id, event.path)] = None
 
-    def _owes_child(self, event: Any) -> None:
+    def _on_child_event(self, event: Any) -> None:
         run_id = iteration_id(event.step_run_id, event.path)
         self.children[task_run_id(run_id, event.task, event.visit, event.attempt)] = None
         self.queued[run_id] = None
 
-    def _owes_iterations(self, event: Any) -> None:
+    def _on_loop_progress(self, event: Any) -> None:
         path = event.path if type(event) is LoopStarted else event.path[:-1]
         self.loops[event.step_run_id, path] = None
 
-    def _owes_everything(self, event: Any) -> None:
+    def _on_resumed(self, event: Any) -> None:
         self.queued.update(self.state.queued)
         self.children.update(dict.fromkeys(self.state.children))
         for loop in open_loops(self.state):
             loop._announced = 0
             self.loops[loop.step_run.id, loop.path] = None
 
-    # ── the answer ──────────────────────────────────────────────────────────────────────
+    # ── the decision ────────────────────────────────────────────────────────────────────
 
     def _decision(self) -> Decision:
         state = self.state
         for position, run_ids in self.claims:
             orders = [order_of(state, state.open[run_id]) for run_id in run_ids if run_id in state.open]
             self.replies[position] = Reply(True, "", None, tuple(orders))
-        return Decision(tuple(self.events), tuple(self._commands()), tuple(self.replies))
+        return Decision(tuple(self.events), tuple(self._effects()), tuple(self.replies))
 
-    def _commands(self) -> list[Effect]:
-        """What became owed."""
+    def _effects(self) -> list[Effect]:
+        """The effects that this advance caused."""
         state = self.state
-        commands: list[Effect] = [*self.cancelled]
+        effects: list[Effect] = [*self.cancelled]
         if state.finished is not None:
             if self.events and type(self.events[-1].body) is PlaybookProcessed:
-                commands += answer_parent(state)
+                effects += answer_parent(state)
                 if self.timer is not None:
-                    commands.append(SetTimer(None))
-            return commands
+                    effects.append(SetTimer(None))
+            return effects
         if state.ending is None:
             if not state.paused:
-                self._enqueue(commands)
+                self._enqueue(effects)
         elif not self.ending:
             self.children.update(dict.fromkeys(state.children))
         for key in self.children:
             child = state.children.get(key)
             if child is not None:
-                commands.append(effect_for(state, child))
+                effects.append(effect_for(state, child))
         due = next_due(state) if state.due else None
         if due != self.timer:
-            commands.append(SetTimer(due))
-        if self.stirred:  # the budget of this append is spent; whoever looks for it looks at the last command
-            commands.append(ContinueLater())
-        return commands
+            effects.append(SetTimer(due))
+        if self.needs_settling:  # the append is full; the shell expects this effect to be the last one
+            effects.append(ContinueLater())
+        return effects
 
-    def _enqueue(self, commands: list[Effect]) -> None:
-        state, owed = self.state, len(commands)
-        commands += [enqueue(state, state.open[run_id]) for run_id in self.queued if run_id in state.queued]
+    def _enqueue(self, effects: list[Effect]) -> None:
+        state, start = self.state, len(effects)
+        effects += [enqueue(state, state.open[run_id]) for run_id in self.queued if run_id in state.queued]
         for step_run_id, path in self.loops:
             step_run = state.runs.get(step_run_id)
             loop = step_run.loops.get(path) if step_run is not None else None
             if loop is None or not is_innermost(state, loop):
                 continue
             first, loop._announced = loop._announced, max(loop._announced, loop.issued)
-            fresh = range(max(first, loop.claimed), loop.issued)
-            commands += [enqueue_iteration(state, loop, index) for index in fresh if index not in loop.ahead]
-        if self.env.room is not None:
-            gate = CapacityCheck(state, self.env.room, in_line=False)
-            commands[owed:] = [structs.replace(each, limit=gate.lacks(each.step)) for each in commands[owed:]]  # type: ignore[attr-defined]
+            issued = range(max(first, loop.claimed), loop.issued)
+            effects += [enqueue_iteration(state, loop, index) for index in issued if index not in loop.ahead]
+        if self.env.capacity is not None:
+            check = CapacityCheck(state, self.env.capacity, waited=False)
+            effects[start:] = [structs.replace(each, limit=check.missing_key(each.step)) for each in effects[start:]]  # type: ignore[attr-defined]
 
 
-_OWES: dict[type[Event], Any] = {
-    StepScheduled: _Advance._owes_step,
-    WorkerLost: _Advance._owes_run,
-    ChildRequested: _Advance._owes_child,
-    ChildStarted: _Advance._owes_child,
-    ChildFinished: _Advance._owes_child,
-    LoopStarted: _Advance._owes_iterations,
-    IterationDone: _Advance._owes_iterations,
-    IterationFailed: _Advance._owes_iterations,
-    ExecutionResumed: _Advance._owes_everything,
+_FOLLOW_UPS: dict[type[Event], Any] = {
+    StepScheduled: _Advance._on_step_scheduled,
+    WorkerLost: _Advance._on_worker_lost,
+    ChildRequested: _Advance._on_child_event,
+    ChildStarted: _Advance._on_child_event,
+    ChildFinished: _Advance._on_child_event,
+    LoopStarted: _Advance._on_loop_progress,
+    IterationDone: _Advance._on_loop_progress,
+    IterationFailed: _Advance._on_loop_progress,
+    ExecutionResumed: _Advance._on_resumed,
 }
 
-_STIRRING = frozenset({  # tokens that wait are looked at again, and the end may have come
+_UNSETTLING = frozenset({  # after these events waiting tokens are examined again, and the execution may end
     RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
     CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
 })  # fmt: skip
 
 
 def _traits(kind: type[Event]) -> Traits:
-    """Everything that is to be done about an event of this kind, so that recording one looks it up once."""
+    """Everything that recording an event of this kind involves, looked up once per event."""
     return (
         APPLIERS[kind],
         kind in (StepScheduled, TokenParked, StepSkipped),
         kind in (StepFailed, IterationFailed),
-        kind in HANDLERS and kind is not StepScheduled,  # see _owes_step
-        kind in _STIRRING,
-        _OWES.get(kind),
+        kind in HANDLERS and kind is not StepScheduled,  # see _on_step_scheduled
+        kind in _UNSETTLING,
+        _FOLLOW_UPS.get(kind),
     )
 
 

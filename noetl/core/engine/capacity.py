@@ -1,8 +1,9 @@
 """Capacity: how many slots of limited keys an execution holds, and whether a claim may take more.
 
 The slots held follow from the state alone: the leased runs, and whether the execution has started. They cannot leak:
-a lost worker and a run that ended, was cancelled or waits for a child hold nothing, because the log says so. The shell
-passes in how many slots the others leave free (`Capacity`); a claim that does not fit is rejected with the full key.
+a lost worker and a run that ended, was cancelled or waits for a child hold no slot, by the log. The shell passes in how
+many slots the other executions leave free (`Capacity`). A claim that does not fit is rejected with the key whose limit
+is reached.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from noetl.core.engine.state import State
 
 
 class Capacity(Struct, frozen=True):
-    """How much of each limited key this execution may hold in all, at the moment of a decision.
+    """How many slots of each limited key this execution may hold in total, at the moment of a decision.
 
-    `line` are the keys that somebody waits for: slots of these go to who stands in line, not to who comes by."""
+    `contended` are the keys with waiting runs: their slots go to the waiting runs first."""
 
-    most: Mapping[str, int]
-    line: frozenset[str] = frozenset()
+    allowed: Mapping[str, int]
+    contended: frozenset[str] = frozenset()
 
 
 def slots_held(state: State) -> dict[str, int]:
@@ -29,38 +30,38 @@ def slots_held(state: State) -> dict[str, int]:
     if state.finished is not None or not state.begun:
         return {}
     holding = {playbook_key(state.playbook.path): 1}
-    needs = state.net.needs
+    keys_of = state.net.concurrency_keys
     for name, count in state.leased.items():
-        for key in needs(name):
+        for key in keys_of(name):
             holding[key] = holding.get(key, 0) + count
     return holding
 
 
 class CapacityCheck:
-    """One look at what fits: each run that is let through takes its slots, so that the next one finds less."""
+    """Checks runs one by one: each run that fits takes its slots, so that the next one finds fewer."""
 
-    __slots__ = ("_holding", "_in_line", "_room", "_state")
+    __slots__ = ("_capacity", "_holding", "_state", "_waited")
 
-    def __init__(self, state: State, room: Capacity, *, in_line: bool) -> None:
-        """`in_line`: for runs that have waited for their turn, as opposed to those that come by."""
+    def __init__(self, state: State, capacity: Capacity, *, waited: bool) -> None:
+        """`waited`: the runs have waited for a slot, so keys with waiting runs are open to them."""
         self._state = state
-        self._room = room
+        self._capacity = capacity
         self._holding = slots_held(state)
-        self._in_line = in_line
+        self._waited = waited
 
-    def lacks(self, step: str) -> str | None:
-        """The first key without room for one more run of this step; None: it has taken its slots."""
-        state, most, holding = self._state, self._room.most, self._holding
-        needs = [key for key in state.net.needs(step) if key in most]
+    def missing_key(self, step: str) -> str | None:
+        """The first key without a free slot for one more run of this step; None: the run has taken its slots."""
+        state, allowed, holding = self._state, self._capacity.allowed, self._holding
+        keys = [key for key in state.net.concurrency_keys(step) if key in allowed]
         own = playbook_key(state.playbook.path)
-        begins = own not in holding
-        if begins and own in most:
-            needs.insert(0, own)
-        for key in needs:
-            if holding.get(key, 0) + 1 > most[key] or (key in self._room.line and not self._in_line):
+        starts = own not in holding
+        if starts and own in allowed:
+            keys.insert(0, own)
+        for key in keys:
+            if holding.get(key, 0) + 1 > allowed[key] or (key in self._capacity.contended and not self._waited):
                 return key
-        for key in needs:
+        for key in keys:
             holding[key] = holding.get(key, 0) + 1
-        if begins:
+        if starts:
             holding[own] = 1
         return None

@@ -1,8 +1,8 @@
-"""What the world tells the engine: facts that `advance` judges and turns into events.
+"""Commands: the input of the engine, which `advance` judges and turns into events.
 
-A fact is not yet an event. `accept` decides whether it is welcome (a stale lease is not, nor is
-anything after the end), and answers it with a `Reply`; only what was accepted gets into the log.
-Replies come back in the order of the facts, one for each.
+A command is not an event. `accept` accepts or rejects it (a report under a stale lease is rejected,
+and so is everything after the end) and answers with a `Reply`; only accepted commands reach the log.
+There is one reply per command, in the same order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from noetl.core.model.work import Report, ReportAck, RunOrder
 
 
 class Command(Struct, frozen=True, gc=False):
-    """Base of everything that can be told to an execution."""
+    """Base of the commands to an execution."""
 
 
 class StartExecution(Command, frozen=True):
-    """Somebody asks for this execution: the first fact of every one.
+    """Start an execution: always the first command.
 
-    The shell has looked for the keychain's entries before; `error` says what it missed."""
+    The shell has checked the keychain entries before; `error` names those that are missing."""
 
     request: ExecutionRequested
     keychain: tuple[str, ...] = ()
@@ -31,17 +31,17 @@ class StartExecution(Command, frozen=True):
 
 
 class ClaimRun(Command, frozen=True):
-    """A worker takes the lease of a run that was enqueued. The reply brings the order."""
+    """A worker claims the lease of an enqueued run. The reply has the run order."""
 
     worker: str
     run_id: str
 
 
 class ClaimAnyRun(Command, frozen=True):
-    """A worker has free slots: lease it what this execution owes, up to `slots` runs.
+    """A worker has free slots: lease it up to `slots` queued runs of this execution.
 
-    Put it behind a report, and one append ends a step, starts the next and leases it.
-    `pool` narrows it to steps of that pool (None: steps that name no pool)."""
+    Sent after a report, one append ends a step, starts the next one and leases it.
+    Only steps of `pool` count (None: steps that name no pool)."""
 
     worker: str
     slots: int = 1
@@ -49,64 +49,64 @@ class ClaimAnyRun(Command, frozen=True):
 
 
 class ReportRun(Command, frozen=True):
-    """A worker hands over what happened in a run. The reply brings the verdict."""
+    """A worker reports the events of a run. The reply has the acknowledgement."""
 
     report: Report
     worker: str = ""
 
 
 class ExpireLease(Command, frozen=True):
-    """No heartbeat came for too long: the run is taken back, and that uses up an attempt."""
+    """A lease expired without a heartbeat: the run is queued again, and one attempt is used up."""
 
     run_id: str
     epoch: int
 
 
 class ReturnRun(Command, frozen=True):
-    """A worker that is shutting down gives a run back; no attempt is lost."""
+    """A worker that shuts down returns a run; no attempt is used up."""
 
     run_id: str
     epoch: int
 
 
 class CancelExecution(Command, frozen=True):
-    """Somebody wants the execution stopped."""
+    """Cancel the execution."""
 
     reason: str = ""
 
 
 class PauseExecution(Command, frozen=True):
-    """Somebody wants no new run to be started for a while."""
+    """Start no new run until the execution is resumed."""
 
     reason: str = ""
 
 
 class ResumeExecution(Command, frozen=True):
-    """Somebody wants the execution to go on."""
+    """Resume a paused execution."""
 
     reason: str = ""
 
 
 class SendSignal(Command, frozen=True):
-    """Somebody outside patches `ctx`: `payload` is laid over it, key by key."""
+    """Patch `ctx` from outside: `payload` replaces its keys one by one."""
 
     name: str = ""
     payload: dict[str, Any] = field(default_factory=dict)
 
 
 class FireTimer(Command, frozen=True):
-    """Time has passed: whatever was due by `at` of this advance is carried out."""
+    """A timer fired: everything due at or before `at` of this advance times out."""
 
 
 class RecordChildStart(Command, frozen=True):
-    """The child asked for by `StartChild(key)` exists under this execution id."""
+    """The child of `StartChild(key)` exists under this execution id."""
 
     key: str
     child: str
 
 
 class RecordChildEnd(Command, frozen=True):
-    """The child has ended (or could not be started: then `child` may be empty)."""
+    """The child has ended, or could not be started (then `child` may be empty)."""
 
     key: str
     child: str
@@ -114,11 +114,11 @@ class RecordChildEnd(Command, frozen=True):
 
 
 class Reply(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The answer to one fact. `reason` says why it was not accepted."""
+    """The answer to one command; `reason` says why it was rejected."""
 
     accepted: bool
     reason: str = ""
-    verdict: ReportAck | None = None  # to a report
+    ack: ReportAck | None = None  # to a report
     orders: tuple[RunOrder, ...] = ()  # to a claim
-    kept: bool = False  # to a claim: the run waits for another worker; ask again later
-    limit: str | None = None  # to a claim: the key whose limit is reached; the run waits in line
+    reserved: bool = False  # to a claim: the run is reserved for another worker; claim it again later
+    limit: str | None = None  # to a claim: the key whose limit is reached; the run stays queued

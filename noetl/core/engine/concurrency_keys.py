@@ -1,8 +1,8 @@
-"""What a run takes a slot of: its pool, the credentials its step names; and an execution, of its playbook.
+"""Concurrency keys: a run takes a slot of its pool and of its step's credentials, an execution one of its playbook.
 
-A *key* is a kind and a name (`pool gpu`, `credential pg_main`, `playbook etl/daily`): what a limit is set on, and
-what an execution's row counts. Credentials are those the playbook's text names: by `auth:`, or by `keychain.NAME` in a
-template, also in the blocks that a step calls. A name that a template makes at run time is not seen here.
+A *key* is a kind and a name (`pool gpu`, `credential pg_main`, `playbook etl/daily`). Limits are set on keys, and the
+row of an execution counts its slots by key. Credentials are those that the text of the playbook names: by `auth:`, or
+by `keychain.NAME` in a template, also in the blocks that a step calls. A name computed at run time is not included.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from noetl.core.model.playbook import Block, Playbook, Step, Task
 from noetl.core.templates.template import compile_value
 
 DEFAULT_POOL = "default"
-PLAYBOOK = "playbook "  # how the keys of playbooks begin
+PLAYBOOK = "playbook "  # prefix of the keys of playbooks
 
-_NAMING = frozenset({"auth", "credential", "credentials"})  # parameters whose text names an entry or a credential
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # a DSN is none
+_NAMING = frozenset({"auth", "credential", "credentials"})  # parameters that name a keychain entry or a credential
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # does not match a DSN
 
 
 def pool_key(name: str | None) -> str:
-    """The key of a pool; steps that name none are the default pool's."""
+    """The key of a pool; steps that name no pool belong to the default pool."""
     return f"pool {name or DEFAULT_POOL}"
 
 
@@ -32,12 +32,12 @@ def credential_key(name: str) -> str:
 
 
 def playbook_key(path: str) -> str:
-    """The key of a playbook: one slot for each execution that has begun and not ended."""
+    """The key of a playbook: one slot for each execution that has started and not ended."""
     return PLAYBOOK + path
 
 
 def concurrency_keys_of(playbook: Playbook, step: Step) -> tuple[str, ...]:
-    """The keys of which each run of this step takes one slot while a worker holds it."""
+    """The keys of which each leased run of this step takes one slot."""
     names: dict[str, None] = {}
     called: set[str] = set()
     waiting: list[Step | Block] = [step]
@@ -65,7 +65,7 @@ def _static(value: Any) -> str | None:
 
 
 def _named(value: Any, key: str = "") -> Iterator[str]:
-    """The entries that a value names: in templates by `keychain.NAME`, else as the text of a naming parameter."""
+    """The entries that a value names: by `keychain.NAME` in a template, or as the value of a naming parameter."""
     if isinstance(value, str):
         if "{{" in value or "{%" in value:
             if "keychain" in value:

@@ -1,4 +1,4 @@
-"""Which handler answers for which event: `decide(state, event)` reads, and returns events."""
+"""The table of event handlers: `decide(state, event)` reads the state and returns the events that follow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from noetl.core.engine.handlers.loops import (
     begin_loop,
     fail_step,
     iteration_ended,
-    loop_began,
-    loop_drained,
+    loop_done,
+    loop_started,
     route_loop,
 )
 from noetl.core.engine.handlers.routing import route
@@ -45,12 +45,12 @@ Handler = Callable[[State, Any, EvaluationContext], list[Event]]
 
 
 def decide(state: State, event: Event, env: EvaluationContext) -> list[Event]:
-    """What follows from an event that was just applied (one that has a handler)."""
+    """The events that follow from an applied event (one that has a handler)."""
     return HANDLERS[type(event)](state, event, env)
 
 
 def settle(state: State, env: EvaluationContext) -> list[Event]:
-    """What follows when no event asks for anything more: tokens are looked at, then the end."""
+    """The events that follow when no handler is pending: examine the waiting tokens, then check for the end."""
     return examine_waiting_tokens(state, env) or conclude(state)
 
 
@@ -66,7 +66,7 @@ def _step_scheduled(state: State, event: StepScheduled, env: EvaluationContext) 
 
 
 def _pass_through(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
-    """A step without a task needs no worker: it is done as soon as it began."""
+    """Complete a step without tasks at once: it needs no worker."""
     name, run_id = step_run.step.name, step_run.id
     started = StepStarted(step=name, step_run_id=run_id, worker="server", by_server=True)
     compiled = state.net.compiled(name)
@@ -86,13 +86,13 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: EvaluationConte
     if step_run is None or state.ending is not None:
         return []
     if not event.patch:
-        return _leave(state, env, step_run)
+        return _synthesize_or_route(state, env, step_run)
     patch = ctx_patch(state.ctx, event.patch)
     return [CtxPatched(patch, "step", event.step, event.step_run_id)]
 
 
-def _leave(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
-    """The step has ended and its `set` is applied: synthesize, then route."""
+def _synthesize_or_route(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
+    """Synthesize, then route, once the step has ended and its `set` is applied."""
     if step_run.failed:
         return route(state, env, step_run, "step.failed")
     if step_run.step.synthesize is not None:
@@ -102,7 +102,7 @@ def _leave(state: State, env: EvaluationContext, step_run: StepRun) -> list[Even
 
 def _synthesized(state: State, event: WorkflowSynthesized, env: EvaluationContext) -> list[Event]:
     if event.error is not None:
-        return []  # the step.failed beside it is routed
+        return []  # the step.failed of the same append is routed
     return route(state, env, state.runs[event.step_run_id], "step.done")
 
 
@@ -113,7 +113,8 @@ def _ctx_patched(state: State, event: CtxPatched, env: EvaluationContext) -> lis
     if event.cause == "reduce":
         return apply_loop_set(state, env, step_run)
     if event.cause == "step":
-        return route_loop(state, env, step_run) if step_run.phase == "looped" else _leave(state, env, step_run)
+        looped = step_run.phase == "looped"
+        return route_loop(state, env, step_run) if looped else _synthesize_or_route(state, env, step_run)
     return []
 
 
@@ -124,9 +125,9 @@ HANDLERS: dict[type[Event], Handler] = {
     StepFailed: _step_ended,
     WorkflowSynthesized: _synthesized,
     CtxPatched: _ctx_patched,
-    LoopStarted: loop_began,
+    LoopStarted: loop_started,
     IterationDone: iteration_ended,
     IterationFailed: iteration_ended,
-    LoopDone: loop_drained,
+    LoopDone: loop_done,
     WorkerLost: worker_lost,
 }

@@ -1,4 +1,4 @@
-"""What one call of `advance` answers."""
+"""The result of one call of `advance`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from noetl.core.model.events import Recorded
 
 
 class Decision(Struct, frozen=True, eq=False, gc=False):
-    """Events to append as one, commands to carry out after that, and a reply to each fact.
+    """Events to append together, effects to perform after the append, and a reply to each command.
 
-    With `needs` it is not finished: nothing may be appended yet. Answer all of them (`DataRequest.key`
-    -> answer) and call `resume`, any number of times, until `needs` is empty. The state is ahead
-    of the log meanwhile: when answering fails for good, drop the state and fold the log again,
-    just as after an append that met a VersionConflict.
+    A decision with `requests` is not complete: nothing may be appended yet. Answer all of them
+    (`DataRequest.key` -> answer) and call `resume` until `requests` is empty. Meanwhile the state is
+    ahead of the log: if a request cannot be answered, drop the state and fold the log again, as
+    after an append that raised VersionConflict.
     """
 
     events: tuple[Recorded, ...] = ()
-    commands: tuple[Effect, ...] = ()
+    effects: tuple[Effect, ...] = ()
     replies: tuple[Reply, ...] = ()
-    needs: tuple[DataRequest, ...] = ()
+    requests: tuple[DataRequest, ...] = ()
     _resume: Callable[[Mapping[str, Any]], Decision] | None = None
 
     def resume(self, answers: Mapping[str, Any]) -> Decision:
-        """Go on with these answers; the decision that comes back has all events from the beginning."""
+        """Continue with these answers; the returned decision has all events from the start."""
         if self._resume is None:
-            raise ValueError("this decision needs nothing")
+            raise ValueError("this decision has no data requests")
         return self._resume(answers)

@@ -1,10 +1,10 @@
-"""What the engine asks the shell to do: commands after the append, needs before it.
+"""What the shell does for the engine: effects after the append, data requests before it.
 
-*Commands* are deeds that the log has promised: they are carried out after the decision's events
-are on disk, and they can be lost, since `outstanding(state)` lists all of them again.
+*Effects* follow from the log: the shell performs them after the decision's events are durable. An
+effect may be lost in a crash, since `outstanding(state)` lists all of them again.
 
-*Needs* are answers the engine must have before it can decide; nothing is on disk yet. The shell
-answers them and calls `decision.resume(answers)`; the events of both halves are one append.
+*Data requests* are answered before the engine can decide, while nothing is durable yet. The shell
+answers them and calls `decision.resume(answers)`; the events of both parts are one append.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from noetl.core.model.reference import Reference
 
 
 class Effect(Struct, frozen=True, gc=False):
-    """Base of everything the engine asks for after the append."""
+    """Base of the effects: what the shell performs after the append."""
 
 
 class EnqueueRun(Effect, frozen=True):
-    """Let a worker claim this run (answer with the fact ClaimMade)."""
+    """Enqueue a run, so that a worker can claim it with the command `ClaimRun`."""
 
     run_id: str
     step: str
     step_run_id: str
     path: IterationPath = ()
     pool: str | None = None
-    together: str | None = None  # runs with the same word stay on one worker (exec: local)
-    limit: str | None = None  # it waits in line: the limit of this key is reached
+    affinity: str | None = None  # runs with the same key stay on one worker (exec: local)
+    limit: str | None = None  # the run waits because the limit of this key is reached
 
 
 class CancelRun(Effect, frozen=True):
-    """Tell the worker that holds this lease to stop and to kill its tool; its reports are refused."""
+    """Stop a leased run on its worker and kill its tool; its further reports are rejected."""
 
     run_id: str
     epoch: int
@@ -45,7 +45,7 @@ class CancelRun(Effect, frozen=True):
 
 
 class StartChild(Effect, frozen=True):
-    """Find or start the child execution of this key (answer with ChildBegan, or ChildEnded).
+    """Find or start the child execution of this key; send `RecordChildStart`, or `RecordChildEnd` if it failed.
 
     `key` is the calling task run's id and the child's idempotency key: a restart finds it."""
 
@@ -59,14 +59,14 @@ class StartChild(Effect, frozen=True):
 
 
 class AwaitChild(Effect, frozen=True):
-    """A child is under way; answer with ChildEnded when it has ended (or already had)."""
+    """Wait for a child that has started; send `RecordChildEnd` once it has ended."""
 
     key: str
     child: str
 
 
 class CancelChild(Effect, frozen=True):
-    """Nobody waits for this child's answer any more: cancel it. Still answer with ChildEnded."""
+    """Cancel a child whose output is no longer needed; send `RecordChildEnd` once it has ended."""
 
     key: str
     child: str | None
@@ -74,7 +74,7 @@ class CancelChild(Effect, frozen=True):
 
 
 class AnswerParent(Effect, frozen=True):
-    """This execution has ended: give its caller ChildEnded(parent.task_run_id, child, outcome)."""
+    """This execution has ended: send its caller `RecordChildEnd(parent.task_run_id, child, outcome)`."""
 
     parent: Parent
     child: str
@@ -82,31 +82,31 @@ class AnswerParent(Effect, frozen=True):
 
 
 class SetTimer(Effect, frozen=True):
-    """Send TimerDue at this instant (seconds since the epoch); None: no timer is needed now."""
+    """Send `FireTimer` at this instant (seconds since the epoch); None: no timer is set."""
 
     at: float | None
 
 
 class ContinueLater(Effect, frozen=True):
-    """There was more to decide than one append should hold: call advance again without facts."""
+    """The append is full and more is to be decided: call advance again without commands."""
 
 
 class DataRequest(Struct, frozen=True):
-    """Base of what must be answered before the decision can be made; `key` names the answer."""
+    """Base of the requests that are answered before the decision is complete; `key` names the answer."""
 
     key: str
 
 
 class FetchPayload(DataRequest, frozen=True):
-    """A template reads a stored payload: answer with the data, or with PayloadUnavailable."""
+    """A template reads a stored payload: the answer is the data, or a `PayloadUnavailable`."""
 
     reference: Reference
 
 
 class StorePayload(DataRequest, frozen=True):
-    """A value is too large for the log: store these bytes (JSON) and answer with the Reference.
+    """A value is too large for the log: store these bytes (JSON); the answer is the Reference.
 
-    With `parts` it is the list of all elements of these JSON lists, stored ones and given ones, in order."""
+    With `parts` the value is the concatenation of these JSON lists, stored or inline, in order."""
 
     data: bytes
     rows: int | None = None
@@ -115,9 +115,9 @@ class StorePayload(DataRequest, frozen=True):
 
 
 class ValidateSynthesis(DataRequest, frozen=True):
-    """A step hands over workflow nodes as data: answer with `Synthesized`.
+    """A step returned workflow nodes as data: validate them; the answer is a `Synthesized`.
 
-    The validator is the one playbooks are validated with; `known` are the steps that exist."""
+    The validator is the one for playbooks; `known` are the existing steps."""
 
     step: str
     nodes: Any
@@ -127,7 +127,7 @@ class ValidateSynthesis(DataRequest, frozen=True):
 
 
 class Synthesized(Struct, frozen=True):
-    """The validator's answer: lowered steps (IR) and where they begin, or what is wrong."""
+    """The validator's answer: lowered steps (IR) and their entry, or the problems found."""
 
     steps: tuple[Any, ...] = ()  # model.playbook.Step
     entry: str | None = None

@@ -1,7 +1,7 @@
-"""Which report is which: the key of a worker's event and the checksum of its body (GUARANTEES rule 3).
+"""Identity of reported events: the key of a worker's event and the checksum of its body (GUARANTEES rule 3).
 
-Checksums are made when somebody asks: the events that came last are kept as they are, and most are
-never asked about, since the run they belong to ends.
+Checksums are computed on demand: the latest events are stored as they are, and most are never
+compared, since their run ends first.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from noetl.core.model.events import ChildRequested, Event, TaskDone, TaskProgres
 
 
 def key_of(event: Event) -> str:
-    """What names a worker's event within its run: the task, its visit and attempt, and what happened."""
+    """The key of a worker's event within its run: event type, task, visit and attempt."""
     if isinstance(event, TaskDone | TaskStarted | ChildRequested):
         return f"{event.NAME}:{event.task}:{event.visit}:{event.attempt}"
     return "" if isinstance(event, TaskProgress) else event.NAME
 
 
 def checksum(event: Event) -> int:
-    """A checksum of the body as the log keeps it."""
+    """The checksum of the body as it is encoded in the log."""
     return crc32(encode_body(event))
 
 
 def checksums_seen(run: Run) -> dict[str, int]:
-    """Key and checksum of what was reported of a run under its current lease."""
+    """Key and checksum of every event reported for a run under its current lease."""
     return {**run.seen, **{key_of(event): checksum(event) for event in run.latest}} if run.latest else run.seen
 
 
-def settle(run: Run) -> None:
-    """Keep only checksums of what came last."""
+def compact_reports(run: Run) -> None:
+    """Replace the latest events of a run by their checksums."""
     seen = run.seen
     for event in run.latest:
         seen[key_of(event)] = checksum(event)

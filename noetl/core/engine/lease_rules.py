@@ -1,8 +1,8 @@
-"""Leases: which runs can be claimed, and what becomes of a run whose worker is lost.
+"""Leases: which runs can be claimed, and what happens to a run whose worker is lost.
 
-Claiming raises the run's epoch, and the event that says so is the lease. A lost worker uses up an
-attempt; three in a row without an accepted task between them, and the run fails as poison. A task
-marked `at_most_once` that may have been running gets the outcome `ambiguous`, for its policy to judge.
+A claim raises the run's epoch; the event that records it is the lease. A lost worker uses up an
+attempt. After three lost workers in a row without an accepted task the run fails as poison. A task
+marked `at_most_once` that may have been running gets the outcome `ambiguous`, which its policy handles.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def is_local(state: State, step_run: StepRun) -> bool:
     return loop is not None and (loop.exec == "local" or state.playbook.executor.profile == "local")
 
 
-def keeper(state: State, step_run: StepRun) -> str | None:
-    """The worker that a local loop's iterations are kept for: whoever runs some of them now.
+def local_worker(state: State, step_run: StepRun) -> str | None:
+    """The worker that the iterations of a local loop are reserved for: the one that runs some of them now.
 
-    Nobody keeps them when none is in flight, so a worker that has left keeps nothing."""
+    None when no iteration is in flight, so the iterations of a worker that left are free again."""
     for run_id in step_run.open if is_local(state, step_run) else ():
         run = state.open[run_id]
         if run.status == "leased":
@@ -40,19 +40,19 @@ def keeper(state: State, step_run: StepRun) -> str | None:
     return None
 
 
-def kept_from(state: State, run_id: str, worker: str) -> bool:
-    """Whether the run is kept for another worker than this one."""
+def reserved_for_other(state: State, run_id: str, worker: str) -> bool:
+    """Whether the run is reserved for another worker."""
     run = state.open.get(run_id)
     if run is not None:
         step_run: StepRun | None = run.step_run
     else:
         found = state.loop_of(run_id)
         step_run = found[0].step_run if found else None
-    return step_run is not None and keeper(state, step_run) not in (None, worker)
+    return step_run is not None and local_worker(state, step_run) not in (None, worker)
 
 
-def claim_refusal(state: State, run_id: str) -> str | None:
-    """Why this run cannot be claimed now; None when it can."""
+def claim_rejection(state: State, run_id: str) -> str | None:
+    """Why this run cannot be claimed now; None if it can."""
     if state.ending is not None:
         return "the execution is ending"
     if state.paused:
@@ -65,7 +65,7 @@ def claim_refusal(state: State, run_id: str) -> str | None:
         return "the run does not exist or has ended"
     loop, index = found
     if not is_innermost(state, loop):
-        return "the run has a loop of its own: its iterations are claimed"
+        return "the run is a loop: its iterations are claimed instead"
     if loop.status(index) != PENDING:
         return "the iteration has ended"
     if index >= loop.issued:
@@ -74,7 +74,7 @@ def claim_refusal(state: State, run_id: str) -> str | None:
 
 
 def step_of(state: State, run_id: str) -> str:
-    """The step of a run that can be claimed."""
+    """The step of a claimable run."""
     run = state.open.get(run_id)
     if run is not None:
         return run.step_run.step.name
@@ -85,7 +85,7 @@ def step_of(state: State, run_id: str) -> str:
 
 
 def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
-    """The event by which a worker takes the lease of a run that can be claimed, and what caused it."""
+    """The event that leases a claimable run to a worker, and the seq of its cause."""
     run = state.open.get(run_id)
     if run is not None and not run.path:
         step_run = run.step_run
@@ -101,18 +101,18 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
-def claimable(state: State, pool: str | None, worker: str = "", gate: CapacityCheck | None = None) -> Iterator[str]:
-    """The runs of a pool that this worker can claim, oldest first; with a gate, those that it lets through."""
+def claimable(state: State, pool: str | None, worker: str = "", check: CapacityCheck | None = None) -> Iterator[str]:
+    """The runs of a pool that this worker can claim, oldest first; with `check`, those that have a free slot."""
     for run_id in state.queued:
         step_run = state.open[run_id].step_run
-        if step_run.step.pool == pool and keeper(state, step_run) in (None, worker):
-            if gate is not None and gate.lacks(step_run.step.name):
+        if step_run.step.pool == pool and local_worker(state, step_run) in (None, worker):
+            if check is not None and check.missing_key(step_run.step.name):
                 continue
             yield run_id
     for loop in open_loops(state) if state.looping else ():
-        if loop.step_run.step.pool == pool and keeper(state, loop.step_run) in (None, worker):
+        if loop.step_run.step.pool == pool and local_worker(state, loop.step_run) in (None, worker):
             for index in loop.unclaimed():
-                if gate is not None and gate.lacks(loop.step_run.step.name):
+                if check is not None and check.missing_key(loop.step_run.step.name):
                     break
                 yield loop.id_of(index)
 
@@ -126,12 +126,12 @@ def open_loops(state: State) -> Iterator[Loop]:
 
 
 def is_innermost(state: State, loop: Loop) -> bool:
-    """Whether its iterations are runs, and not loops of their own."""
+    """Whether the iterations of a loop are runs, and not inner loops."""
     return loop.depth + 1 == len(state.net.compiled(loop.step_run.step.name).loops)
 
 
 def lose_lease(state: State, run: Run, *, returned: bool = False) -> WorkerLost:
-    """The lease is taken back (or was given back); the run waits for another worker."""
+    """The event that ends a lease (expired or returned), so that another worker can claim the run."""
     step_run = run.step_run
     return WorkerLost(
         step=step_run.step.name,
@@ -145,7 +145,7 @@ def lose_lease(state: State, run: Run, *, returned: bool = False) -> WorkerLost:
 
 
 def _ambiguous(state: State, run: Run) -> Outcome | None:
-    """The outcome of a task that must not run twice, when it cannot be known whether it ran."""
+    """The outcome of an `at_most_once` task when it is unknown whether it ran."""
     if run.resume is not None or (run.waits and run.current is None):
         return None
     task = _task_at(state, run.step_run.step, run.position)
@@ -153,13 +153,13 @@ def _ambiguous(state: State, run: Run) -> Outcome | None:
         return None
     return error(
         "ambiguous",
-        f'the worker was lost while "{task.name}" may have been running; it is marked at_most_once and is not '
-        "run again",
+        f'the worker was lost while task "{task.name}" may have been running; a task with `effect: at_most_once` '
+        "is not run again",
     )
 
 
 def _task_at(state: State, owner: Step | Block, position: Position | None) -> Any:
-    """The task a pipeline would run next, inside the blocks it has called."""
+    """The task that a pipeline runs next, also inside called blocks."""
     if position is not None and position.calls:
         frame = position.calls[-1]
         block = state.playbook.blocks.get(frame.block)
@@ -172,7 +172,7 @@ def _task_at(state: State, owner: Step | Block, position: Position | None) -> An
 
 
 def end_run(state: State, env: EvaluationContext, run: Run, why: ErrorInfo) -> Event:
-    """End a run with a failure the server found."""
+    """The event that ends a run with a failure found by the server."""
     step_run = run.step_run
     outcome = Outcome("error", error=why)
     if run.path:
@@ -183,13 +183,13 @@ def end_run(state: State, env: EvaluationContext, run: Run, why: ErrorInfo) -> E
 
 
 def worker_lost(state: State, event: WorkerLost, env: EvaluationContext) -> list[Event]:
-    """A run that has cost three workers in a row is not tried again."""
+    """Fail a run that lost three workers in a row."""
     run = state.open.get(iteration_id(event.step_run_id, event.path))
     if run is None or event.returned or run.lost < POISON:
         return []
     why = error_info(
         "worker.lost",
-        f"{run.lost} workers in a row were lost while they held this run; it is not tried again",
+        f"{run.lost} workers in a row were lost while they executed this run; it is not retried",
         retryable=False,
     )
     return [end_run(state, env, run, why)]

@@ -1,7 +1,7 @@
-"""Run orders: everything a worker needs for one run, made from the state.
+"""Run orders: everything that a worker needs for one run, derived from the state.
 
 What all runs of a step run share (workload, args, input, results by name) is one `RunContext`,
-made once and kept by its id, so that a loop's ten thousand orders carry it by reference.
+created once and referred to by its id, so that ten thousand orders of a loop send it once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def order_for(state: State, run_id: str) -> RunOrder:
 
 
 def order_of(state: State, run: Run) -> RunOrder:
-    """The order of a run that is at hand."""
+    """The order of this run."""
     step_run = run.step_run
     path = run.path
     return RunOrder(

@@ -1,8 +1,8 @@
-"""A folded state as bytes and back, so that a long log need not be folded again.
+"""Snapshots: a folded state as bytes and back, so that a long log need not be folded again.
 
-A snapshot is a convenience: losing it costs only time, and one that another version wrote is
-refused (`CorruptLog`), whereupon the log is folded from its beginning. A state that comes back from
-a snapshot equals the one that was folded; caches and hints are not in it.
+A snapshot is an optimization: losing it costs only time. A snapshot of another version is rejected
+(`CorruptLog`), and the log is folded from its beginning. A state decoded from a snapshot equals the
+folded one; caches and hints are not part of it. The fields are encoded by position.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class _Loop(Struct, array_like=True):
     spilled: list[Reference]
     chunks: list[bytes]
     tail: bytes
-    held: dict[int, bytes]
+    out_of_order: dict[int, bytes]
     failures: list[tuple[int, ErrorInfo]]
     writes: dict[str, tuple[Any, IterationPath]]
     parts: dict[str, Any]
-    held_parts: dict[int, dict[str, Any]]
+    out_of_order_parts: dict[int, dict[str, Any]]
 
 
 class _StepRun(Struct, array_like=True):
@@ -158,10 +158,10 @@ class _State(Struct, array_like=True):
     error: ErrorInfo | None
     result_step: str | None
     tokens: int
-    fresh: int
+    unexamined: int
     step_runs: int
-    heat: float
-    heated_at: float
+    bucket: float
+    bucket_at: float
     waiting: list[list[_Token]]
     runs: list[_StepRun]
     live: dict[str, int]
@@ -171,10 +171,10 @@ class _State(Struct, array_like=True):
     steps: list[_Record]
     children: list[_Child]
     due: dict[str, float]
-    leaves: str | None
+    last_leaf: str | None
     synthesized: list[Step]
     refused: dict[str, int]
-    begun: bool = True  # a log that is long enough for a snapshot has begun
+    begun: bool = True  # older snapshots lack it; a log long enough for a snapshot has started
 
 
 class _Version(Struct, array_like=True):
@@ -209,10 +209,10 @@ def encode_state(state: State) -> bytes:
             error=state.error,
             result_step=state.result_step,
             tokens=state.tokens,
-            fresh=state.fresh,
+            unexamined=state.unexamined,
             step_runs=state.step_runs,
-            heat=state.heat,
-            heated_at=state.heated_at,
+            bucket=state.bucket,
+            bucket_at=state.bucket_at,
             waiting=[[_from(token, _Token) for token in group] for group in state.waiting.values()],
             runs=[_step_run(each) for each in state.runs.values()],
             live=state.live,
@@ -222,7 +222,7 @@ def encode_state(state: State) -> bytes:
             steps=[_record(each) for each in state.steps.values()],
             children=[_from(each, _Child) for each in state.children.values()],
             due=state.due,
-            leaves=state.leaves,
+            last_leaf=state.last_leaf,
             synthesized=list(state.synthesized.values()),
             refused=state.refused,
             begun=state.begun,
@@ -231,7 +231,7 @@ def encode_state(state: State) -> bytes:
 
 
 def _from(source: Any, shape: type[Any]) -> Any:
-    """The shape's fields, read off an object of the same field names."""
+    """A `shape` with the values of the equally named attributes of `source`."""
     return shape(*(getattr(source, name) for name in shape.__struct_fields__))
 
 
@@ -271,38 +271,38 @@ def _loop(loop: Loop) -> _Loop:
 
 
 def decode_state(playbook: Playbook, data: bytes) -> State:
-    """The state that was encoded; CorruptLog when it cannot be read (then fold the log)."""
+    """The encoded state; CorruptLog if it cannot be read (then fold the log)."""
     try:
         version = _version(data).version
         if version != VERSION:
-            raise CorruptLog(f"this snapshot has version {version}, not {VERSION}; fold the log instead")
-        held = _decode(data)
+            raise CorruptLog(f"the snapshot has version {version}, not {VERSION}; fold the log instead")
+        stored = _decode(data)
     except msgspec.MsgspecError as problem:
-        raise CorruptLog(f"this snapshot cannot be read ({problem}); fold the log instead") from problem
-    state = State(playbook, held.execution_id)
+        raise CorruptLog(f"the snapshot cannot be decoded ({problem}); fold the log instead") from problem
+    state = State(playbook, stored.execution_id)
     for name in _PLAIN:
-        setattr(state, name, getattr(held, name))
-    if held.ending is not None:
-        state.ending = Ending(held.ending.status, held.ending.error, held.ending.step, held.ending.outcome)
-    if held.synthesized:
-        state.synthesized = {step.name: step for step in held.synthesized}
+        setattr(state, name, getattr(stored, name))
+    if stored.ending is not None:
+        state.ending = Ending(stored.ending.status, stored.ending.error, stored.ending.step, stored.ending.outcome)
+    if stored.synthesized:
+        state.synthesized = {step.name: step for step in stored.synthesized}
         state.net = state.net.extended(state.synthesized)
-    for group in held.waiting:
+    for group in stored.waiting:
         state.waiting[group[0].step] = [_token(token) for token in group]
-    for each in held.runs:
+    for each in stored.runs:
         state.runs[each.id] = _to_step_run(state, each)
-    for run in held.open:
-        made_run = state.open[run.id] = _to_run(state, run)
-        if made_run.status == "leased":
-            name = made_run.step_run.step.name
+    for run in stored.open:
+        restored = state.open[run.id] = _to_run(state, run)
+        if restored.status == "leased":
+            name = restored.step_run.step.name
             state.leased[name] = state.leased.get(name, 0) + 1
-    state.queued = dict.fromkeys(held.queued)
-    state.looping = dict.fromkeys(held.looping)
-    for record in held.steps:
+    state.queued = dict.fromkeys(stored.queued)
+    state.looping = dict.fromkeys(stored.looping)
+    for record in stored.steps:
         state.steps[record.name] = _into(StepRecord(record.name), record)
-    for child in held.children:
-        made = state.children[child.key] = Child(child.key, child.run_id, child.request, child.seq)
-        made.child = child.child
+    for child in stored.children:
+        restored_child = state.children[child.key] = Child(child.key, child.run_id, child.request, child.seq)
+        restored_child.child = child.child
     return state
 
 
@@ -325,48 +325,56 @@ _PLAIN = tuple(
 )
 
 
-def _into(target: Any, held: Struct) -> Any:
-    for name in held.__struct_fields__:
-        setattr(target, name, getattr(held, name))
+def _into(target: Any, stored: Struct) -> Any:
+    for name in stored.__struct_fields__:
+        setattr(target, name, getattr(stored, name))
     return target
 
 
-def _token(held: _Token) -> Token:
-    token = Token(held.id, held.step, held.args, held.origin, held.boundary, held.seq)
-    token.reason = held.reason
+def _token(stored: _Token) -> Token:
+    token = Token(stored.id, stored.step, stored.args, stored.origin, stored.boundary, stored.seq)
+    token.reason = stored.reason
     return token
 
 
-def _to_run(state: State, held: _Run) -> Run:
-    run = Run(held.id, state.runs[held.step_run], held.path)
+def _to_run(state: State, stored: _Run) -> Run:
+    run = Run(stored.id, state.runs[stored.step_run], stored.path)
     for name in _Run.__struct_fields__:
         if name != "step_run":
-            setattr(run, name, getattr(held, name))
+            setattr(run, name, getattr(stored, name))
     return run
 
 
-def _to_step_run(state: State, held: _StepRun) -> StepRun:
+def _to_step_run(state: State, stored: _StepRun) -> StepRun:
     step_run = StepRun(
-        held.id, state.net.steps[held.step], held.number, held.args, held.input, held.scheduled_at, held.seq
+        stored.id,
+        state.net.steps[stored.step],
+        stored.number,
+        stored.args,
+        stored.input,
+        stored.scheduled_at,
+        stored.seq,
     )
     for name in _StepRun.__struct_fields__:
         if name not in _STEP_RUN_OWN:
-            setattr(step_run, name, getattr(held, name))
-    step_run.open = dict.fromkeys(held.open)
-    for each in held.loops:
+            setattr(step_run, name, getattr(stored, name))
+    step_run.open = dict.fromkeys(stored.open)
+    for each in stored.loops:
         step_run.loops[each.path] = _to_loop(step_run, each)
     return step_run
 
 
-def _to_loop(step_run: StepRun, held: _Loop) -> Loop:
-    loop = Loop(step_run, held.path, held.count, held.window, held.items, held.collection, held.keyed, held.seq)
+def _to_loop(step_run: StepRun, stored: _Loop) -> Loop:
+    loop = Loop(
+        step_run, stored.path, stored.count, stored.window, stored.items, stored.collection, stored.keyed, stored.seq
+    )
     for name in _Loop.__struct_fields__:
         if name not in _LOOP_OWN:
-            setattr(loop, name, getattr(held, name))
-    loop.ahead = set(held.ahead)
-    loop.statuses = bytearray(held.statuses)
+            setattr(loop, name, getattr(stored, name))
+    loop.ahead = set(stored.ahead)
+    loop.statuses = bytearray(stored.statuses)
     loop.checksums = array("I")
-    loop.checksums.frombytes(held.checksums)
-    loop.tail = bytearray(held.tail)
+    loop.checksums.frombytes(stored.checksums)
+    loop.tail = bytearray(stored.tail)
     loop._announced = loop.issued
     return loop

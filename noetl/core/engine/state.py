@@ -1,18 +1,18 @@
-"""State: what the log says, folded; the only thing that moves in the core, and only in `evolve`.
+"""State: the folded log of one execution; the only mutable data of the engine, changed only in `evolve`.
 
-    State ── waiting     tokens that stand before a step, by step
+    State ── waiting     tokens that wait before a step, by step
           ├─ runs        step runs that have not been routed yet
-          │    └─ loops  one Loop per collection under way (nested ones by their outer path)
-          ├─ open        runs a worker can hold the lease of: a step run, or one iteration in flight
-          ├─ steps       what is known of each step by name: its last outcome, how often it ran
+          │    └─ loops  one Loop per collection in progress (nested ones by their outer path)
+          ├─ open        runs that can be leased: a step run, or one iteration in flight
+          ├─ steps       a record per step name: its last outcome, its number of runs
           └─ children    child executions that have not ended
 
 Sizes. An iteration is an object only while it is in flight. A finished one is a byte of status, a
-checksum of its last report, and its output as JSON text in a chunk; what has not begun is an
-index range. So a million iterations cost what their outputs cost, and a few bytes.
+checksum of its last report, and its output as JSON text in a chunk; iterations not yet started are
+an index range. So a million iterations cost their outputs and a few bytes each.
 
 `net` follows from the playbook, and attributes that begin with an underscore are caches and hints:
-they are not part of the state, two states are equal without them.
+they are not part of the state, and are ignored when two states are compared.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ Phase = Literal["open", "looped", "ended"]
 
 PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
 CHUNK = 64 * 1024
-MAX_FAILURES = 100  # failures a loop lists one by one
-MAX_SEEN = 1024  # reports of one lease that a repetition is compared with
+MAX_FAILURES = 100  # failures that a loop lists individually
+MAX_SEEN = 1024  # reported events of one lease that repetitions are compared with
 
 
-# `gc=False` where an object cannot be part of a circle: the collector need not look at it.
+# `gc=False` where an object cannot be part of a reference cycle: the collector does not track it.
 
 
 class Token(Struct, eq=False, gc=False):
-    """A place in the net: it stands before a step until the step takes it."""
+    """A token of the net: it waits before a step until the step consumes it."""
 
     id: str
     step: str
     args: dict[str, Any]
     origin: str | None
     boundary: str | None
-    seq: int  # of the event that made it
-    reason: str | None = None  # why it is parked; None: not looked at yet
+    seq: int  # of the event that created it
+    reason: str | None = None  # why it is parked; None: not examined yet
 
 
 class Run(Struct, eq=False, gc=False):
@@ -63,28 +63,28 @@ class Run(Struct, eq=False, gc=False):
     step_run: StepRun
     path: IterationPath = ()
     status: RunStatus = "queued"
-    at: float = 0.0  # since when it has this status
+    at: float = 0.0  # when it got this status
     epoch: int = 0
     worker: str = ""
     seq: int = 0  # of the lease
     position: Position | None = None
     resume: Outcome | None = None
-    lost: int = 0  # workers in a row without an accepted task between them
-    current: str | None = None  # the task that said it started
-    waits: bool = False  # the next attempt begins after a delay
-    child: str | None = None  # key of the child execution it waits for
-    latest: tuple[Event, ...] = ()  # the last events reported under this epoch
-    seen: dict[str, int] = {}  # event key -> checksum, of those before them
-    contributions: dict[str, Any] | None = None  # writes of reduced keys, the last one counts
+    lost: int = 0  # workers lost in a row without an accepted task between them
+    current: str | None = None  # the task that was reported as started
+    waits: bool = False  # the next attempt starts after a delay
+    child: str | None = None  # key of the child execution that it waits for
+    latest: tuple[Event, ...] = ()  # the latest events reported under this epoch
+    seen: dict[str, int] = {}  # event key -> checksum of the earlier ones
+    contributions: dict[str, Any] | None = None  # writes to reduced keys; the last one counts
 
 
 class Loop:
-    """One collection under way: a step's, or an inner one of an outer iteration."""
+    """One collection in progress: that of a step, or that of an inner loop."""
 
     __slots__ = (
         "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
-        "failures", "finished", "held", "held_parts", "items", "keyed", "order", "parts", "path", "seq", "skipped",
-        "spilled", "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
+        "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts", "parts", "path", "seq",
+        "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -107,45 +107,41 @@ class Loop:
         self.items = items
         self.collection = collection
         self.keyed = keyed
-        self.target = count  # how many will run; fewer once it was stopped
+        self.target = count  # how many iterations will run; fewer once the loop was stopped
         self.stopped = False
         self.finished = 0
         self.succeeded = 0
         self.failed = 0
         self.skipped = 0
-        self.begun = 0  # inner loops begun (of a loop that has one)
+        self.begun = 0  # inner loops started (of a loop that has one)
         self.claimed = 0  # every index below was claimed at least once
-        self.ahead: set[int] = set()  # claimed beyond that
+        self.ahead: set[int] = set()  # claimed indices above that
         self.statuses = bytearray()
         self.checksums = array("I")
         self.order = 0  # every index below has finished, and its output is in chunks or tail
-        self.spilled: list[Reference] = []  # outputs that were stored outside
+        self.spilled: list[Reference] = []  # outputs in the result store
         self.chunks: list[bytes] = []
         self.tail = bytearray()
-        self.held: dict[int, bytes] = {}  # outputs that finished out of order
+        self.out_of_order: dict[int, bytes] = {}  # outputs that finished out of order
         self.failures: list[tuple[int, ErrorInfo]] = []
         self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer
-        self.parts: dict[str, Any] = {}  # reductions of all indices below `order`
-        self.held_parts: dict[int, dict[str, Any]] = {}
+        self.parts: dict[str, Any] = {}  # reduction of all indices below `order`
+        self.out_of_order_parts: dict[int, dict[str, Any]] = {}
         self._announced = 0
 
     @property
     def issued(self) -> int:
-        """Indices below this may be claimed (or were)."""
+        """Indices below this can be claimed or were claimed."""
         return min(self.target, self.finished + self.window)
 
     @property
     def complete(self) -> bool:
-        """Nothing of it is in flight and nothing more will be."""
+        """Whether all iterations that will run have finished."""
         return self.finished >= self.target
 
     def status(self, index: int) -> int:
         """PENDING, OK, FAILED or SKIPPED."""
         return self.statuses[index] if index < len(self.statuses) else PENDING
-
-    def is_claimed(self, index: int) -> bool:
-        """Whether some worker has held this iteration's lease."""
-        return index < self.claimed or index in self.ahead
 
     def unclaimed(self) -> Iterator[int]:
         """Issued indices that no worker has claimed yet, in order."""
@@ -159,12 +155,12 @@ class Loop:
         return iteration_id(self.step_run.id, (*self.path, index))
 
     def encoded(self) -> bytes:
-        """The outputs of the iterations up to `order` that were not stored outside, as one JSON list."""
+        """The outputs of the iterations below `order` that are not in the result store, as one JSON list."""
         return b"[" + b",".join([*self.chunks, bytes(self.tail)] if self.tail else self.chunks) + b"]"
 
 
 class StepRun(Struct, eq=False):
-    """One passage of a token through a step, until it is routed."""
+    """One run of a step, from its scheduling until it is routed."""
 
     id: str
     step: Step
@@ -180,13 +176,13 @@ class StepRun(Struct, eq=False):
     timeout_s: float | None = None
     deadline_at: float | None = None
     phase: Phase = "open"
-    failed: bool = False  # it ended with step.failed; a step that is done may still have an error for its output
+    failed: bool = False  # it ended with step.failed; the output of step.done may be an error too
     outcome: Outcome | None = None
     results: dict[str, Outcome] = {}
     open: dict[str, None] = {}  # ids of its iterations in State.open
     loops: dict[IterationPath, Loop] = {}
     scope: dict[str, Any] = {}  # `step.*` of a loop step
-    fired: tuple[int, ...] = ()  # arcs taken at loop.done
+    fired: tuple[int, ...] = ()  # indices of the arcs taken at loop.done
     synthesized: bool = False
     _context: RunContext | None = None
 
@@ -201,12 +197,12 @@ class StepRun(Struct, eq=False):
 
 
 class StepRecord(Struct, eq=False, gc=False):
-    """What is known of a step by its name, over all its runs."""
+    """The record of a step over all its runs."""
 
     name: str
     number: int = 0  # runs so far
     open: int = 0  # runs that have not ended
-    running: int = 0  # of these: started
+    running: int = 0  # open runs that have started
     outcome: Outcome | None = None  # of the run that ended last
     failed: bool = False  # whether that run failed
     results: dict[str, Outcome] = {}
@@ -214,7 +210,7 @@ class StepRecord(Struct, eq=False, gc=False):
     finished_at: float | None = None
     last: str | None = None  # id of the run that ended last
     ended: Event | None = None  # the event that ended it
-    checksum: int = 0  # of that event, when only this is known of it
+    checksum: int = 0  # of that event, when the event itself is not available
 
 
 class Child(Struct, eq=False, gc=False):
@@ -228,7 +224,7 @@ class Child(Struct, eq=False, gc=False):
 
 
 class Ending:
-    """Why the execution winds down: nothing is scheduled any more."""
+    """Why the execution is ending: no step is scheduled any more."""
 
     __slots__ = ("error", "outcome", "status", "step")
 
@@ -245,10 +241,10 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "_mask", "at", "begun", "children", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
-        "fresh", "heat", "heated_at", "leased", "leaves", "live", "looping", "net", "open", "output", "paused",
+        "_mask", "at", "begun", "bucket", "bucket_at", "children", "ctx", "due", "ending", "entry", "error",
+        "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "started",
-        "started_at", "step_runs", "steps", "synthesized", "tokens", "waiting", "workload",
+        "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -270,35 +266,35 @@ class State:
         self.output: Outcome | None = None
         self.error: ErrorInfo | None = None
         self.result_step: str | None = None
-        self.tokens = 0  # tokens made so far
-        self.step_runs = 0  # step runs made so far
-        self.heat = 0.0  # of step runs that repeat one another: see `engine.circles`
-        self.heated_at = 0.0
+        self.tokens = 0  # number of tokens created so far
+        self.step_runs = 0  # number of step runs created so far
+        self.bucket = 0.0  # leaky bucket of repeated step runs at `bucket_at`: see `handlers.runaway`
+        self.bucket_at = 0.0
         self.waiting: dict[str, list[Token]] = {}
-        self.fresh = 0  # of these: not looked at yet
+        self.unexamined = 0  # waiting tokens that have not been examined yet
         self.runs: dict[str, StepRun] = {}
-        self.live: dict[str, int] = {}  # step -> open runs of it
-        self._mask: int | None = None  # bits of all steps with a live token, once somebody asked
-        self.looping: dict[str, None] = {}  # step runs with a loop under way
+        self.live: dict[str, int] = {}  # step -> number of its open runs
+        self._mask: int | None = None  # bits of all steps with a live token, once computed
+        self.looping: dict[str, None] = {}  # step runs with a loop in progress
         self.open: dict[str, Run] = {}
         self.queued: dict[str, None] = {}  # ids in `open` that wait for a lease
-        self.leased: dict[str, int] = {}  # step -> runs of it that workers hold
-        self.begun = False  # some worker has held some run of it
+        self.leased: dict[str, int] = {}  # step -> number of its leased runs
+        self.begun = False  # whether any run was leased yet
         self.steps: dict[str, StepRecord] = {}
         self.children: dict[str, Child] = {}
         self.due: dict[str, float] = {}  # step run -> when it times out
-        self.leaves: str | None = None  # the step that finished last with no arc fired
+        self.last_leaf: str | None = None  # the step that finished last without a taken arc
         self.synthesized: dict[str, Step] = {}
-        self.refused: dict[str, int] = {}  # run -> epoch of a refusal that was recorded
+        self.refused: dict[str, int] = {}  # run -> epoch of its recorded rejection
 
     @property
     def depth(self) -> int:
-        """How many callers stand above this execution."""
+        """The number of callers above this execution."""
         return self.request.parent.depth if self.request and self.request.parent else 0
 
     @property
     def status(self) -> str:
-        """One word for lists: pending, running, paused, success, failed, cancelled."""
+        """The status: pending, running, paused, success, failed or cancelled."""
         if self.finished:
             return self.finished
         if not self.started:
@@ -329,5 +325,5 @@ class State:
 
 
 def begin(playbook: Playbook, execution_id: str) -> State:
-    """An execution of which nothing has happened yet."""
+    """The state of an execution without events."""
     return State(playbook, execution_id)

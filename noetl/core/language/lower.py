@@ -47,9 +47,9 @@ from noetl.core.model.playbook import (
     Executor,
     KeychainEntry,
     Limits,
+    Location,
     Loop,
     OutputPolicy,
-    Place,
     Playbook,
     Router,
     Rule,
@@ -73,7 +73,7 @@ class _Layer:
 
     __slots__ = ("data", "places")
 
-    def __init__(self, data: dict[str, Any], places: dict[str, Place]) -> None:
+    def __init__(self, data: dict[str, Any], places: dict[str, Location]) -> None:
         self.data = data
         self.places = places
 
@@ -83,7 +83,7 @@ class Lowering:
 
     def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
         self.specs = specs
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Location] = {}
         self.kinds = frozenset(specs)
 
     # --- the document ---
@@ -118,7 +118,7 @@ class Lowering:
             ),
             executor=self.executor(executor),
             blocks=blocks,
-            places=self.places,
+            locations=self.places,
             file=file,
             digest=digest,
             metadata=data_of(document.metadata) if document.metadata else {},
@@ -391,18 +391,18 @@ class Lowering:
         """What a spec gives to the tasks below it."""
         left_out = _NOT_DEFAULTS[level]
         data: dict[str, Any] = {}
-        places: dict[str, Place] = {}
+        places: dict[str, Location] = {}
         for key, (_, value) in node.entries.items():
             if key in left_out:
                 continue
             data[key] = self.value(value, f"{path}/{key}")
             if _may_fail(value):
-                places[key] = Place(value.line, value.column)
+                places[key] = Location(value.line, value.column)
         return _Layer(data, places)
 
     def at(self, path: str, node: Node) -> str:
         """Remember where a path stands in the author's text."""
-        self.places[path] = Place(node.line, node.column)
+        self.places[path] = Location(node.line, node.column)
         return path
 
     def mapping(self, node: Node | None, path: str) -> dict[str, Any]:
@@ -416,13 +416,13 @@ class Lowering:
         if isinstance(node, Scalar):
             value = node.value
             if isinstance(value, str) and has_template(value):
-                self.places[path] = Place(node.line, node.column)
+                self.places[path] = Location(node.line, node.column)
             return value
         if isinstance(node, MappingNode):
-            self.places[path] = Place(node.line, node.column)
+            self.places[path] = Location(node.line, node.column)
             return {key: self.value(value, f"{path}/{key}") for key, (_, value) in node.entries.items()}
         if isinstance(node, Sequence):
-            self.places[path] = Place(node.line, node.column)
+            self.places[path] = Location(node.line, node.column)
             return [self.value(item, f"{path}/{number}") for number, item in enumerate(node.items)]
         return None
 

@@ -1,1 +1,1 @@
-"""The nouns, as frozen data: what every room of the house speaks of."""
+"""The data model: frozen data that all other packages share."""

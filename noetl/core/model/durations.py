@@ -1,4 +1,4 @@
-"""Durations as authors write them: `30s`, `15m`, `24h`, `7d`, `2w`."""
+"""Durations in playbooks and settings: `30s`, `15m`, `24h`, `7d`, `2w`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 
 
 def seconds(ttl: str | int | float | None) -> float | None:
-    """A ttl (`30s`, `15m`, `24h`, `7d`, `2w`, or a number of seconds) as seconds; None is for ever."""
+    """A ttl (`30s`, `15m`, `24h`, `7d`, `2w`, or a number of seconds) as seconds; None: no expiry."""
     if ttl is None:
         return None
     match = _TTL.match(str(ttl))

@@ -1,12 +1,12 @@
-"""Every event: its name, its version, its fields, and the envelope it travels in.
+"""All events: their names, versions and fields, and their envelope.
 
-An event is a fact in the past. Its *body* is a frozen struct below; the recorder gives it a
-place (`seq`), an instant and its source, and the log keeps `(seq, at, name, version, body)`.
-Everything else of the envelope (ids, entity, status) is derived from the body, so it cannot
-disagree with it: `envelope(recorded)` is the form people and the API see.
+An event is a recorded fact. Its *body* is a frozen struct below; recording adds its sequence number
+(`seq`) and timestamp, and the log stores `(seq, at, name, version, body)`. The rest of the envelope
+(ids, entity, status) is derived from the body, so it cannot contradict it: `envelope(recorded)` is
+the form of the API.
 
-Versions. A released body stays as it is, but for new fields with defaults. A new meaning gets
-a new class with `version=2` beside the old one; `BODIES` knows both for ever.
+Versions. A released body does not change, except for new fields with defaults. A new meaning gets
+a new class with `version=2`; `BODIES` contains both permanently.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FinalStatus = Literal["success", "failed", "cancelled"]
 
 
 class Event(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Base of all bodies; the class attributes say what the envelope derives.
+    """Base of all bodies; the class attributes are the source of the envelope's derived fields.
 
-    Bodies are trees of frozen data: the garbage collector need not look for circles in them."""
+    Bodies are trees of frozen data without reference cycles, so the garbage collector does not track them."""
 
     NAME: ClassVar[str] = ""
     VERSION: ClassVar[int] = 1
@@ -56,8 +56,8 @@ class Parent(Struct, frozen=True, omit_defaults=True):
     depth: int = 1
 
 
-class Kept(Struct, frozen=True, omit_defaults=True):
-    """What a rerun keeps of an earlier execution."""
+class RerunSource(Struct, frozen=True, omit_defaults=True):
+    """What a rerun reuses of an earlier execution."""
 
     execution_id: str
     from_step: str | None = None
@@ -67,7 +67,7 @@ class Kept(Struct, frozen=True, omit_defaults=True):
 
 
 class ExecutionRequested(Event, frozen=True, omit_defaults=True):
-    """Somebody asked for a playbook to run, with this payload."""
+    """The execution of a playbook was requested, with this payload."""
 
     NAME = "playbook.execution.requested"
     ENTITY = "playbook"
@@ -76,16 +76,16 @@ class ExecutionRequested(Event, frozen=True, omit_defaults=True):
     version: str | None = None
     payload: dict[str, Any] = field(default_factory=dict)
     parent: Parent | None = None
-    kept: Kept | None = None
+    rerun: RerunSource | None = field(default=None, name="kept")
     entry_step: str | None = None
     return_step: str | None = None
     requested_by: str | None = None
     strict: bool = False
-    trace: str | None = None  # W3C traceparent of whoever asked
+    trace: str | None = None  # W3C traceparent of the caller
 
 
 class RequestEvaluated(Event, frozen=True, omit_defaults=True):
-    """The payload was merged over the workload and the keychain was found complete (or not)."""
+    """The payload was merged over the workload and the keychain was checked."""
 
     NAME = "playbook.request.evaluated"
     ENTITY = "playbook"
@@ -95,28 +95,28 @@ class RequestEvaluated(Event, frozen=True, omit_defaults=True):
 
 
 class WorkflowStarted(Event, frozen=True, omit_defaults=True):
-    """Tokens may move from here on."""
+    """The workflow started: the first token waits before the entry step."""
 
     NAME = "workflow.started"
     entry: str
 
 
 class ExecutionPaused(Event, frozen=True, omit_defaults=True):
-    """No new run is scheduled until the execution is resumed; what runs goes on."""
+    """The execution was paused: no new run is scheduled until it is resumed; running tasks continue."""
 
     NAME = "execution.paused"
     reason: str = ""
 
 
 class ExecutionResumed(Event, frozen=True, omit_defaults=True):
-    """Scheduling goes on."""
+    """The execution was resumed."""
 
     NAME = "execution.resumed"
     reason: str = ""
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):
-    """Somebody outside patched `ctx`, which may open a parked token's gate."""
+    """`ctx` was patched from outside, which may open the gate of a parked token."""
 
     NAME = "signal.received"
     name: str = ""
@@ -124,7 +124,7 @@ class SignalReceived(Event, frozen=True, omit_defaults=True):
 
 
 class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
-    """Somebody stopped the execution; open runs are ended with kind `cancelled`."""
+    """The execution was cancelled; open runs are ended with kind `cancelled`."""
 
     NAME = "execution.cancelled"
     STATUS = "error"
@@ -142,7 +142,7 @@ class CtxPatched(Event, frozen=True, omit_defaults=True):
 
 
 class WorkflowSynthesized(Event, frozen=True, omit_defaults=True):
-    """A step handed over workflow nodes as data; they were checked and are part of the net now."""
+    """A step returned workflow nodes as data; they were validated and added to the net."""
 
     NAME = "workflow.synthesized"
     step: str
@@ -153,18 +153,18 @@ class WorkflowSynthesized(Event, frozen=True, omit_defaults=True):
 
 
 class WorkflowFinished(Event, frozen=True, omit_defaults=True):
-    """No token is left and nothing is in flight."""
+    """The workflow ended: no token is left and nothing is in flight."""
 
     NAME = "workflow.finished"
     STATUS = "success"
     outcome: FinalStatus
     output: Outcome | None = None
     error: ErrorInfo | None = None
-    step: str | None = None  # whose output it is, or which failure ended it
+    step: str | None = None  # the step of the output, or the step whose failure ended it
 
 
 class PlaybookProcessed(Event, frozen=True, omit_defaults=True):
-    """The very last event."""
+    """The last event of every execution."""
 
     NAME = "playbook.processed"
     ENTITY = "playbook"
@@ -176,7 +176,7 @@ class PlaybookProcessed(Event, frozen=True, omit_defaults=True):
 
 
 class TokenParked(Event, frozen=True, omit_defaults=True):
-    """A token stands before a closed gate, or before a join that others can still reach."""
+    """A token waits before a closed gate, or before a join that other tokens can still reach."""
 
     NAME = "token.parked"
     ENTITY = "step"
@@ -188,7 +188,7 @@ class TokenParked(Event, frozen=True, omit_defaults=True):
 
 
 class StepScheduled(Event, frozen=True, omit_defaults=True):
-    """A token entered the step; a run (or a loop) of it is now owed."""
+    """A token entered the step; its run (or loop) is to be executed."""
 
     NAME = "step.scheduled"
     ENTITY = "step"
@@ -199,14 +199,14 @@ class StepScheduled(Event, frozen=True, omit_defaults=True):
     tokens: tuple[str, ...] = ()  # the tokens consumed
     timeout_s: float | None = None
     deadline_at: float | None = None  # seconds since the epoch
-    # The step's `input` names payloads that are only there by reference: the worker evaluates it.
+    # The step's `input` reads payloads that are stored by reference: the worker evaluates it.
     defer_input: bool = False
 
 
 class StepStarted(Event, frozen=True, omit_defaults=True):
-    """A worker holds the lease of the step's run; it may run the first task at once.
+    """The step's run was leased to a worker, which may run the first task at once.
 
-    This append stands for the durable start of the first task's first attempt too."""
+    This event also records the start of the first task's first attempt."""
 
     NAME = "step.started"
     ENTITY = "step"
@@ -235,7 +235,7 @@ class StepDone(Event, frozen=True, omit_defaults=True):
 
 
 class StepFailed(Event, frozen=True, omit_defaults=True):
-    """The step failed; `output.error` says why."""
+    """The step failed; `output.error` is the reason."""
 
     NAME = "step.failed"
     ENTITY = "step"
@@ -247,12 +247,12 @@ class StepFailed(Event, frozen=True, omit_defaults=True):
     patch: dict[str, Any] = field(default_factory=dict)
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     results: dict[str, Outcome] = field(default_factory=dict)
-    fatal: bool = False  # a limit was reached: no arc may take it, the execution ends
+    fatal: bool = False  # a limit was reached: no arc can handle the failure, the execution ends
     by_server: bool = False
 
 
 class StepSkipped(Event, frozen=True, omit_defaults=True):
-    """A token never entered the step: its gate stayed closed, or dropped it."""
+    """A token did not enter the step: it was dropped, or waited until the end of the execution."""
 
     NAME = "step.skipped"
     ENTITY = "step"
@@ -263,17 +263,17 @@ class StepSkipped(Event, frozen=True, omit_defaults=True):
 
 
 class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One arc as it was evaluated."""
+    """One evaluated arc."""
 
     target: str
     index: int
     held: bool
-    token: str | None = None  # made when the arc was taken
+    token: str | None = None  # created if the arc was taken
     args: dict[str, Any] = field(default_factory=dict)
 
 
 class NextEvaluated(Event, frozen=True, omit_defaults=True):
-    """A boundary event was routed: which guards held, which arcs fired."""
+    """A boundary event was routed: the results of the guards, and the arcs taken."""
 
     NAME = "next.evaluated"
     ENTITY = "next"
@@ -289,7 +289,7 @@ class NextEvaluated(Event, frozen=True, omit_defaults=True):
 
 
 class LoopStarted(Event, frozen=True, omit_defaults=True):
-    """A collection was evaluated; its iterations are owed. `path` is the outer iteration."""
+    """A loop started: its collection was evaluated. `path` is the outer iteration."""
 
     NAME = "loop.started"
     ENTITY = "loop"
@@ -304,7 +304,7 @@ class LoopStarted(Event, frozen=True, omit_defaults=True):
 
 
 class IterationStarted(Event, frozen=True, omit_defaults=True):
-    """A worker holds the lease of one iteration."""
+    """An iteration was leased to a worker."""
 
     NAME = "loop.iteration.started"
     ENTITY = "loop"
@@ -317,7 +317,7 @@ class IterationStarted(Event, frozen=True, omit_defaults=True):
 
 
 class IterationDone(Event, frozen=True, omit_defaults=True):
-    """An iteration's pipeline ended well."""
+    """The pipeline of an iteration completed successfully."""
 
     NAME = "loop.iteration.done"
     ENTITY = "loop"
@@ -334,7 +334,7 @@ class IterationDone(Event, frozen=True, omit_defaults=True):
 
 
 class IterationFailed(Event, frozen=True, omit_defaults=True):
-    """An iteration's pipeline failed."""
+    """The pipeline of an iteration failed."""
 
     NAME = "loop.iteration.failed"
     ENTITY = "loop"
@@ -348,8 +348,8 @@ class IterationFailed(Event, frozen=True, omit_defaults=True):
     by_server: bool = False
 
 
-class OutputsKept(Event, frozen=True, omit_defaults=True):
-    """The outputs of a loop's first iterations went to the result store: they were too many to hold."""
+class OutputsStored(Event, frozen=True, omit_defaults=True):
+    """The outputs of a loop's first iterations were moved to the result store, to save memory."""
 
     NAME = "loop.outputs.kept"
     ENTITY = "loop"
@@ -380,7 +380,7 @@ class LoopDone(Event, frozen=True, omit_defaults=True):
 
 
 class TaskStarted(Event, frozen=True, omit_defaults=True):
-    """An attempt of a task begins; on disk before the tool touches the world."""
+    """An attempt of a task started; durable before a tool with side effects runs."""
 
     NAME = "task.started"
     ENTITY = "task"
@@ -397,7 +397,7 @@ class TaskStarted(Event, frozen=True, omit_defaults=True):
 class TaskDone(Event, frozen=True, omit_defaults=True):
     """An attempt of a task ended and its policy was applied.
 
-    `position` is where the pipeline goes on: a later lease continues there."""
+    `position` is the position of the pipeline: a later lease resumes there."""
 
     NAME = "task.done"
     ENTITY = "task"
@@ -422,7 +422,7 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
 
 
 class TaskProgress(Event, frozen=True, omit_defaults=True):
-    """A long task said how far it is; kept only when a store is asked to."""
+    """The progress of a long task; recorded only if the store is configured to."""
 
     NAME = "task.progress"
     ENTITY = "task"
@@ -437,7 +437,7 @@ class TaskProgress(Event, frozen=True, omit_defaults=True):
 
 
 class ChildRequested(Event, frozen=True, omit_defaults=True):
-    """A task calls a playbook; the run holds no worker slot until the child has ended."""
+    """A task called a playbook; the run takes no worker slot until the child has ended."""
 
     NAME = "child.requested"
     ENTITY = "task"
@@ -445,7 +445,7 @@ class ChildRequested(Event, frozen=True, omit_defaults=True):
     step: str
     step_run_id: str
     task: str
-    playbook: str  # path as written
+    playbook: str  # path as in the task
     payload: dict[str, Any] = field(default_factory=dict)
     version: str | None = None
     return_step: str | None = None
@@ -455,7 +455,7 @@ class ChildRequested(Event, frozen=True, omit_defaults=True):
     attempt: int = 1
     path: IterationPath = ()
     position: Position | None = None
-    timeout_s: float | None = None  # the calling task's own time
+    timeout_s: float | None = None  # timeout of the calling task
 
 
 class ChildStarted(Event, frozen=True, omit_defaults=True):
@@ -473,7 +473,7 @@ class ChildStarted(Event, frozen=True, omit_defaults=True):
 
 
 class ChildFinished(Event, frozen=True, omit_defaults=True):
-    """The child ended; its output is the calling task's outcome. `early`: the time of the task was up."""
+    """The child ended; its output is the calling task's outcome. `early`: the calling task timed out."""
 
     NAME = "child.finished"
     ENTITY = "task"
@@ -490,7 +490,7 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
 
 
 class WorkerLost(Event, frozen=True, omit_defaults=True):
-    """A run's lease ran out and was taken back; it uses up an attempt (unless it was returned)."""
+    """The lease of a run expired or was returned; an expired lease uses up an attempt."""
 
     NAME = "worker.lost"
     ENTITY = "step"
@@ -500,12 +500,12 @@ class WorkerLost(Event, frozen=True, omit_defaults=True):
     epoch: int
     path: IterationPath = ()
     worker: str = ""
-    returned: bool = False  # the worker gave it back in good order
-    resume: Outcome | None = None  # `ambiguous`: what became of an at_most_once task cannot be known
+    returned: bool = False  # the worker returned the run
+    resume: Outcome | None = None  # `ambiguous`: the effect of an at_most_once task is unknown
 
 
 class ReportRefused(Event, frozen=True, omit_defaults=True):
-    """A report carried a known key with another body: it was not believed."""
+    """A report had a known key with another body and was rejected."""
 
     NAME = "report.refused"
     ENTITY = "step"
@@ -522,14 +522,14 @@ BODIES: dict[tuple[str, int], type[Event]] = {
         SignalReceived, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
         PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
-        OutputsKept, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
+        OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
         WorkerLost, ReportRefused,
     )
 }  # fmt: skip
 
 
 class Recorded(Struct, frozen=True, gc=False):
-    """An event with its place in the log. `at` is seconds since the epoch (UTC)."""
+    """An event with its sequence number. `at` is seconds since the epoch (UTC)."""
 
     execution_id: str
     seq: int
@@ -539,24 +539,24 @@ class Recorded(Struct, frozen=True, gc=False):
 
 
 _encode = msgspec.json.Encoder().encode
-_decoders: dict[tuple[str, int], msgspec.json.Decoder[Any]] = {}  # made when first used: it takes a while
+_decoders: dict[tuple[str, int], msgspec.json.Decoder[Any]] = {}  # created on first use: creating one is slow
 
 
 def encode_body(body: Event) -> bytes:
-    """The body as it lies in the log."""
+    """Encode a body for the log."""
     return _encode(body)
 
 
-def make_decoders() -> None:
-    """Make all decoders now. While msgspec learns a type, another thread must not learn one that shares a part with
-    it (it would decode with what is half made, and the process would die): who decodes in threads calls this first."""
+def create_decoders() -> None:
+    """Create all decoders now. msgspec crashes if two threads create decoders of types with a common part at the
+    same time, so this must be called before events are decoded in threads."""
     for kind, body in BODIES.items():
         if kind not in _decoders:
             _decoders[kind] = msgspec.json.Decoder(body)
 
 
 def decode_body(name: str, version: int, data: bytes) -> Event:
-    """A body out of the log; an unknown name or version is a KeyError, never skipped."""
+    """Decode a body from the log; an unknown name or version raises KeyError and is never skipped."""
     decoder = _decoders.get((name, version))
     if decoder is None:
         decoder = _decoders[name, version] = msgspec.json.Decoder(BODIES[name, version])
@@ -565,7 +565,7 @@ def decode_body(name: str, version: int, data: bytes) -> Event:
 
 
 def envelope(recorded: Recorded) -> dict[str, Any]:
-    """The event as the outside sees it (002 section 15, 000 section 11)."""
+    """The event in the form of the API (002 section 15, 000 section 11)."""
     body = recorded.body
     payload = msgspec.to_builtins(body)
     step_run = payload.pop("step_run_id", None)
@@ -609,7 +609,7 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
 
 
 def recorded_of(document: Mapping[str, Any]) -> Recorded:
-    """The event that an envelope shows; an unknown name or version is a KeyError."""
+    """The event of an envelope; an unknown name or version raises KeyError."""
     kind = BODIES[document["name"], document["version"]]
     fields = dict(document["payload"])
     if document["step_run_id"] is not None:
@@ -638,17 +638,17 @@ def instant(at: float) -> str:
 
 @lru_cache(maxsize=1024)
 def _second(at: int) -> str:
-    """A whole second; most instants share theirs with the one before."""
+    """A whole second as text; consecutive events mostly share it."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def seconds(text: str) -> float:
-    """What `instant` wrote, as seconds since the epoch."""
+    """Parse the text of `instant` to seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def status_of(body: Event) -> Status:
-    """The envelope's status: the class's own, but for events that can end either way."""
+    """The status of the envelope: that of the class, except for events with several possible results."""
     if isinstance(body, TaskDone):
         if body.skipped:
             return "skipped"

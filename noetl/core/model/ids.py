@@ -1,7 +1,7 @@
-"""Derived ids: the same node of an execution always has the same name.
+"""Derived ids: the same node of an execution always has the same id.
 
-An execution id is decimal text, time-ordered, minted once by the control plane. Everything
-inside an execution is named from it, so that a restart finds what it had begun:
+An execution id is decimal text, ordered by time, created once by the control plane. All ids inside an
+execution are derived from it, so that a restart finds what was started:
 
     step run    4711:fetch:1            the first run of step fetch
     iteration   4711:fetch:1/7          its eighth iteration; nested loops: 4711:fetch:1/7.2
@@ -16,19 +16,19 @@ from functools import lru_cache
 
 IterationPath = tuple[int, ...]
 
-# An execution id is 41 bits of milliseconds, the number of the process that minted it, and a counter.
+# An execution id is 41 bits of milliseconds, the number of the process that created it, and a counter.
 PROCESS_BITS = 12
 COUNTER_BITS = 10
 EPOCH_MS = 1_700_000_000_000
 
 
 def number_at(at: float) -> int:
-    """The smallest number that an id minted at that instant can have."""
+    """The smallest number of an id created at that instant."""
     return max(0, int(at * 1000) - EPOCH_MS) << (PROCESS_BITS + COUNTER_BITS)
 
 
 def process_of(execution_id: str) -> int:
-    """The number of the process that minted an execution's id."""
+    """The number of the process that created an execution id."""
     return (int(execution_id) >> COUNTER_BITS) & ((1 << PROCESS_BITS) - 1)
 
 
@@ -37,10 +37,10 @@ def step_run_id(execution_id: str, step: str, number: int) -> str:
     return f"{execution_id}:{step}:{number}"
 
 
-@lru_cache(8192)  # one iteration's is asked for again and again while it is under way
+@lru_cache(8192)  # the id of an iteration is needed repeatedly while it runs
 def iteration_id(step_run: str, path: IterationPath) -> str:
     """The id of one iteration of a step run; the empty path is the step run itself."""
-    if len(path) == 1:  # nearly always
+    if len(path) == 1:  # the common case
         return f"{step_run}/{path[0]}"
     return f"{step_run}/{'.'.join(map(str, path))}" if path else step_run
 
@@ -63,7 +63,7 @@ def execution_of(run: str) -> str:
 
 
 def event_id(execution_id: str, seq: int) -> str:
-    """The id of an event: its execution and its place in that log."""
+    """The id of an event: its execution and its sequence number."""
     return f"{execution_id}-{seq}"
 
 

@@ -1,4 +1,4 @@
-"""Deep merge, the one rule by which workloads, payloads and specs are laid over each other.
+"""Deep merge: the rule by which workloads, payloads and specs are merged.
 
 Scalars: the inner one wins. Mappings: merged key by key. Lists: replaced.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `inner` over `outer`; neither is changed."""
+    """Merge `inner` over `outer`; neither is changed."""
     merged = dict(outer)
     for key, value in inner.items():
         below = merged.get(key)
@@ -21,16 +21,8 @@ def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def merge_all(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay several mappings over each other, outermost first."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = deep_merge(merged, layer)
-    return merged
-
-
 def put_path(target: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of `target` in which `path` holds `value`; mappings on the way are made or copied."""
+    """A copy of `target` in which `path` holds `value`; mappings along the path are created or copied."""
     changed = dict(target)
     head, rest = path[0], path[1:]
     if rest:

@@ -1,8 +1,8 @@
-"""What a tool answers: one final envelope, the same for every kind.
+"""The outcome of a tool: one envelope, the same for every kind.
 
-`data` is the payload, `ref` its locator when it was stored outside, `error` is there exactly
-when `status` is `error`, and `helpers` holds what only some kinds know (`http`, `pg`, `py`, ...).
-Kind helpers always exist; what does not apply is null.
+`data` is the payload, `ref` its locator if it is in a result store, `error` is set exactly when
+`status` is `error`, and `helpers` has fields of single kinds (`http`, `pg`, `py`, ...). The helpers of
+a kind always exist; fields that do not apply are null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from noetl.core.model.reference import Reference
 
-# The closed list of error kinds, each with whether trying again may help.
+# The closed list of error kinds, each with whether a retry may succeed.
 ERROR_KINDS: dict[str, bool] = {
     "connection": True,
     "timeout": True,
@@ -47,7 +47,7 @@ ERROR_KINDS: dict[str, bool] = {
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why something failed, in a closed vocabulary and in words."""
+    """An error: a kind of the closed list and a message."""
 
     kind: str
     message: str
@@ -64,7 +64,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
     error: ErrorInfo | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     helpers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # Parts of `data` that server-side templates name, kept beside a `ref` (dotted path -> value).
+    # Parts of `data` that server-side templates read, stored beside a `ref` (dotted path -> value).
     extracts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -83,7 +83,7 @@ def error(
     meta: dict[str, Any] | None = None,
     **helpers: dict[str, Any],
 ) -> Outcome:
-    """A failed outcome; `retryable` defaults to what its kind says."""
+    """A failed outcome; `retryable` defaults to that of its kind."""
     info = error_info(kind, message, retryable=retryable, details=details)
     return Outcome(status="error", data=data, error=info, meta=meta or {}, helpers=helpers)
 
@@ -91,7 +91,7 @@ def error(
 def error_info(
     kind: str, message: str, *, retryable: bool | None = None, details: dict[str, Any] | None = None
 ) -> ErrorInfo:
-    """An error of a known kind, with that kind's `retryable` unless said otherwise."""
+    """An error of a known kind; `retryable` defaults to that of the kind."""
     return ErrorInfo(
         kind=kind,
         message=message,

@@ -1,4 +1,4 @@
-"""Where a pipeline is: small, frozen, and enough to go on from on another machine."""
+"""Positions: where a pipeline is, small, frozen, and sufficient to resume it on another worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from noetl.core.model.outcome import Outcome
 
 
 class Position(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Where a pipeline is: what the next lease needs to go on there and not at the beginning.
+    """The position of a pipeline: what the next lease needs to resume there and not at the start.
 
     `task` is the label to run next (None: the pipeline has ended), `attempt` its next attempt
-    of visit `visit`. `iter` and `step` are the scopes as they are now; `ctx` the keys this run
-    has written. `results` are outcomes of finished tasks by label (large ones by reference).
+    of visit `visit`. `iter` and `step` are the current scopes; `ctx` the keys written by this run.
+    `results` are outcomes of finished tasks by label (large ones by reference).
     `calls` is the stack of workbook calls, outermost first.
     """
 
@@ -28,12 +28,12 @@ class Position(Struct, frozen=True, omit_defaults=True, gc=False):
     ctx: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)
     previous: str | None = None  # label of the task whose output is `_prev`
-    input: dict[str, Any] | None = None  # the step's input, where the worker evaluated it
+    input: dict[str, Any] | None = None  # the step's input, if the worker evaluated it
     calls: tuple[CallFrame, ...] = ()
 
 
 class CallFrame(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A workbook call that is under way: its block, its input, its own position and loop."""
+    """A workbook call in progress: its block, its input, its own position and loop."""
 
     block: str
     task: str  # the calling task
@@ -43,7 +43,7 @@ class CallFrame(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class LoopFrame(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One level of a looping block that is under way inside the worker."""
+    """One level of a looping block in progress on the worker."""
 
     items: tuple[Any, ...]
     index: int = 0

@@ -1,4 +1,4 @@
-"""Locator of a payload that was stored outside the log."""
+"""References: locators of payloads in a result store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ReferenceType = Literal["relational", "nats", "object_store", "blob"]
 
 
 class ReferenceMeta(Struct, frozen=True, omit_defaults=True):
-    """What is known of a stored payload without reading it."""
+    """The metadata of a stored payload."""
 
     content_type: str
     bytes: int
@@ -22,7 +22,7 @@ class ReferenceMeta(Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(Struct, frozen=True, omit_defaults=True):
-    """Where a payload is, which protocol fetches it, and how to know that it is intact."""
+    """The location of a payload, the protocol that fetches it, and the checksum that verifies it."""
 
     type: ReferenceType
     locator: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a tool kind declares about itself, and what one call of it receives."""
+"""Tool kinds: the declaration of a kind, and the input of one call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from noetl.core.model.ids import idempotency_key
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
 
-# Kinds that come from plug-ins: without the plug-in they validate with a warning and fail when reached.
+# Kinds of plug-ins: without the plug-in they validate with a warning and fail at run time.
 PLUGIN_KINDS: dict[str, str] = {
     "snowflake": "queries on Snowflake",
     "container": "runs a container image",
     "ducklake": "tables of a DuckLake",
     "subscription": "waits for messages of a subscription",
-    "agent": "asks an AI agent",
+    "agent": "calls an AI agent",
     "mcp": "calls a tool of an MCP server",
 }
 
@@ -26,27 +26,27 @@ FieldType = Literal["any", "string", "number", "integer", "boolean", "mapping", 
 
 
 class Field(Struct, frozen=True, omit_defaults=True):
-    """One parameter of a tool kind: the validator, the docs and completion read it."""
+    """One parameter of a tool kind, used by the validator, the documentation and completion."""
 
     type: FieldType = "any"
     doc: str = ""
     required: bool = False
-    aliases: tuple[str, ...] = ()  # accepted spellings, read as this field
+    aliases: tuple[str, ...] = ()  # other accepted names of this field
     choices: tuple[str, ...] = ()
     raw: bool = False  # never rendered as a template (code)
-    bind: bool = False  # what its expressions yield stays data (`expr.binding`): a text read as code, e.g. by a shell
-    late: tuple[str, ...] = ()  # names the tool itself gives: templates that read them are left to it (`expr.late`)
+    bind: bool = False  # executed as code, e.g. by a shell: values of its expressions stay data (`templates.binding`)
+    late: tuple[str, ...] = ()  # names that the tool provides; templates that read them are deferred to it
     default: Any = None
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
-    """A tool kind: parameters, spec defaults, helpers, and whether it touches the world.
+    """A tool kind: parameters, spec defaults, helpers, and whether it has side effects.
 
     `helpers` are the kind's own parts of the output envelope with their null values
-    (`{"http": {"status": None}}`): they exist on every outcome of the kind, error or not.
-    `pure` kinds change nothing outside (noop), so a start need not be on disk before they run.
-    `open_fields` accepts parameters that are not declared (python's inputs).
-    `suspends` kinds are carried out by the server while no worker slot is held (playbook).
+    (`{"http": {"status": None}}`): they exist on every outcome of the kind, also on errors.
+    `pure` kinds have no side effects (noop), so a start need not be durable before they run.
+    `open_fields` accepts undeclared parameters (the inputs of python).
+    `suspends` kinds are executed by the server while no worker slot is taken (playbook).
     """
 
     kind: str
@@ -59,18 +59,18 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     pure: bool = False
     open_fields: bool = False
     suspends: bool = False
-    extra: str | None = None  # the pip extra that brings its driver
+    extra: str | None = None  # the pip extra that installs its driver
     example: str = ""
 
     @cached_property
     def spellings(self) -> dict[str, str]:
-        """Accepted spellings of fields that are not their names -> the field."""
+        """Aliases of the fields -> the field."""
         aliases = {alias: name for name, declared in self.fields.items() for alias in declared.aliases}
         return {alias: name for alias, name in aliases.items() if alias not in self.fields}
 
 
 def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters under their fields' own names; a field's own name wins over its aliases."""
+    """The parameters under the names of their fields; a name takes precedence over its aliases."""
     spelled = dict(given)
     if spec.spellings.keys().isdisjoint(spelled):
         return spelled
@@ -82,7 +82,7 @@ def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_helpers(spec: ToolSpec, outcome: Outcome) -> Outcome:
-    """The outcome with every helper of its kind present, null where the tool said nothing."""
+    """The outcome with every helper of its kind, null where the tool set none."""
     given = outcome.helpers
     for name, nulls in spec.helpers.items():
         if name not in given or not nulls.keys() <= given[name].keys():
@@ -102,19 +102,19 @@ class Timeout(Struct, frozen=True, omit_defaults=True):
 
 
 class Host(Protocol):
-    """What a running tool may ask of the worker that runs it."""
+    """The services of the worker to a running tool."""
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
-        """Keep a line of the tool's own output (masked) for people to read."""
+        """Write a line of the tool's own output (masked) to the task log."""
 
     def mask(self, text: str) -> str:
-        """The text without secret values; before a tool cuts text it masks it, so that no half is left."""
+        """The text with secret values masked; mask text before truncating it, so that no part of a secret remains."""
 
     def progress(self, **counts: float) -> None:
-        """Say how far the work is: rows, bytes, pages."""
+        """Report the progress: rows, bytes, pages."""
 
     async def credential(self, name: str) -> Mapping[str, Any]:
-        """The fields of a keychain entry or stored credential, read when it is needed."""
+        """The fields of a keychain entry or stored credential, fetched on demand."""
 
     async def put_result(
         self, chunks: AsyncIterator[bytes], *, content_type: str, rows: int | None = None
@@ -122,23 +122,23 @@ class Host(Protocol):
         """Stream a payload into the result store of this run."""
 
     def open_result(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream a stored payload; the checksum is verified when all of it is read."""
+        """Stream a stored payload; the checksum is verified once all of it is read."""
 
     async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
-        """The bytes of `script: {uri}`: beside the playbook, http, or an object store."""
+        """The bytes of `script: {uri}`: a file beside the playbook, http, or an object store."""
 
     def resolve_path(self, path: str) -> str:
-        """A path of the playbook made absolute against the folder it lives in."""
+        """A path in the playbook, resolved against the playbook's folder."""
 
     def allows_address(self, address: str) -> bool:
-        """Whether the installation's policy lets tools reach this IP address."""
+        """Whether the network policy allows tools to reach this IP address."""
 
 
 class ToolCall(Struct, frozen=True, gc=False):
-    """One execution of a task's tool: rendered input and everything around it.
+    """One call of a task's tool: its rendered input and its context.
 
-    `task_run_id` names this attempt, `idempotency_key` is stable over the attempts of a visit.
-    `scopes` are the names templates saw (workload, ctx, iter, ...), without secrets.
+    `task_run_id` identifies this attempt, `idempotency_key` is stable over the attempts of a visit.
+    `scopes` are the names visible to templates (workload, ctx, iter, ...), without secrets.
     """
 
     kind: str
@@ -152,9 +152,9 @@ class ToolCall(Struct, frozen=True, gc=False):
     attempt: int = 1
     timeout: Timeout = Timeout()
     scopes: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""  # file:line:column of the task in the author's text
-    code_line: int | None = None  # line of the YAML on which the first line of `code` stands, for tracebacks
-    part: str = ""  # which of several effects of this one execution is meant, where a tool has several
+    where: str = ""  # file:line:column of the task in the playbook
+    code_line: int | None = None  # YAML line of the first line of `code`, for tracebacks
+    part: str = ""  # identifies one of several side effects of this call, if the tool has several
 
     @property
     def idempotency_key(self) -> str:
@@ -162,4 +162,4 @@ class ToolCall(Struct, frozen=True, gc=False):
         return idempotency_key(self.task_run_id) + self.part
 
 
-Run = Callable[[ToolCall], Awaitable[Outcome]]
+ToolFunction = Callable[[ToolCall], Awaitable[Outcome]]

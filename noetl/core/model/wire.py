@@ -1,6 +1,6 @@
-"""The work protocol's messages: what a worker on another machine sends and is sent.
+"""The messages of the worker protocol between a server and remote workers.
 
-Events are carried as `(name, version, body)`, since a body alone does not say what it is.
+Events are sent as `(name, version, body)`, since a body does not contain its type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WireEvent(Struct, frozen=True, array_like=True):
 
 
 class WireReport(Struct, frozen=True, array_like=True):
-    """`work.Report` with its events as they lie in the log."""
+    """`work.Report` with its events encoded as in the log."""
 
     run_id: str
     epoch: int
@@ -35,7 +35,7 @@ class WireReport(Struct, frozen=True, array_like=True):
 
 
 class ClaimRequest(Struct, frozen=True, omit_defaults=True):
-    """A worker asks for runs, and waits up to `wait` seconds; `slots` is what it has in all."""
+    """Claim runs, waiting up to `wait` seconds; `slots` is the worker's total number of slots."""
 
     claim: Claim
     wait: float = 0.0
@@ -43,34 +43,34 @@ class ClaimRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class ExtendRequest(Struct, frozen=True):
-    """A sign of life for these runs, which are all that the worker holds."""
+    """A heartbeat for these runs, which are all runs that the worker holds."""
 
     worker: str
     runs: list[RunEpoch]
 
 
 class RunsRequest(Struct, frozen=True):
-    """Runs a worker lets go of."""
+    """Runs that a worker returns."""
 
     worker: str
     runs: list[RunEpoch]
 
 
 class RevokedRequest(Struct, frozen=True):
-    """A worker waits to hear of runs that were taken away."""
+    """Wait for revoked runs."""
 
     worker: str
     wait: float = 0.0
 
 
 class RunsReply(Struct, frozen=True):
-    """Runs that are no longer this worker's."""
+    """Runs whose lease the worker has lost."""
 
     lost: list[str]
 
 
 class OrdersReply(Struct, frozen=True):
-    """Orders whose `context.id` names one of `contexts`."""
+    """Orders whose `context.id` refers to one of `contexts`."""
 
     contexts: list[RunContext]
     orders: list[RunOrder]
@@ -97,28 +97,28 @@ class ReportRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class ReportReply(Struct, frozen=True):
-    """A verdict on each report, and perhaps the next runs."""
+    """An acknowledgement of each report, and possibly the next runs."""
 
-    verdicts: list[ReportAck]
+    acks: list[ReportAck] = field(name="verdicts")
     orders: OrdersReply
 
 
 class SecretsRequest(Struct, frozen=True):
-    """Keychain values a run needs."""
+    """Request for the keychain values of a run."""
 
     execution_id: str
     names: list[str] = field(default_factory=list)
 
 
 class Refusal(Struct, frozen=True):
-    """Why a question was not answered, where the carrier itself has no status: as HTTP would say it."""
+    """Why a request failed, with an HTTP status, for transports without a status of their own."""
 
     status: int
     detail: str
 
 
-def wire_reports(reports: Sequence[Report]) -> list[WireReport]:
-    """Reports as they are sent."""
+def encode_reports(reports: Sequence[Report]) -> list[WireReport]:
+    """Encode reports for the protocol."""
     return [
         WireReport(
             report.run_id,
@@ -130,8 +130,8 @@ def wire_reports(reports: Sequence[Report]) -> list[WireReport]:
     ]
 
 
-def packed(orders: Sequence[RunOrder]) -> OrdersReply:
-    """Orders with each context sent once."""
+def pack_orders(orders: Sequence[RunOrder]) -> OrdersReply:
+    """Orders with each context included once."""
     contexts: dict[str, RunContext] = {}
     named = []
     for order in orders:
@@ -142,7 +142,7 @@ def packed(orders: Sequence[RunOrder]) -> OrdersReply:
     return OrdersReply(list(contexts.values()), named)
 
 
-def unpacked(reply: OrdersReply) -> list[RunOrder]:
-    """Orders with their contexts put back."""
+def unpack_orders(reply: OrdersReply) -> list[RunOrder]:
+    """Orders with their contexts restored."""
     contexts: dict[str, Any] = {context.id: context for context in reply.contexts}
     return [msgspec.structs.replace(order, context=contexts[order.context.id]) for order in reply.orders]

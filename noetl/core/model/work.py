@@ -1,4 +1,4 @@
-"""What passes between server and worker: the order to run, and the report of what happened.
+"""The messages between server and worker: the run order and the report.
 
 A *run* is the unit of lease: one step run, or one iteration of a looping step. The server
 claims it for a worker by raising its epoch (`step.started` or `loop.iteration.started` in the
@@ -20,7 +20,7 @@ from noetl.core.model.reference import Reference
 
 
 class Item(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One level of a run's iteration: the element, inline or by its place in a stored collection."""
+    """One level of a run's iteration: the element, inline or by its index in a stored collection."""
 
     name: str
     index: int
@@ -30,7 +30,7 @@ class Item(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class RunContext(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What all runs of one step run share; sent once, kept by its id."""
+    """What all runs of one step run share; sent once and cached by its id."""
 
     id: str
     playbook: str  # digest
@@ -41,15 +41,15 @@ class RunContext(Struct, frozen=True, omit_defaults=True, gc=False):
     args: dict[str, Any] = field(default_factory=dict)
     input: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Outcome] = field(default_factory=dict)  # of the steps in Step.reads
-    task_results: dict[str, dict[str, Outcome]] = field(default_factory=dict)  # of those that are composite
+    task_results: dict[str, dict[str, Outcome]] = field(default_factory=dict)  # of the composite ones
     depth: int = 0
     defer_input: bool = False  # the worker evaluates the step's `input` (loop steps: always)
-    definition: Step | None = None  # the step itself, when it was synthesized and the playbook has it not
-    trace: str | None = None  # W3C traceparent the execution was requested with
+    definition: Step | None = None  # the step itself, if it was synthesized and is not in the playbook
+    trace: str | None = None  # W3C traceparent of the request
 
 
 class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A run that a worker holds the lease of."""
+    """A run that is leased to a worker."""
 
     run_id: str
     epoch: int
@@ -58,8 +58,8 @@ class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
     path: IterationPath = ()
     items: tuple[Item, ...] = ()  # outermost first
     step_scope: dict[str, Any] = field(default_factory=dict)
-    position: Position | None = None  # None: from the beginning
-    resume: Outcome | None = None  # the outcome a suspended task was waiting for (a child's output)
+    position: Position | None = None  # None: from the start
+    resume: Outcome | None = None  # the outcome of the suspended task (a child's output)
     lost: int = 0  # workers lost on this run since its last accepted task: attempts used up
     timeout_s: float | None = None
 
@@ -67,7 +67,7 @@ class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """Events of one run, in order. `number` counts this run's reports under this epoch.
 
-    The same report again gets the same verdict; the same events with another body are refused."""
+    A repeated report gets the same acknowledgement; the same events with another body are rejected."""
 
     run_id: str
     epoch: int
@@ -76,10 +76,10 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ReportAck(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The server's answer to a report, given after its events are on disk.
+    """The acknowledgement of a report, sent after its events are durable.
 
-    `accepted` False: the run is no longer this worker's (or never was): stop, kill the tool.
-    `error` is set when the server ended the run itself (ctx.conflict, cancelled, timeout).
+    `accepted` False: the worker does not hold the lease (any more): stop the run and kill the tool.
+    `error` is set if the server itself ended the run (ctx.conflict, cancelled, timeout).
     """
 
     run_id: str
@@ -88,11 +88,11 @@ class ReportAck(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class HeartbeatReply(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The server's answer to a worker that said what it holds.
+    """The server's reply to a heartbeat, which lists the runs that the worker holds.
 
-    `lost` is no longer the worker's. `unknown` is the worker's by the log, and was not among what it said: an answer
-    that got lost on its way. A worker that has never had such a run gives it back. `term` is how many seconds a lease
-    lives without a sign of life, for workers to give theirs often enough."""
+    `lost`: runs whose lease the worker has lost. `unknown`: runs leased to the worker that the heartbeat did not list,
+    because the reply to the claim was lost; a worker that never received such a run returns it. `term`: the lease
+    duration in seconds without a heartbeat, from which workers derive their heartbeat interval."""
 
     lost: list[str] = field(default_factory=list)
     unknown: list[tuple[str, int]] = field(default_factory=list)  # run id, epoch
@@ -100,7 +100,7 @@ class HeartbeatReply(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A worker asking for work."""
+    """A worker's claim for runs."""
 
     worker: str
     slots: int

@@ -1,1 +1,1 @@
-"""What happens next inside a step: the worker's half."""
+"""The pipeline: decides what follows inside a step, on the worker."""

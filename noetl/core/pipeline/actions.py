@@ -1,8 +1,8 @@
-"""What a pipeline asks of the worker that carries it out.
+"""The actions of a pipeline: what the worker must do next.
 
-`next_action` answers with exactly one of these. `events` are the facts that became true on the
-way to it and have not been reported yet; the shell reports them (and, before a tool touches the
-world, waits until they are on disk unless `covered` says that the lease's own append did).
+`next_action` returns exactly one of these. `events` are the events that precede the action and have
+not been reported yet. The shell reports them, and waits until they are durable before it runs a tool
+with side effects, unless `start_recorded` is set.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from noetl.core.model.playbook import Task
 
 
 class RunTask(Struct, frozen=True, gc=False):
-    """Run the tool of `task` with this rendered input, then `apply_outcome`."""
+    """Run the tool of `task` with this rendered input, then call `apply_outcome`."""
 
     task: Task
-    label: str  # as events name it: a task of a called block is `call/inner`
+    label: str  # the name of the task in events; a task of a called block is `call/inner`
     input: dict[str, Any]
     spec: dict[str, Any]
     visit: int
@@ -30,13 +30,13 @@ class RunTask(Struct, frozen=True, gc=False):
     task_run_id: str
     scopes: Mapping[str, Any]
     events: tuple[Event, ...]
-    covered: bool  # the append that gave the lease stands for this start
+    start_recorded: bool  # the append of the lease also records this start
 
 
-class Returned(Struct, frozen=True, gc=False):
-    """The task's outcome is known without running a tool: pack it, then `apply_outcome`.
+class KnownOutcome(Struct, frozen=True, gc=False):
+    """The outcome of a task that needs no tool: pack it, then call `apply_outcome`.
 
-    A called block came to its end, a child execution answered, or the input could not be rendered."""
+    A called block ended, a child execution ended, or the input could not be rendered."""
 
     task: Task
     outcome: Outcome
@@ -44,14 +44,14 @@ class Returned(Struct, frozen=True, gc=False):
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Wait this long, then ask again; a crash meanwhile resumes without the rest of the wait."""
+    """Wait this long, then call `next_action` again; after a crash the run resumes without the remaining wait."""
 
     seconds: float
     events: tuple[Event, ...]
 
 
 class Suspend(Struct, frozen=True, gc=False):
-    """The server carries out the task (a child playbook); let go of the run."""
+    """The server executes the task (a child playbook): release the run."""
 
     events: tuple[Event, ...]
 
@@ -64,7 +64,7 @@ class Finished(Struct, frozen=True, gc=False):
     path: IterationPath
     status: Literal["done", "failed"]
     outcome: Outcome  # with its data
-    recorded: Outcome  # as its task.done has it
+    recorded: Outcome  # as in its task.done event
     results: dict[str, Outcome]
     patch: dict[str, Any]
     step_patch: dict[str, Any]
@@ -75,7 +75,7 @@ class Finished(Struct, frozen=True, gc=False):
     looping: bool = False
 
     def event(self, output: Outcome, results: dict[str, Outcome]) -> Event:
-        """The terminal event, with the output as it travels."""
+        """The terminal event, with the packed output."""
         if self.looping:
             if self.status == "done":
                 return IterationDone(
@@ -105,4 +105,4 @@ class Finished(Struct, frozen=True, gc=False):
         )
 
 
-Action = RunTask | Returned | Wait | Suspend | Finished
+Action = RunTask | KnownOutcome | Wait | Suspend | Finished

@@ -1,10 +1,10 @@
-"""The machine inside a step: what to do next, and what an outcome means.
+"""The state machine of a pipeline: the next action, and the effect of an outcome.
 
-The shell asks `next_action(frame)`, does the deed, hands the outcome to `apply_outcome`, and asks
-again until the run is `Finished` (or suspended). Nothing here waits, reads a clock or touches
-the world. When a template needs a stored payload or a secret that is not at hand, either
-function raises `NeedsPayload` or `NeedsSecret` and leaves the frame as it was; the shell fetches
-it (`frame.shared.provide`) and asks again.
+The shell calls `next_action(frame)`, performs the action, passes the outcome to `apply_outcome`, and
+repeats until the run is `Finished` or suspended. Nothing here waits, reads a clock or performs I/O.
+When a template needs a stored payload or a secret that is not available, either function raises
+`NeedsPayload` or `NeedsSecret` and leaves the frame unchanged; the shell fetches it
+(`frame.shared.provide`) and calls again.
 
 Order around one task (LANGUAGE section 3): pre-conditions (`skip`) -> input rendered -> tool ->
 the task's own `set` -> rules -> the chosen rule's `set` -> directive -> next task.
@@ -19,10 +19,10 @@ import msgspec
 from noetl.core.model.events import Event, TaskDone
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.model.tool import with_helpers
-from noetl.core.pipeline.actions import Action, Finished, Returned, Wait
+from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, Wait
 from noetl.core.pipeline.calls import end_pipeline
 from noetl.core.pipeline.directives import DIRECTIVES, Move
-from noetl.core.pipeline.error_locations import NEEDS, info_of
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of
 from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_of, show
 from noetl.core.pipeline.policy import default_directive, matching_rule
 from noetl.core.pipeline.program import CompiledRule, CompiledTask
@@ -32,14 +32,14 @@ from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapsho
 from noetl.core.pipeline.task_start import prepare, resumed, skip, start
 from noetl.errors import TemplateError
 
-# The struct's own default object: encoders leave a field out when it holds just that.
+# The default object of the field: the encoder omits the field if its value is this very object.
 _NO_DELAY: float = next(known.default for known in msgspec.structs.fields(TaskDone) if known.name == "delay")
 
 __all__ = ["abort", "abort_calls", "apply_outcome", "next_action"]
 
 
 def next_action(frame: Frame) -> Action:
-    """What the shell must do now."""
+    """The next action for the shell."""
     while True:
         if frame.wait:
             seconds, frame.wait = frame.wait, 0.0
@@ -55,7 +55,7 @@ def next_action(frame: Frame) -> Action:
                 return finish(frame, level)
             outcome = end_pipeline(frame, level)
             if outcome is not None:
-                return Returned(frame.top.task, outcome, frame.drain())
+                return KnownOutcome(frame.top.task, outcome, frame.drain())
             continue
         compiled = level.compiled
         if compiled.skips and skip(frame, level, compiled):
@@ -69,7 +69,7 @@ def next_action(frame: Frame) -> Action:
 
 
 def _prepare_all(frame: Frame) -> None:
-    """Make every level ready: one at the beginning, all of them when another worker left them."""
+    """Prepare every level: one at the start of a run, all of them after a change of worker."""
     for level in list(frame.levels):
         if level.prepared:
             continue
@@ -82,27 +82,27 @@ def _prepare_all(frame: Frame) -> None:
 
 
 def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = None) -> tuple[Event, ...]:
-    """Apply the current task's policy to its outcome; `recorded` is the outcome as the log has it."""
+    """Apply the current task's policy to its outcome; `recorded` is the outcome as written to the log."""
     level = frame.top
     compiled = level.compiled
     if compiled.tool is not None and compiled.tool.helpers:
         outcome = with_helpers(compiled.tool, outcome)
         recorded = None if recorded is None else with_helpers(compiled.tool, recorded)
     recorded = outcome if recorded is None else recorded
-    if compiled.plain and not frame.call_patch:
-        held = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
+    if compiled.without_policy and not frame.call_patch:
+        result = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
         move = DIRECTIVES[default_directive(compiled, outcome)](frame, level, None, outcome)
-        return _settle(frame, level, compiled, held, move, None, {})
+        return _record_outcome(frame, level, compiled, result, move, None, {})
     before = snapshot(frame, level)
     patch: Patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
     rule = None
     unset: dict[str, str] | None = {} if outcome.status == "error" else None
     names, task = level.names, compiled.task
-    held = TaskResult(task.name, outcome, recorded, frame.shared)
-    unnamed = _NOT_SHOWN
-    if task.generated is None:  # else it is transparent: its guards look at the task before it
+    result = TaskResult(task.name, outcome, recorded, frame.shared)
+    shadowed = _HIDDEN
+    if task.generated is None:  # else it is transparent: its guards read the output of the task before it
         show_output(frame.shared, level, outcome)
-        unnamed = _show_result(level, task.name, held)
+        shadowed = _show_result(level, task.name, result)
     if compiled.policy_reads_input:
         names["input"] = {**level.input, **(level.task_input or {})}
     try:
@@ -113,10 +113,10 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
         else:
             assign(frame, level, rule.then.assignments, patch)
             move = DIRECTIVES[rule.then.do](frame, level, rule, outcome)
-    except NEEDS:
+    except MISSING_DATA:
         restore(frame, level, before)
         _show_previous(frame, level)
-        _hide_result(level, task.name, unnamed)
+        _hide_result(level, task.name, shadowed)
         raise
     except TemplateError as problem:
         restore(frame, level, before)
@@ -124,33 +124,33 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
         move = Move("fail", error=info_of(problem))
     frame.call_patch = {}
     if unset and move.error is not None:
-        told = msgspec.structs.replace(move.error, details={**move.error.details, "unset": unset})
-        move = move._replace(error=told)
+        detailed = msgspec.structs.replace(move.error, details={**move.error.details, "unset": unset})
+        move = move._replace(error=detailed)
     if move.do == "retry":
-        _hide_result(level, task.name, unnamed)
-    return _settle(frame, level, compiled, held, move, rule, patch)
+        _hide_result(level, task.name, shadowed)
+    return _record_outcome(frame, level, compiled, result, move, rule, patch)
 
 
-def _settle(
+def _record_outcome(
     frame: Frame,
     level: Level,
     compiled: CompiledTask,
-    held: TaskResult,
+    result: TaskResult,
     move: Move,
     rule: CompiledRule | None,
     patch: Patch,
 ) -> tuple[Event, ...]:
-    """Carry out the move and say what happened."""
+    """Apply the move and record `task.done`."""
     context, task = frame.order.context, compiled.task
     visit, attempt = level.event_visit, level.attempt
-    _move(frame, level, compiled, move, held)
+    _move(frame, level, compiled, move, result)
     frame.outbox.append(
         TaskDone(
             step=context.step,
             step_run_id=context.step_run_id,
             task=level.label(task),
             kind=task.kind,
-            outcome=held.recorded,
+            outcome=result.recorded,
             visit=visit,
             attempt=attempt,
             path=frame.path,
@@ -160,16 +160,16 @@ def _settle(
             rule=rule.index if rule else None,
             patch=patch,
             nondeterminism=frame.nondeterminism.take(),
-            # An ended pipeline is settled by the event that follows in the same report.
+            # The terminal event in the same report describes an ended pipeline.
             position=None if level.ended else position_of(frame),
         )
     )
-    frame.silent = False
+    frame.only_starts = False
     return frame.drain()
 
 
 def abort(frame: Frame, problem: ErrorInfo) -> Finished:
-    """End the run from outside (its time is up): no task goes on, the step's own `set` applies."""
+    """End the run from outside (timeout): no further task runs, the step's own `set` is applied."""
     del frame.levels[1:]
     frame.resume = None
     frame.wait = 0.0
@@ -182,7 +182,7 @@ def abort(frame: Frame, problem: ErrorInfo) -> Finished:
 
 
 def abort_calls(frame: Frame, depth: int) -> None:
-    """Take the calls above `depth` off the stack: the calling task's time is up."""
+    """Remove the calls above `depth` from the stack (timeout of the calling task)."""
     del frame.levels[depth:]
     frame.wait = 0.0
 
@@ -190,64 +190,64 @@ def abort_calls(frame: Frame, depth: int) -> None:
 # ── after a task ────────────────────────────────────────────────────────────────────────
 
 
-def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, held: TaskResult) -> None:
-    """Carry out a directive: the program counter, and what the next task sees of this one."""
+def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, result: TaskResult) -> None:
+    """Apply a directive: move the program counter and make the result visible to the next task."""
     frame.wait = move.delay
     if move.do == "retry":
         level.attempt += 1
         _show_previous(frame, level)
         return
     if compiled.task.generated is None:
-        _remember(frame, level, compiled, held)
+        _remember(frame, level, compiled, result)
     level.names["input"] = level.input
     if move.target is not None:
         enter(frame, level, move.target)
     elif move.do == "fail":
         fail_level(frame, level, move.error or error_info("unknown", "the task failed"))
-        level.failing = held
+        level.failing = result
     else:
         level.ended = "done"
 
 
-def _remember(frame: Frame, level: Level, compiled: CompiledTask, held: TaskResult) -> None:
-    """The task is finished: what comes after it sees its result."""
+def _remember(frame: Frame, level: Level, compiled: CompiledTask, result: TaskResult) -> None:
+    """Make the result of a finished task visible to the tasks after it."""
     name = compiled.task.name
-    level.results[name] = level.last = held
+    level.results[name] = level.last = result
     level.previous = name
     level.ran = True
     if "_prev" in level.program.bare:
-        level.names["_prev"] = held.view
-    if compiled.plain:
-        show_output(frame.shared, level, held.outcome)
-        _show_result(level, name, held)
+        level.names["_prev"] = result.view
+    if compiled.without_policy:
+        show_output(frame.shared, level, result.outcome)
+        _show_result(level, name, result)
     level.fallbacks.discard(name)
 
 
-def _show_result(level: Level, name: str, held: TaskResult) -> Any:
-    """Let the task's result be read by its name; what stood there before is given back."""
+def _show_result(level: Level, name: str, result: TaskResult) -> Any:
+    """Make the task's result readable by its name; return the previous value of that name."""
     if name not in level.program.bare or name in RESERVED or name in level.iterators:
-        return _NOT_SHOWN
-    before = level.names.get(name, _NOTHING)
-    level.names[name] = held.view
+        return _HIDDEN
+    before = level.names.get(name, _UNDEFINED)
+    level.names[name] = result.view
     return before
 
 
 def _hide_result(level: Level, name: str, before: Any) -> None:
-    """The task is not finished after all."""
-    if before is _NOTHING:
+    """Restore the previous value of the task's name: the task runs again."""
+    if before is _UNDEFINED:
         del level.names[name]
-    elif before is not _NOT_SHOWN:
+    elif before is not _HIDDEN:
         level.names[name] = before
 
 
-_NOTHING: Any = object()
-_NOT_SHOWN: Any = object()
+_UNDEFINED: Any = object()
+_HIDDEN: Any = object()
 
 
 def _show_previous(frame: Frame, level: Level) -> None:
-    """`output` and `_prev` as the task to run sees them: those of the task before it."""
-    held = level.results.get(level.previous) if level.previous else None
-    show_output(frame.shared, level, held.outcome if held else None)
-    if held is not None and "_prev" in level.program.bare:
-        level.names["_prev"] = held.view
+    """Set `output` and `_prev` to those of the previous task, as the next task reads them."""
+    result = level.results.get(level.previous) if level.previous else None
+    show_output(frame.shared, level, result.outcome if result else None)
+    if result is not None and "_prev" in level.program.bare:
+        level.names["_prev"] = result.view
     level.names["input"] = level.input

@@ -1,15 +1,15 @@
-"""How long to wait before a task's next execution (LANGUAGE section 3)."""
+"""Backoff: the delay before the next attempt of a task (LANGUAGE section 3)."""
 
 from __future__ import annotations
 
 from noetl.core.model.playbook import Backoff
 
-# Far beyond any cap; keeps 2**n out of the millions when an attempt count is absurd.
+# Far beyond any max_delay; bounds 2**n for huge attempt counts.
 _LARGEST_EXPONENT = 64
 
 
 def delay_before_next(backoff: Backoff, delay: float, finished: int, max_delay: float) -> float:
-    """Seconds between execution number `finished` (from 1) and the one after it."""
+    """Seconds between attempt number `finished` (from 1) and the next one."""
     if delay <= 0:
         return 0.0
     if backoff == "linear":

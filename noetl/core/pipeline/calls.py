@@ -1,10 +1,10 @@
-"""Workbook calls: a block on top of its caller, with scopes of its own, looping if it says so.
+"""Workbook calls: a block runs on top of its caller, with its own scopes and possibly a loop.
 
 A call is not a macro: the block has its own `input`, `output`, task names and `step`; `ctx` is
-shared, and so is `iter` unless the block loops (then `iter.parent` is the caller's). A looping
-block runs its iterations here, one after another: the worker that holds the run's lease holds
-all of it. Values given by the call stand for those the block declares; a declared value whose
-template reads `input` transforms what was given.
+shared, and so is `iter` unless the block loops (then `iter.parent` is the caller's). The iterations
+of a looping block run here in sequence, under the lease of the run. Values passed by the call
+replace those that the block declares; a declared value whose template reads `input` transforms the
+passed one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.playbook import MAX_CALL_DEPTH, Block
-from noetl.core.pipeline.error_locations import NEEDS, info_of, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
 from noetl.core.pipeline.frame import BlockLoop, Frame, Level, block_iteration, enter, show
 from noetl.core.pipeline.scopes import show_output
 from noetl.core.pipeline.task_assignments import assign, restore, snapshot
@@ -32,7 +32,7 @@ _PARAMETERS = frozenset({"block", "payload"})
 
 
 def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
-    """Push the called block; an outcome instead when there is nothing to run."""
+    """Push the called block onto the stack; return an outcome instead if there is nothing to run."""
     caller = frame.top
     name = rendered.get("block") or rendered.get("name")
     program = frame.programs.block(str(name)) if name else None
@@ -40,7 +40,7 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
         known = ", ".join(frame.playbook.blocks) or "none"
         return error("not_found", f'the workbook has no block "{name}"; its blocks are: {known}')
     if len(frame.levels) > MAX_CALL_DEPTH:
-        return error("limit", f'block "{name}" was called {MAX_CALL_DEPTH} calls deep')
+        return error("limit", f'the call of block "{name}" exceeds the call depth of {MAX_CALL_DEPTH}')
     given = _given(rendered)
     level = Level(program, prefix=f"{caller.prefix}{caller.task.name}/", call_task=caller.task.name)
     level.input = {**program.static_input, **given}
@@ -54,7 +54,7 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
                 continue
             try:
                 value = compiled.value.evaluate(level.names, frame.nondeterminism)
-            except NEEDS:
+            except MISSING_DATA:
                 raise
             except TemplateError as problem:
                 raise located(frame.playbook, problem, *compiled.paths) from None
@@ -63,7 +63,7 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
         level.prepared = True
         if program.loops:
             return _descend_or_end(frame, level)
-    except NEEDS:
+    except MISSING_DATA:
         frame.levels.pop()
         raise
     except TemplateError as problem:
@@ -74,13 +74,13 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
 
 
 def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
-    """The block's pipeline has ended: its outcome, or None when its loop goes on."""
+    """End the block's pipeline: return its outcome, or None if its loop continues."""
     outcome = outcome_of(level)
     if level.loops:
         before = _loop_marks(level)
         try:
             collected = _ascend(frame, level, recorded_of(level, outcome))
-        except NEEDS:
+        except MISSING_DATA:
             _loop_restore(frame, level, before)
             raise
         except TemplateError as problem:
@@ -92,9 +92,9 @@ def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
 
 
 def outcome_of(level: Level) -> Outcome:
-    """The outcome of a pipeline that has ended: that of the last task which ran to its end.
+    """The outcome of an ended pipeline: that of the last task that completed.
 
-    A failed one has the envelope of the task that failed it, with the error."""
+    A failed pipeline has the envelope of the task that failed it, with the error."""
     if level.ended == "failed":
         failing = level.failing.outcome if level.failing else ok(None)
         return replace(failing, status="error", error=level.error)
@@ -102,7 +102,7 @@ def outcome_of(level: Level) -> Outcome:
 
 
 def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
-    """Apply the block's own `set`, then take the level off the stack."""
+    """Apply the block's own `set`, then pop its level from the stack."""
     if level.program.assignments:
         level.names.pop("iter", None)
         show_output(frame.shared, level, outcome)
@@ -110,7 +110,7 @@ def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
         patch: dict[str, dict[str, Any]] = {}
         try:
             assign(frame, level, level.program.assignments, patch, {} if outcome.status == "error" else None)
-        except NEEDS:
+        except MISSING_DATA:
             restore(frame, level, before)
             raise
         except TemplateError as problem:
@@ -124,7 +124,7 @@ def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
 
 
 def _given(rendered: Mapping[str, Any]) -> dict[str, Any]:
-    """The call's own input: `payload`, and whatever is no parameter of the kind."""
+    """The input of the call: `payload`, and every field that is not a parameter of the kind."""
     given = {name: value for name, value in rendered.items() if name not in _PARAMETERS}
     if "block" not in rendered:
         given.pop("name", None)
@@ -132,11 +132,11 @@ def _given(rendered: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, **payload} if isinstance(payload, Mapping) else given
 
 
-# ── a block's loop ──────────────────────────────────────────────────────────────────────
+# ── loops of blocks ─────────────────────────────────────────────────────────────────────
 
 
 def _descend_or_end(frame: Frame, level: Level) -> Outcome | None:
-    """Start the loops; an empty collection ends the call at once."""
+    """Start the loops; a call with an empty collection ends at once."""
     ended = _descend(frame, level)
     if ended is None:
         return None
@@ -145,13 +145,13 @@ def _descend_or_end(frame: Frame, level: Level) -> Outcome | None:
 
 
 def _descend(frame: Frame, level: Level) -> Outcome | None:
-    """Evaluate inner collections until the pipeline can start; an empty one is an outcome."""
+    """Evaluate inner collections until the pipeline can start; return an outcome for an empty one."""
     loops = level.program.loops
     while len(level.loops) < len(loops):
         described = loops[len(level.loops)]
         try:
             items = _items(described.collection.evaluate(level.names, frame.nondeterminism))
-        except NEEDS:
+        except MISSING_DATA:
             raise
         except TemplateError as problem:
             raise located(frame.playbook, problem, f"{described.path}/in", described.path) from None
@@ -165,7 +165,7 @@ def _descend(frame: Frame, level: Level) -> Outcome | None:
 
 
 def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
-    """An iteration ended: go to the next one (None), or give the whole loop's outcome."""
+    """End an iteration: start the next one and return None, or return the outcome of the whole loop."""
     best_effort = isinstance(level.program.owner, Block) and level.program.owner.failure == "best_effort"
     while level.loops:
         loop = level.loops[-1]
@@ -196,7 +196,7 @@ def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
 
 
 def _restart(frame: Frame, level: Level) -> None:
-    """Begin the pipeline for the next iteration."""
+    """Restart the pipeline for the next iteration."""
     level.results = {}
     level.previous = None
     level.last = None
@@ -216,7 +216,7 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
     show_output(frame.shared, level, outcome)
     try:
         return holds(described.until, level.names, frame.nondeterminism)
-    except NEEDS:
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         raise located(frame.playbook, problem, f"{described.path}/spec/until", described.path) from None
@@ -228,18 +228,18 @@ def _items(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         value = [{"key": key, "value": each} for key, each in value.items()]
     if not isinstance(value, list):
-        raise TemplateError(f"`in` must give a list or a mapping, not {type(value).__name__}", kind="schema")
+        raise TemplateError(f"`in` must be a list or a mapping, not {type(value).__name__}", kind="schema")
     if len(value) > MAX_BLOCK_ITERATIONS:
         raise TemplateError(
-            f"a block's loop takes {MAX_BLOCK_ITERATIONS:,} elements and this one has {len(value):,}; "
-            "loop over the step instead",
+            f"the loop of a block is limited to {MAX_BLOCK_ITERATIONS:,} elements, this one has {len(value):,}; "
+            "use a loop of the step instead",
             kind="limit",
         )
     return value
 
 
 def _collected(loop: BlockLoop) -> Outcome:
-    """A loop's outcome: the iterations' data in order, and its counts (as a step's loop has them)."""
+    """The outcome of a loop: the data of the iterations in order, and the same counts as for a step's loop."""
     failures = [
         {"index": index, "kind": each.error.kind, "message": each.error.message}
         for index, each in enumerate(loop.outputs)
@@ -263,7 +263,7 @@ def _element(outcome: Outcome) -> Any:
 
 
 def recorded_of(level: Level, outcome: Outcome) -> Outcome:
-    """The outcome as the log has it: large data by reference."""
+    """The outcome as written to the log: large data by reference."""
     if level.ended == "failed":
         return outcome if level.failing is None else replace(level.failing.recorded, status="error", error=level.error)
     return level.last.recorded if level.last else outcome
@@ -277,7 +277,7 @@ def _loop_marks(level: Level) -> Marks:
 
 
 def _loop_restore(frame: Frame, level: Level, marks: Marks) -> None:
-    """An evaluation must be repeated: the loops stand where they stood."""
+    """Restore the loops before an evaluation is repeated."""
     level.ended, loops = marks
     level.loops = []
     for loop, index, outputs, skipped in loops:

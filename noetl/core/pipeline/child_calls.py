@@ -1,4 +1,4 @@
-"""`kind: playbook`: what the server is asked to start, read off the task's rendered input."""
+"""`kind: playbook`: the request for a child execution, built from the task's rendered input."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from noetl.core.pipeline.frame import Frame, Level, position_of
 from noetl.errors import TemplateError
 
 _PARAMETERS = frozenset({"path", "version", "payload", "return_step", "entry_step", "wait"})
-_NO = frozenset({"false", "no", "off", "0", ""})
+_FALSE = frozenset({"false", "no", "off", "0", ""})
 
 
 def child_request(frame: Frame, level: Level, rendered: Mapping[str, Any], spec: Mapping[str, Any]) -> ChildRequested:
-    """The event by which the server learns of the call; the run is let go after it."""
+    """The event that requests the child execution; the worker releases the run after it."""
     path = rendered.get("path")
     if not isinstance(path, str) or not path:
         raise TemplateError(f"`path` must name a playbook, not {path!r}", path="path", kind="schema")
     payload = rendered.get("payload") or {}
     if not isinstance(payload, Mapping):
         raise TemplateError(f"`payload` must be a mapping, not {payload!r}", path="payload", kind="schema")
-    # What stands under `input:` and is no parameter of the kind is payload too.
+    # Every field of `input:` that is not a parameter of the kind belongs to the payload.
     others = {name: value for name, value in rendered.items() if name not in _PARAMETERS}
     version = rendered.get("version")
     return ChildRequested(
@@ -34,7 +34,7 @@ def child_request(frame: Frame, level: Level, rendered: Mapping[str, Any], spec:
         version=None if version is None else str(version),
         return_step=_text(rendered.get("return_step")),
         entry_step=_text(rendered.get("entry_step")),
-        wait=_yes(rendered.get("wait", True)),
+        wait=_boolean(rendered.get("wait", True)),
         visit=level.event_visit,
         attempt=level.attempt,
         path=frame.path,
@@ -52,7 +52,9 @@ def _seconds(timeout: Any) -> float | None:
     except (TypeError, ValueError):
         seconds = -1.0
     if not seconds > 0:
-        raise TemplateError(f"spec.timeout is a number of seconds, not {value!r}", path="spec/timeout", kind="schema")
+        raise TemplateError(
+            f"spec.timeout must be a positive number of seconds, not {value!r}", path="spec/timeout", kind="schema"
+        )
     return seconds
 
 
@@ -60,5 +62,5 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _yes(value: Any) -> bool:
-    return value.strip().lower() not in _NO if isinstance(value, str) else bool(value)
+def _boolean(value: Any) -> bool:
+    return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)

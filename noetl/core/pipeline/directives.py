@@ -1,11 +1,11 @@
-"""One function per `do:`; each says where the program counter goes.
+"""Directives: one function per `do:`; each returns the next position of the program counter.
 
-Attempts. `attempts: N` means N executions in all, the first one included. They are counted per
+Attempts. `attempts: N` means N executions in total, including the first one. They are counted per
 *visit*: entering a task again by `jump` starts a new count, and `_visit` counts the entries. A lost
-worker uses up the attempt it had begun. When the last one did not help, `retry` becomes `fail`,
-and the error is that of the last execution.
+worker uses up the attempt that it had started. After the last attempt `retry` becomes `fail`, with
+the error of the last execution.
 
-`delay` belongs to `retry`, where `backoff` shapes it; on `jump` and `continue` it is a plain pause
+With `retry`, `delay` is the base of the `backoff`; with `jump` and `continue` it is a fixed pause
 before the next task (a polling loop).
 """
 
@@ -24,7 +24,7 @@ Do = Literal["continue", "skip", "retry", "jump", "break", "fail"]
 
 
 class Move(NamedTuple):
-    """Where the pipeline goes: to a task, after `delay`; or it ends."""
+    """The next move of the pipeline: to a task, after `delay`, or to the end."""
 
     do: Do
     target: int | None = None  # index of the next task; None: the pipeline ends, or the same task runs again
@@ -44,25 +44,27 @@ def do_jump(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outc
     target = level.program.index.get(to) if to else None
     if rule is None or target is None:
         where = frame.playbook.where(rule.path if rule else level.task.path)
-        return Move("fail", error=error_info("schema", f"{where}: jump to {to!r}, which this pipeline does not have"))
+        return Move(
+            "fail", error=error_info("schema", f"{where}: the target {to!r} of jump is not a task of this pipeline")
+        )
     return Move("jump", target=target, to=to, delay=_pause(frame, level, rule))
 
 
 def do_break(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
-    """End the pipeline well."""
+    """End the pipeline successfully."""
     return Move("break")
 
 
 def do_fail(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
-    """End the pipeline with the task's error, or with one that says which rule it was."""
+    """End the pipeline with the task's error, or with one that names the rule."""
     if outcome.error is not None:
         return Move("fail", error=outcome.error)
     where = frame.playbook.where(rule.path if rule else level.task.path)
-    return Move("fail", error=error_info("unknown", f'{where}: a rule of task "{level.task.name}" failed it'))
+    return Move("fail", error=error_info("unknown", f'{where}: task "{level.task.name}" failed by this rule'))
 
 
 def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
-    """Run the same task again, as long as attempts are left."""
+    """Run the same task again while attempts are left."""
     if rule is None:
         return do_fail(frame, level, rule, outcome)
     then = rule.then
@@ -82,7 +84,7 @@ def _exhausted(frame: Frame, level: Level, rule: CompiledRule, outcome: Outcome,
     if outcome.error is not None:
         return Move("fail", error=outcome.error)
     where = frame.playbook.where(rule.path)
-    message = f'{where}: task "{level.task.name}" was still to be retried after {attempts} attempts'
+    message = f'{where}: task "{level.task.name}" did not succeed after {attempts} attempts'
     return Move("fail", error=error_info("limit", message))
 
 

@@ -1,4 +1,4 @@
-"""Errors with their place: `file:line:column` of the template, the rule or the task that went wrong."""
+"""Error locations: `file:line:column` of the template, the rule or the task that failed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from noetl.core.pipeline.scopes import NeedsSecret
 from noetl.core.templates.views import NeedsPayload
 from noetl.errors import TemplateError
 
-# Not errors: the shell fetches what is missing and asks again.
-NEEDS = (NeedsPayload, NeedsSecret)
+# Not errors: the shell fetches the missing data and calls again.
+MISSING_DATA = (NeedsPayload, NeedsSecret)
 
 _SHOWN = 200
 
 
 class LocatedError(TemplateError):
-    """A template error whose message begins with its place."""
+    """A template error whose message starts with its location."""
 
     def __init__(self, message: str, *, where: str, text: str = "", kind: str = "template") -> None:
         super().__init__(message, text=text, kind=kind)
@@ -25,17 +25,17 @@ class LocatedError(TemplateError):
 
 
 def located(playbook: Playbook, problem: TemplateError, *paths: str) -> LocatedError:
-    """The problem with its place: the first of `paths` that the playbook's text has, else the nearest."""
+    """The error with its location: the first of `paths` that is in the playbook's text, else the nearest one."""
     if isinstance(problem, LocatedError):
         return problem
     below = "/" + problem.path.strip("/") if problem.path else ""
-    known = next((path for path in paths if path in playbook.places), paths[-1] if paths else "")
+    known = next((path for path in paths if path in playbook.locations), paths[-1] if paths else "")
     where = playbook.where(known + below)
     return LocatedError(f"{where}: {problem.message}", where=where, text=problem.text, kind=problem.kind)
 
 
 def info_of(problem: TemplateError) -> ErrorInfo:
-    """The problem as an error of the closed vocabulary."""
+    """The template error as an `ErrorInfo` of a known kind."""
     kind = problem.kind if problem.kind in ERROR_KINDS else "template"
     details: dict[str, Any] = {}
     if isinstance(problem, LocatedError):

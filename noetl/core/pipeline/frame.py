@@ -1,9 +1,8 @@
-"""One run's pipeline while it is under way: the only thing in this room that moves.
+"""The frame: the mutable state of one run's pipeline.
 
-A `Frame` is made from a `RunOrder`; `advance` alone changes it. Its `levels` are a stack: the
-step's own pipeline, and above it one level for each workbook call that is under way. What must
-survive a change of worker is written into a `Position` and read back from one here, so that both
-directions stand side by side.
+A `Frame` is created from a `RunOrder`; only this package changes it. Its `levels` are a stack: the
+step's own pipeline, and above it one level for each workbook call in progress. What must survive a
+change of worker is written to a `Position` and restored from one in this module.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from noetl.core.model.events import Event
-from noetl.core.model.ids import IterationPath, iteration_id
+from noetl.core.model.ids import IterationPath
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
@@ -21,16 +20,16 @@ from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
-from noetl.core.pipeline.scopes import Keychain, Shared, iteration, names_of, one_iteration, show_output
+from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
 from noetl.core.templates.views import ResultView
 
 
 class TaskResult:
-    """A finished task's outcome: with its data, as the log has it, and as templates see it."""
+    """The outcome of a finished task: with its data, as written to the log, and as a view for templates."""
 
     __slots__ = ("_name", "_shared", "_view", "outcome", "recorded")
 
-    def __init__(self, name: str, outcome: Outcome, recorded: Outcome, shared: Shared) -> None:
+    def __init__(self, name: str, outcome: Outcome, recorded: Outcome, shared: SharedScope) -> None:
         self.outcome = outcome
         self.recorded = recorded
         self._name = name
@@ -39,7 +38,7 @@ class TaskResult:
 
     @property
     def view(self) -> ResultView:
-        """The result as templates see it; made when somebody looks."""
+        """The view for templates, created on first use."""
         if self._view is None:
             self._view = ResultView(self.outcome, name=self._name, resolve=self._shared.resolve)
         return self._view
@@ -70,7 +69,7 @@ class Level:
         "failing",
         "fallbacks",
         "input",
-        "input_made",
+        "input_evaluated",
         "iter",
         "iter_base",
         "iterators",
@@ -95,7 +94,7 @@ class Level:
         self.program = program
         self.prefix = prefix  # of labels in events: `call/` for tasks of a block called by task `call`
         self.call_task = call_task
-        self.current = 0  # index of the task to run; meaningless once ended
+        self.current = 0  # index of the task to run; undefined once the pipeline has ended
         self.visit = 1
         self.attempt = 1
         self.event_visit = 1
@@ -108,27 +107,27 @@ class Level:
         self.scratch: dict[str, Any] = {}  # what was written to `iter`
         self.results: dict[str, TaskResult] = {}
         self.previous: str | None = None  # label of `_prev`
-        self.last: TaskResult | None = None  # the last task that ran to its end
-        self.ran = False  # some task ran and was not skipped
+        self.last: TaskResult | None = None  # of the last task that completed
+        self.ran = False  # whether a task ran and was not skipped
         self.ended: Literal["done", "failed"] | None = None
         self.error: ErrorInfo | None = None
-        self.failing: TaskResult | None = None  # the task that failed the pipeline; None when it was something else
+        self.failing: TaskResult | None = None  # of the task that failed the pipeline; None for other errors
         self.loops: list[BlockLoop] = []
         self.names: dict[str, Any] = {}
         self.fallbacks: set[str] = set()
         self.iterators: dict[str, Any] = {}
-        self.task_input: dict[str, Any] | None = None  # rendered input of the task under way
-        self.prepared = False  # own input evaluated, names built
-        self.input_made = False  # by this worker, so that it must travel with the position
+        self.task_input: dict[str, Any] | None = None  # rendered input of the current task
+        self.prepared = False  # whether the input is evaluated and the names are built
+        self.input_evaluated = False  # on a worker, so that the position must include it
 
     @property
     def compiled(self) -> CompiledTask:
-        """The task the program counter stands at."""
+        """The compiled task at the program counter."""
         return self.program.tasks[self.current]
 
     @property
     def task(self) -> Task:
-        """The same, as the playbook has it."""
+        """The task at the program counter."""
         return self.program.tasks[self.current].task
 
     def label(self, task: Task) -> str:
@@ -137,10 +136,10 @@ class Level:
 
     def task_outcomes(self) -> dict[str, Outcome]:
         """Outcomes of the finished tasks by name."""
-        return {label: held.outcome for label, held in self.results.items()}
+        return {label: result.outcome for label, result in self.results.items()}
 
     def write_iter(self, scratch: dict[str, Any]) -> None:
-        """Make `scratch` what was written to `iter`."""
+        """Set the writes to `iter`."""
         self.scratch = scratch
         self.iter = {**self.iter_base, **scratch} if scratch else self.iter_base
         self.names["iter"] = self.iter
@@ -150,7 +149,7 @@ _NO_KEYCHAIN = Keychain(())
 
 
 class Frame:
-    """A run under way."""
+    """A run in progress."""
 
     __slots__ = (
         "call_patch",
@@ -161,6 +160,7 @@ class Frame:
         "looping",
         "lost",
         "nondeterminism",
+        "only_starts",
         "order",
         "outbox",
         "path",
@@ -169,13 +169,13 @@ class Frame:
         "resume",
         "run_id",
         "shared",
-        "silent",
-        "step_before",
         "wait",
         "written",
     )
 
-    def __init__(self, order: RunOrder, programs: Programs, shared: Shared, nondeterminism: NondeterminismLog) -> None:
+    def __init__(
+        self, order: RunOrder, programs: Programs, shared: SharedScope, nondeterminism: NondeterminismLog
+    ) -> None:
         self.order = order
         self.programs = programs
         self.playbook: Playbook = programs.playbook
@@ -187,15 +187,14 @@ class Frame:
         self.looping = bool(order.items or order.path)  # the run is one iteration of a looping step
         self.ctx: Mapping[str, Any] = order.ctx
         self.written: dict[str, Any] = {}  # to `ctx`, by dotted path
-        self.call_patch: dict[str, Any] = {}  # what the `set` of a block that has just ended wrote to `ctx`
+        self.call_patch: dict[str, Any] = {}  # ctx writes of the `set` of the block that has just ended
         self.levels: list[Level] = []
         self.outbox: list[Event] = []
-        self.silent = True  # nothing but starts has been put into the outbox under this lease
+        self.only_starts = True  # the outbox has received only start events under this lease
         self.lost = order.lost
         self.interrupted = order.lost > 0 and order.resume is None
         self.resume = order.resume
         self.wait = 0.0
-        self.step_before: Mapping[str, Any] = order.step_scope
 
     @property
     def root(self) -> Level:
@@ -208,14 +207,14 @@ class Frame:
         return self.levels[-1]
 
     def iter_owner(self, level: Level) -> Level:
-        """Whose `iter` a level sees: a block without a loop shares its caller's."""
+        """The level that owns the `iter` of a level: a block without a loop shares that of its caller."""
         number = self.levels.index(level)
         while number and not self.levels[number].loops:
             number -= 1
         return self.levels[number]
 
     def drain(self) -> tuple[Event, ...]:
-        """Events that have not been handed out yet."""
+        """Remove and return the events of the outbox."""
         if not self.outbox:
             return ()
         events = tuple(self.outbox)
@@ -226,13 +225,13 @@ class Frame:
 def open_frame(
     order: RunOrder,
     programs: Programs,
-    shared: Shared,
+    shared: SharedScope,
     nondeterminism: NondeterminismLog,
     values: Sequence[Any] | None = None,
 ) -> Frame:
-    """A frame at the beginning of the run, or where an earlier lease left it.
+    """Create a frame at the start of the run, or at the position of an earlier lease.
 
-    `values` are the run's loop elements, outermost first, when the order has them by reference.
+    `values` are the run's loop elements, outermost first, if the order has them by reference.
     """
     frame = Frame(order, programs, shared, nondeterminism)
     definition = order.context.definition
@@ -264,7 +263,7 @@ def enter(frame: Frame, level: Level, index: int) -> None:
     level.visit = level.visits.get(label, 0) + 1
     level.visits[label] = level.visit
     if level.prefix:
-        # A block may be called again and again: its events count visits over the whole run.
+        # A block may be called repeatedly: its events count visits over the whole run.
         counts = frame.root.visits
         full = level.label(level.task)
         level.event_visit = counts[full] = counts.get(full, 0) + 1
@@ -273,7 +272,7 @@ def enter(frame: Frame, level: Level, index: int) -> None:
 
 
 def show(frame: Frame, level: Level) -> None:
-    """Build the names that templates of this level see."""
+    """Build the names that are visible to templates of this level."""
     iterators: dict[str, Any] = {}
     items = frame.order.items
     if items and (level is frame.root or not level.loops):
@@ -290,7 +289,7 @@ def show(frame: Frame, level: Level) -> None:
 
 
 def block_iteration(frame: Frame, level: Level) -> None:
-    """Make `iter` of a looping block that of its present indices."""
+    """Set `iter` of a looping block to its current indices."""
     parent: dict[str, Any] | None = frame.levels[frame.levels.index(level) - 1].iter or None
     for described, loop in zip(level.program.loops, level.loops, strict=False):
         parent = one_iteration(described.iterator, loop.items[loop.index], loop.index, len(loop.items), parent)
@@ -300,7 +299,7 @@ def block_iteration(frame: Frame, level: Level) -> None:
 
 
 def _named(iter_: Mapping[str, Any], name: str) -> Any:
-    """An iterator's value, however far out its loop is."""
+    """The value of an iterator, searched from the innermost loop outwards."""
     current: Any = iter_
     while current is not None and isinstance(current, Mapping):
         if name in current:
@@ -309,11 +308,11 @@ def _named(iter_: Mapping[str, Any], name: str) -> Any:
     return None
 
 
-# ── to and from a position ──────────────────────────────────────────────────────────────
+# ── positions ───────────────────────────────────────────────────────────────────────────
 
 
 def position_of(frame: Frame) -> Position:
-    """Where the run is, as far as a later lease needs it."""
+    """The position of the run, as far as a later lease needs it."""
     calls = tuple(
         CallFrame(
             block=level.program.owner.name,
@@ -334,10 +333,10 @@ def _position(
     level: Level, written: Mapping[str, Any] = MappingProxyType({}), calls: tuple[CallFrame, ...] = ()
 ) -> Position:
     program = level.program
-    keep = set(program.keeps)
+    retained = set(program.retained)
     ended = level.ended is not None
-    if level.previous and (ended or level.compiled.needs_previous):
-        keep.add(level.previous)
+    if level.previous and (ended or level.compiled.reads_previous):
+        retained.add(level.previous)
     visits = level.visits if program.jumps else {name: n for name, n in level.visits.items() if "/" in name}
     return Position(
         task=None if ended else level.task.name,
@@ -348,15 +347,15 @@ def _position(
         iter=level.scratch,
         step=level.step,
         ctx=dict(written),
-        results={label: held.recorded for label, held in level.results.items() if label in keep},
+        results={label: result.recorded for label, result in level.results.items() if label in retained},
         previous=level.previous,
-        input=level.input if level.input_made else None,
+        input=level.input if level.input_evaluated else None,
         calls=calls,
     )
 
 
 def _restore(frame: Frame, position: Position) -> None:
-    """Go on where an earlier lease stopped."""
+    """Restore the position of an earlier lease."""
     root = frame.root
     _restore_level(frame, root, position)
     if position.ctx:
@@ -397,14 +396,9 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
     level.previous = position.previous
     if position.input is not None:
         level.input = position.input
-        level.input_made = True
+        level.input_evaluated = True
     for label, recorded in position.results.items():
         level.results[label] = TaskResult(label, recorded, recorded, frame.shared)
     if position.previous is not None:
         level.last = level.results.get(position.previous)
     level.ran = position.previous is not None
-
-
-def run_id_of(frame: Frame) -> str:
-    """The run's own id, from which those of its task runs are derived."""
-    return iteration_id(frame.order.context.step_run_id, frame.path)

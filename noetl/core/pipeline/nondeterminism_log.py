@@ -8,46 +8,46 @@ from noetl.core.templates.budget import NondeterminismSource
 
 
 class NondeterminismLog:
-    """Passes draws through from the shell's source and remembers them until they are reported."""
+    """Passes values through from the shell's source and records them until they are reported."""
 
-    __slots__ = ("_source", "_taken")
+    __slots__ = ("_recorded", "_source")
 
     def __init__(self, source: NondeterminismSource) -> None:
         self._source = source
-        self._taken: list[tuple[str, Any]] = []
+        self._recorded: list[tuple[str, Any]] = []
 
     def now(self) -> str:
-        """The present instant, as text."""
-        return self._keep("now", self._source.now())
+        """The current time as text."""
+        return self._record("now", self._source.now())
 
     def uuid(self) -> str:
-        """A fresh random UUID."""
-        return self._keep("uuid", self._source.uuid())
+        """A new random UUID."""
+        return self._record("uuid", self._source.uuid())
 
     def random(self) -> float:
         """A number in [0, 1)."""
-        drawn = self._source.random()
-        self._taken.append(("random", drawn))
-        return drawn
+        value = self._source.random()
+        self._recorded.append(("random", value))
+        return value
 
     def mark(self) -> int:
-        """How many were drawn so far."""
-        return len(self._taken)
+        """The number of values recorded so far."""
+        return len(self._recorded)
 
     def rewind(self, mark: int) -> None:
-        """Forget what was drawn since `mark`: that evaluation is going to be repeated."""
-        del self._taken[mark:]
+        """Drop the values recorded since `mark`: that evaluation is repeated."""
+        del self._recorded[mark:]
 
     def take(self) -> dict[str, Any]:
-        """What was drawn since the last report, by function, in order."""
-        if not self._taken:
+        """Remove and return the values recorded since the last report, by function, in order."""
+        if not self._recorded:
             return {}
-        drawn: dict[str, Any] = {}
-        for name, value in self._taken:
-            drawn.setdefault(name, []).append(value)
-        self._taken.clear()
-        return drawn
+        values: dict[str, Any] = {}
+        for name, value in self._recorded:
+            values.setdefault(name, []).append(value)
+        self._recorded.clear()
+        return values
 
-    def _keep(self, name: str, drawn: str) -> str:
-        self._taken.append((name, drawn))
-        return drawn
+    def _record(self, name: str, value: str) -> str:
+        self._recorded.append((name, value))
+        return value

@@ -1,11 +1,11 @@
-"""Which rule of a task's policy speaks: pre-conditions before the tool runs, the rest after it."""
+"""Task policies: which rule applies, pre-conditions before the tool runs, all other rules after it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.pipeline.error_locations import NEEDS, LocatedError, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, LocatedError, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledRule, CompiledTask
 from noetl.core.templates.template import Compiled, holds
@@ -13,7 +13,7 @@ from noetl.errors import TemplateError
 
 
 def skip_rule(frame: Frame, level: Level, compiled: CompiledTask) -> CompiledRule | None:
-    """The first pre-condition that says the tool need not run."""
+    """The first `skip` rule whose guard is true."""
     for rule in compiled.skips:
         if rule.when is None or _holds(frame, level, rule, rule.when):
             return rule
@@ -21,7 +21,7 @@ def skip_rule(frame: Frame, level: Level, compiled: CompiledTask) -> CompiledRul
 
 
 def matching_rule(frame: Frame, level: Level, compiled: CompiledTask) -> CompiledRule | None:
-    """The first rule whose guard holds; `else` (no guard) always does."""
+    """The first rule whose guard is true; `else` (no guard) always is."""
     for rule in compiled.rules or ():
         if rule.when is None or _holds(frame, level, rule, rule.when):
             return rule
@@ -29,32 +29,34 @@ def matching_rule(frame: Frame, level: Level, compiled: CompiledTask) -> Compile
 
 
 def default_directive(compiled: CompiledTask, outcome: Outcome) -> str:
-    """What happens when no rule spoke: without a policy an error fails; with one, what it does not mention goes on."""
+    """The directive when no rule matches: without a policy an error fails, with one the pipeline continues."""
     return "fail" if outcome.status == "error" and compiled.rules is None else "continue"
 
 
 def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> float:
-    """A number of a directive, which may be a template."""
+    """The value of a numeric field of a directive, which may be a template."""
     try:
         found: Any = value.evaluate(level.names, frame.nondeterminism)
         if isinstance(found, str):
             found = float(found)
         if isinstance(found, bool) or not isinstance(found, int | float) or found != found or found < 0:
             raise ValueError
-    except NEEDS:
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         raise located(frame.playbook, problem, f"{path}/then/{what}", path) from None
     except ValueError:
         where = frame.playbook.where(f"{path}/then/{what}")
-        raise LocatedError(f"{where}: `{what}` must be a number, not {found!r}", where=where, kind="schema") from None
+        raise LocatedError(
+            f"{where}: `{what}` must be a number of at least 0, not {found!r}", where=where, kind="schema"
+        ) from None
     return float(found)
 
 
 def _holds(frame: Frame, level: Level, rule: CompiledRule, when: Compiled) -> bool:
     try:
         return holds(when, level.names, frame.nondeterminism)
-    except NEEDS:
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         raise located(frame.playbook, problem, f"{rule.path}/when", rule.path) from None

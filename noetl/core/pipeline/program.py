@@ -1,8 +1,8 @@
-"""A step's or a block's pipeline, made ready to run many times.
+"""Programs: the compiled pipelines of steps and blocks.
 
-Everything that does not depend on one run is worked out here once: templates compiled, fields of
-a task in the order they must be rendered, rules split into pre-conditions and policy, and what
-the templates of the pipeline read at all, so that a `Position` carries no more than that.
+Everything that does not depend on a single run is computed here once: compiled templates, the fields
+of a task in rendering order, rules split into pre-conditions and policy, and the names that the
+templates of the pipeline read, so that a `Position` contains only those.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from noetl.core.templates.template import Compiled, compile_value
 WORKBOOK = "workbook"
 PLAYBOOK = "playbook"
 
-# Spec keys that speak to the server or to this machine, never to a tool.
+# Spec keys for the server or the pipeline, never passed to a tool.
 _NOT_FOR_TOOLS = frozenset(
     {"policy", "mode", "max_in_flight", "until", "exec", "lifecycle", "max_task_runs", "extensions", "entry_step"}
     | {"return_step", "pool"}
 )
 _OUTPUT_NAMES = frozenset({"output", "outcome"})
-# Reading one of these below a result asks where it lies, not what it holds.
+# Reading one of these below a result reads its reference, not its data.
 _LOCATORS = frozenset({"ref", "_ref"})
 
 
@@ -49,12 +49,12 @@ class CompiledAssignment(Struct, frozen=True):
     keys: tuple[str, ...]
     value: Compiled
     path: str
-    literal: Any  # as written, for the `_ref` rules
+    literal: Any  # the uncompiled value, for the `_ref` rules
     reads_secret: bool
 
 
 class CompiledDirective(Struct, frozen=True):
-    """`then:` with its numbers compiled."""
+    """`then:` with compiled numbers."""
 
     do: str
     attempts: Compiled
@@ -79,11 +79,11 @@ class CompiledField(Struct, frozen=True):
 
     name: str
     value: Compiled
-    paths: tuple[str, ...]  # where it may stand in the author's text
+    paths: tuple[str, ...]  # its possible paths in the playbook
 
 
 class CompiledTask(Struct, frozen=True):
-    """A task, ready to be entered any number of times."""
+    """A compiled task."""
 
     task: Task
     index: int
@@ -96,15 +96,15 @@ class CompiledTask(Struct, frozen=True):
     assignments: tuple[CompiledAssignment, ...]
     tool: ToolSpec | None
     suspends: bool
-    needs_previous: bool  # its templates read `_prev` or the previous `output`, or it may be skipped
-    stored: bool  # some template asks for this task's `output.ref`, so there must be one
-    plain: bool  # nothing is evaluated after its tool: no `set`, no rules
+    reads_previous: bool  # its templates read `_prev` or the previous `output`, or it may be skipped
+    stored: bool  # a template reads this task's `output.ref`, so its output must be stored
+    without_policy: bool  # no `set` and no rules: nothing is evaluated after its tool
     fields_read_input: bool
     policy_reads_input: bool
 
 
 class CompiledLoop(Struct, frozen=True):
-    """One level of a block's loop, carried out inside the worker."""
+    """One compiled level of a block's loop, which runs on the worker."""
 
     collection: Compiled
     iterator: str
@@ -113,7 +113,7 @@ class CompiledLoop(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """A pipeline: its tasks, what it evaluates around them, and what its templates read."""
+    """A compiled pipeline: its tasks, its own templates, and the names that its templates read."""
 
     owner: Step | Block
     tasks: tuple[CompiledTask, ...]
@@ -122,23 +122,23 @@ class Program(Struct, frozen=True):
     static_input: dict[str, Any]
     assignments: tuple[CompiledAssignment, ...]
     until: Compiled | None
-    loops: tuple[CompiledLoop, ...]  # of a block; a step's loop is the server's
-    bare: frozenset[str]  # first parts of all names read
-    keeps: frozenset[str]  # labels whose results must survive a change of worker
+    loops: tuple[CompiledLoop, ...]  # of a block; the loop of a step runs on the server
+    bare: frozenset[str]  # first components of all names read
+    retained: frozenset[str]  # labels whose results must survive a change of worker
     jumps: bool
-    composite: bool  # the step's `results.<task>` are read somewhere
-    stored: bool  # somebody reads the whole output's `ref`
+    composite: bool  # some template reads the step's `results.<task>`
+    stored: bool  # some template reads the `ref` of the step's output
 
 
 class Programs(Struct):
-    """The programs of one playbook, compiled when first asked for."""
+    """The programs of one playbook, compiled on first use."""
 
     playbook: Playbook
     specs: Mapping[str, ToolSpec]
     _steps: dict[str, Program] = field(default_factory=dict)
     _blocks: dict[str, Program] = field(default_factory=dict)
     _mentions: frozenset[str] | None = None
-    _places: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    _locations: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # declared keychain entries
 
     def __post_init__(self) -> None:
@@ -152,28 +152,28 @@ class Programs(Struct):
         return known
 
     def synthesized(self, step: Step) -> Program:
-        """The program of a step that came into being while the execution ran."""
+        """The program of a synthesized step."""
         known = self._steps.get(step.name)
         if known is None or known.owner != step:
             known = self._steps[step.name] = self._compile(step)
         return known
 
-    def place_of(self, task: Task) -> tuple[str, int | None]:
-        """`file:line:column` of a task, and the line on which its code begins (worked out once)."""
-        known = self._places.get(task.path)
+    def location_of(self, task: Task) -> tuple[str, int | None]:
+        """`file:line:column` of a task, and the first line of its code (computed once)."""
+        known = self._locations.get(task.path)
         if known is None:
-            known = self._places[task.path] = (self.playbook.where(task.path), self._code_line(task))
+            known = self._locations[task.path] = (self.playbook.where(task.path), self._code_line(task))
         return known
 
     def _code_line(self, task: Task) -> int | None:
         code = task.input.get("code")
-        place = self.playbook.places.get(f"{task.path}/input/code")
-        if place is None or not isinstance(code, str):
+        location = self.playbook.locations.get(f"{task.path}/input/code")
+        if location is None or not isinstance(code, str):
             return None
-        return place.line + 1 if "\n" in code else place.line  # a block begins below its `|`
+        return location.line + 1 if "\n" in code else location.line  # a block scalar starts below its `|`
 
     def block(self, name: str) -> Program | None:
-        """The program of a workbook block, None when there is no such block."""
+        """The program of a workbook block; None if there is no such block."""
         known = self._blocks.get(name)
         if known is None:
             block = self.playbook.blocks.get(name)
@@ -206,7 +206,7 @@ class Programs(Struct):
         bare = frozenset(name.partition(".")[0] for name in every)
         labels = frozenset(task.name for task in owner.tasks)
         composite = not is_block and len(labels) > 1 and "results" in self.mentions
-        keeps = labels if composite or "steps" in bare else labels & bare | _mentioned_in_code(owner.tasks, labels)
+        retained = labels if composite or "steps" in bare else labels & bare | _mentioned_in_code(owner.tasks, labels)
         exports = () if isinstance(owner, Block) else owner.exports
         return Program(
             owner=owner,
@@ -218,7 +218,7 @@ class Programs(Struct):
             until=until,
             loops=loops,
             bare=bare,
-            keeps=keeps,
+            retained=retained,
             jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
             composite=composite,
             stored=any(path.partition(".")[0] in _LOCATORS for path in exports)
@@ -228,9 +228,9 @@ class Programs(Struct):
 
     @property
     def mentions(self) -> frozenset[str]:
-        """Words that decide what must travel: `results`, and `NAME.ref` of each step so read.
+        """Reads that decide what is sent to workers: `results`, and `NAME.ref` of each step read that way.
 
-        Read off the text of the templates; a word too many costs bytes, a word too few cannot be."""
+        Derived from the text of the templates. It may have too many entries, which costs bytes, but never too few."""
         if self._mentions is None:
             found: set[str] = set()
             names = {step.name for step in self.playbook.steps}
@@ -295,13 +295,13 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
         assignments=assignments,
         tool=spec,
         suspends=bool(spec and spec.suspends) or task.kind == PLAYBOOK,
-        needs_previous=bool(skips)
-        or task.generated is not None  # it is transparent: the task behind it sees the one before
+        reads_previous=bool(skips)
+        or task.generated is not None  # it is transparent: the next task reads the output of the previous one
         or bool(roots_before & (_OUTPUT_NAMES | {"_prev"}))
         or "_prev" in roots_after
-        or task.kind == "python",  # its code may look at all scopes
+        or task.kind == "python",  # its code may read all scopes
         stored=all_stored or bool(_locators(reads, {task.name})),
-        plain=not assignments and not rules,
+        without_policy=not assignments and not rules,
         fields_read_input="input" in roots_before,
         policy_reads_input=bool(roots_after & {"input", "args"}),
     )
@@ -315,7 +315,7 @@ def _fields(
     bound: tuple[str, ...] = (),
     late: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[tuple[CompiledField, ...], dict[str, Any]]:
-    """Templated fields in rendering order, and the rest as it stands."""
+    """Templated fields in rendering order, and the static ones."""
     static: dict[str, Any] = {}
     templated: list[CompiledField] = []
     for name, value in values.items():
@@ -330,11 +330,11 @@ def _fields(
             static[name] = value
         else:
             templated.append(CompiledField(name, compiled, (f"{path}/input/{name}", f"{path}/{name}")))
-    return tuple(_in_rendering_order(templated)), static
+    return tuple(_rendering_order(templated)), static
 
 
-def _in_rendering_order(fields: list[CompiledField]) -> list[CompiledField]:
-    """A field that reads `input.x` of its own task comes after x; a circle keeps the written order."""
+def _rendering_order(fields: list[CompiledField]) -> list[CompiledField]:
+    """A field that reads `input.x` of its own task comes after x; in a cycle the written order is used."""
     own = {compiled.name for compiled in fields}
     needs = {
         compiled.name: {
@@ -392,7 +392,7 @@ def _loops(loop: Loop | None) -> tuple[CompiledLoop, ...]:
 
 
 def _until(loop: Loop | None) -> Compiled | None:
-    """The innermost loop's `until`: the outer ones are the server's to ask."""
+    """`until` of the innermost loop; the server evaluates those of the outer ones."""
     if loop is None:
         return None
     while loop.inner is not None:
@@ -420,7 +420,7 @@ def _names_of_tasks(tasks: Iterable[Task]) -> frozenset[str]:
 
 
 def _mentioned_in_code(tasks: Iterable[Task], labels: frozenset[str]) -> frozenset[str]:
-    """Labels that code may read: it sees the scopes by name, or all of them as `context`."""
+    """Labels that code may read: the scopes are visible by name, and all of them as `context`."""
     found: set[str] = set()
     for task in tasks:
         for name in task.raw:
@@ -432,7 +432,7 @@ def _mentioned_in_code(tasks: Iterable[Task], labels: frozenset[str]) -> frozens
 
 
 def _locators(names: Iterable[str], roots: Iterable[str]) -> set[str]:
-    """Those of `names` that ask where one of `roots` lies."""
+    """Those of `names` that read the reference of one of `roots`."""
     wanted = set(roots)
     return {
         name

@@ -1,4 +1,4 @@
-"""The end of a pipeline: the step's own `set`, a loop's `until`, and what the terminal event will say."""
+"""The end of a run: the step's own `set`, a loop's `until`, and the content of the terminal event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.pipeline.actions import Finished
 from noetl.core.pipeline.calls import outcome_of, recorded_of
-from noetl.core.pipeline.error_locations import NEEDS, info_of, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.scopes import show_output
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
@@ -18,7 +18,7 @@ from noetl.errors import TemplateError
 
 
 def finish(frame: Frame, level: Level) -> Finished:
-    """The step's (or iteration's) own pipeline has ended."""
+    """Finish a run whose own pipeline (of the step or the iteration) has ended."""
     outcome = outcome_of(level)
     recorded = recorded_of(level, outcome)
     failed = level.ended == "failed"
@@ -28,8 +28,8 @@ def finish(frame: Frame, level: Level) -> Finished:
         if frame.looping:
             stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
         elif level.program.assignments:
-            _set_at_the_end(frame, level, outcome, patch, failed=failed)
-    except NEEDS:
+            _apply_step_set(frame, level, outcome, patch, failed=failed)
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         patch = {}
@@ -39,7 +39,7 @@ def finish(frame: Frame, level: Level) -> Finished:
         recorded = msgspec.structs.replace(recorded, status="error", error=broken)
     results = {}
     if level.program.composite and not frame.looping:
-        results = {label: held.recorded for label, held in level.results.items()}
+        results = {label: result.recorded for label, result in level.results.items()}
     context = frame.order.context
     return Finished(
         step=context.step,
@@ -59,8 +59,8 @@ def finish(frame: Frame, level: Level) -> Finished:
     )
 
 
-def _set_at_the_end(frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool) -> None:
-    """The step's own `set`, which sees the step's output and no `iter`."""
+def _apply_step_set(frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool) -> None:
+    """Apply the step's own `set`, which reads the step's output and no `iter`."""
     before = snapshot(frame, level)
     level.names.pop("iter", None)
     show_output(frame.shared, level, outcome)
@@ -78,7 +78,7 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
     show_output(frame.shared, level, outcome)
     try:
         return holds(until, level.names, frame.nondeterminism)
-    except NEEDS:
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         loop = level.program.owner.loop
@@ -87,13 +87,13 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
 
 
 def _step_patch(frame: Frame, level: Level) -> dict[str, Any]:
-    """What the iteration changed in `step`, by top-level key."""
+    """The changes of the iteration to `step`, by top-level key."""
     before = frame.order.step_scope
     return {key: value for key, value in level.step.items() if key not in before or before[key] is not value}
 
 
 def fail_level(frame: Frame, level: Level, problem: ErrorInfo) -> None:
-    """End the level's pipeline with an error that knows its task and its place."""
+    """End the level's pipeline with an error that names its task and location."""
     level.ended = "failed"
     details = dict(problem.details)
     if level.program.tasks:
@@ -103,10 +103,10 @@ def fail_level(frame: Frame, level: Level, problem: ErrorInfo) -> None:
 
 
 def runaway(frame: Frame, level: Level) -> ErrorInfo:
-    """The error of a pipeline that does not come to an end."""
+    """The error of a pipeline that exceeds its limit of task runs."""
     limit = level.program.owner.max_task_runs
     message = (
-        f"{frame.playbook.where(level.program.owner.path)}: the pipeline ran {limit:,} tasks without coming to an "
-        "end; if that many are meant, raise `spec.max_task_runs`"
+        f"{frame.playbook.where(level.program.owner.path)}: the pipeline exceeded the limit of {limit:,} task "
+        "runs; to allow more, raise `spec.max_task_runs`"
     )
     return error_info("pipeline.runaway", message)

@@ -1,10 +1,10 @@
-"""What templates of a run can name, and where bare names are looked for.
+"""The names visible to the templates of a run, and the lookup order of bare names.
 
-`Shared` is what all runs of one step run have in common (workload, results of other steps); it is
-built once and may serve a million iterations. `names_of` lays one run's own scopes over it.
-A bare name falls back in this order: pipeline locals, the iterator's name, tasks, steps, `ctx`,
-`workload` (LANGUAGE section 4). Names are a plain dict, kept up to date as scopes change: only
-those of `ctx` and `workload` that some template of the pipeline reads are put into it.
+`SharedScope` is what all runs of one step run have in common (workload, results of other steps); it is
+built once and may serve a million iterations. `names_of` adds the scopes of one run.
+A bare name is looked up in this order: pipeline locals, the iterator's name, tasks, steps, `ctx`,
+`workload` (LANGUAGE section 4). Names are a plain dict that is updated when scopes change; of `ctx` and
+`workload` it contains only the keys that some template of the pipeline reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from noetl.errors import TemplateError
 if TYPE_CHECKING:
     from noetl.core.pipeline.frame import Level
 
-# Names that mean the same in every pipeline; an iterator, a task or a step cannot take them away.
+# Names that mean the same in every pipeline; an iterator, a task or a step cannot shadow them.
 RESERVED = frozenset(
     {"workload", "keychain", "ctx", "execution_id", "args", "input", "iter", "step", "steps", "output", "outcome"}
     | {"job", "loop_index", "_prev", "_task", "_attempt", "_visit"}
@@ -30,15 +30,15 @@ RESERVED = frozenset(
 
 
 class NeedsSecret(TemplateError):
-    """A template reads a keychain entry whose value is not at hand yet; fetch it and ask again."""
+    """A template reads a keychain entry whose value has not been fetched yet: fetch it and call again."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f'the value of keychain entry "{name}" is not at hand', kind="auth")
+        super().__init__(f'the value of keychain entry "{name}" has not been fetched', kind="auth")
         self.secret = name
 
 
 class Keychain(Mapping[str, Any]):
-    """`keychain` as templates see it: declared names, values when they are needed."""
+    """`keychain` for templates: declared names, with values fetched on first use."""
 
     __slots__ = ("_declared", "_failures", "_values")
 
@@ -66,24 +66,24 @@ class Keychain(Mapping[str, Any]):
         return name in self._declared
 
     def provide(self, values: Mapping[str, Any]) -> None:
-        """Values that the shell has fetched."""
+        """Add values that the shell has fetched."""
         self._values.update(values)
 
-    def refuse(self, name: str, message: str) -> None:
-        """A value that cannot be had: templates that read it fail with these words."""
+    def fail(self, name: str, message: str) -> None:
+        """Mark a value as unavailable: templates that read it fail with this message."""
         self._failures[name] = message
 
 
-class Shared:
-    """What all runs of one step run share, ready to be looked at by templates."""
+class SharedScope:
+    """The names that all runs of one step run share."""
 
-    __slots__ = ("base", "context", "failures", "hydrated", "hydrated_bytes", "playbook", "results")
+    __slots__ = ("base", "context", "failures", "payload_bytes", "payloads", "playbook", "results")
 
     def __init__(self, context: RunContext, playbook: Playbook) -> None:
         self.context = context
         self.playbook = playbook
-        self.hydrated: dict[str, Any] = {}
-        self.hydrated_bytes = 0
+        self.payloads: dict[str, Any] = {}
+        self.payload_bytes = 0
         self.failures: dict[str, tuple[str, str]] = {}
         self.results: dict[str, ResultView] = {}
         self.base: dict[str, Any] = {
@@ -91,10 +91,10 @@ class Shared:
             "execution_id": context.execution_id,
             "job": {"uuid": context.execution_id, "execution_id": context.execution_id},
         }
-        self._look()
+        self._build_views()
 
-    def _look(self) -> None:
-        """Make the views of other steps' results."""
+    def _build_views(self) -> None:
+        """Create the views of other steps' results."""
         context = self.context
         for name, outcome in context.results.items():
             view = ResultView(outcome, name=name, results=context.task_results.get(name), resolve=self.resolve)
@@ -103,45 +103,45 @@ class Shared:
                 self.base[name] = view
 
     def resolve(self, reference: Reference) -> Any:
-        """A stored payload that the shell has fetched; else the template must wait for it."""
+        """A stored payload that the shell has fetched; else NeedsPayload is raised."""
         key = reference.meta.sha256
-        if key in self.hydrated:
-            return self.hydrated[key]
+        if key in self.payloads:
+            return self.payloads[key]
         if key in self.failures:
             message, kind = self.failures[key]
             raise TemplateError(message, kind=kind)
         raise NeedsPayload(reference)
 
     def provide(self, reference: Reference, data: Any) -> None:
-        """A payload that the shell has fetched."""
-        self.hydrated[reference.meta.sha256] = data
-        self.hydrated_bytes += reference.meta.bytes
+        """Add a payload that the shell has fetched."""
+        self.payloads[reference.meta.sha256] = data
+        self.payload_bytes += reference.meta.bytes
 
-    def refuse(self, reference: Reference, message: str, kind: str) -> None:
-        """A payload that cannot be had: templates that read it fail with these words."""
+    def fail(self, reference: Reference, message: str, kind: str) -> None:
+        """Mark a payload as unavailable: templates that read it fail with this message."""
         self.failures[reference.meta.sha256] = (message, kind)
 
-    def forget(self) -> None:
-        """Let go of what was fetched; it is fetched again when a template asks."""
-        self.hydrated = {}
-        self.hydrated_bytes = 0
+    def clear(self) -> None:
+        """Drop the fetched payloads; they are fetched again on demand."""
+        self.payloads = {}
+        self.payload_bytes = 0
         self.failures = {}
-        self._look()
+        self._build_views()
 
 
 class Steps(Mapping[str, Any]):
-    """`steps["a-b"]`: results by name, tasks of this pipeline before steps."""
+    """`steps["a-b"]`: results by name; tasks of this pipeline take precedence over steps."""
 
     __slots__ = ("_level", "_shared")
 
-    def __init__(self, shared: Shared, level: Level) -> None:
+    def __init__(self, shared: SharedScope, level: Level) -> None:
         self._shared = shared
         self._level = level
 
     def __getitem__(self, name: str) -> Any:
-        held = self._level.results.get(name)
-        if held is not None:
-            return held.view
+        result = self._level.results.get(name)
+        if result is not None:
+            return result.view
         view = self._shared.results.get(name)
         if view is not None:
             return view
@@ -158,7 +158,7 @@ class Steps(Mapping[str, Any]):
 
 
 class Scopes(Mapping[str, Any]):
-    """The names a tool's own code may look at, as plain data and without secrets."""
+    """The names that a tool's code may read, as plain data and without secrets."""
 
     __slots__ = ("_level",)
 
@@ -175,8 +175,8 @@ class Scopes(Mapping[str, Any]):
             raise KeyError(name)
         try:
             return plain(value)
-        except NeedsPayload as needs:
-            return plain(needs.reference)
+        except NeedsPayload as missing:
+            return plain(missing.reference)
 
     def __iter__(self) -> Iterator[str]:
         level = self._level
@@ -194,7 +194,7 @@ class Scopes(Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def _look_up(self, name: str) -> Any:
-        """Templates are shown no more names than they read; code may read any."""
+        """The value of any name: `level.names` has only the names that templates read, but code may read all."""
         level = self._level
         if name in ("output", "_prev"):
             previous = level.results.get(level.previous) if level.previous else None
@@ -208,7 +208,7 @@ _NOT_FOR_CODE = frozenset({"keychain", "steps", "outcome"})
 
 
 def iteration(items: Sequence[Item], values: Sequence[Any], parent: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`iter` of the innermost of these loop levels; `iter.parent` leads outwards."""
+    """`iter` of the innermost of these loop levels; `iter.parent` is the next outer one."""
     current = parent
     for item, value in zip(items, values, strict=True):
         current = one_iteration(item.name, value, item.index, item.count, current)
@@ -217,14 +217,14 @@ def iteration(items: Sequence[Item], values: Sequence[Any], parent: dict[str, An
 
 def one_iteration(name: str, value: Any, index: int, count: int, parent: dict[str, Any] | None) -> dict[str, Any]:
     """`iter` of one loop level."""
-    made = {"index": index, "count": count, "first": index == 0, "last": index == count - 1, name: value}
+    scope = {"index": index, "count": count, "first": index == 0, "last": index == count - 1, name: value}
     if parent:
-        made["parent"] = parent
-    return made
+        scope["parent"] = parent
+    return scope
 
 
-def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any], keychain: Keychain) -> dict[str, Any]:
-    """The names of one level of a run, with every bare name its templates read."""
+def names_of(shared: SharedScope, level: Level, ctx: Mapping[str, Any], keychain: Keychain) -> dict[str, Any]:
+    """The names of one level of a run, with every bare name that its templates read."""
     names = dict(shared.base)
     names["ctx"] = ctx
     names["keychain"] = keychain
@@ -233,9 +233,9 @@ def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any], keychain: Key
     names["iter"] = level.iter
     if "index" in level.iter:
         names["loop_index"] = level.iter["index"]
-    for label, held in level.results.items():
+    for label, result in level.results.items():
         if label not in RESERVED:
-            names[label] = held.view
+            names[label] = result.view
     for name in level.iterators:
         if name not in RESERVED:
             names[name] = level.iterators[name]
@@ -249,8 +249,8 @@ def names_of(shared: Shared, level: Level, ctx: Mapping[str, Any], keychain: Key
     return names
 
 
-def fall_back(shared: Shared, level: Level, names: dict[str, Any], ctx: Mapping[str, Any], name: str) -> None:
-    """Give a bare name its value from `ctx`, `workload`, or the quiet nothing of what has not run."""
+def fall_back(shared: SharedScope, level: Level, names: dict[str, Any], ctx: Mapping[str, Any], name: str) -> None:
+    """Set a bare name to its value from `ctx` or `workload`, or to undefined for a task or step that has not run."""
     if name in RESERVED:
         return
     if name in ctx:
@@ -264,16 +264,16 @@ def fall_back(shared: Shared, level: Level, names: dict[str, Any], ctx: Mapping[
     level.fallbacks.add(name)
 
 
-def show_ctx(shared: Shared, level: Level, ctx: Mapping[str, Any], keys: Sequence[str]) -> None:
-    """After a write to `ctx`: the scope itself, and bare names that stand for its keys."""
+def show_ctx(shared: SharedScope, level: Level, ctx: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Update `ctx` and the bare names of its keys after a write."""
     level.names["ctx"] = ctx
     for key in keys:
         if key in level.fallbacks:
             fall_back(shared, level, level.names, ctx, key)
 
 
-def show_output(shared: Shared, level: Level, outcome: Outcome | None) -> None:
-    """Make `output` (and its older name) this outcome; nothing has run yet when there is none."""
+def show_output(shared: SharedScope, level: Level, outcome: Outcome | None) -> None:
+    """Set `output` (and its older name `outcome`) to this outcome; None: no task has run yet."""
     names, program = level.names, level.program
     if outcome is None:
         names["output"] = names["outcome"] = _NO_OUTPUT

@@ -1,9 +1,9 @@
-"""`set`: write evaluated values into `ctx`, `step` and `iter`, in the order they are written.
+"""`set`: write evaluated values to `ctx`, `step` and `iter`, in written order.
 
-Each value sees what the ones above it wrote. A write to `ctx` is visible to this run at once; the
-server learns of it with the task's event. The rules of 003 section 9 are held here for values that
-are only known now: a target that ends in `_ref` gets a reference object (or null), another
-target never gets an unresolved one.
+Each assignment sees the values written by the ones before it. A write to `ctx` is visible to this run
+at once; the server receives it with the task's event. The reference rules (003 section 9) are checked
+here for values that are known only at run time: a target that ends in `_ref` receives a reference
+object (or null), any other target never receives an unresolved one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.merge import put_path
-from noetl.core.pipeline.error_locations import NEEDS, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledAssignment
 from noetl.core.pipeline.scopes import show_ctx
@@ -23,7 +23,7 @@ from noetl.errors import TemplateError
 
 Patch = dict[str, dict[str, Any]]
 
-# `ctx` is for small shared state: every value of it lies in the log and in the server's memory.
+# `ctx` is for small shared state: every value is stored in the log and in the server's memory.
 MAX_CTX_VALUE = 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
@@ -36,14 +36,14 @@ def assign(
     patch: Patch,
     unset: dict[str, str] | None = None,
 ) -> None:
-    """Evaluate and apply, adding what was written to `patch` (scope -> dotted path -> value).
+    """Evaluate and apply assignments; their writes are added to `patch` (scope -> dotted path -> value).
 
-    With `unset` (after an error) a value that cannot be evaluated is left unwritten and told there:
-    what failed has no data to set, and its own error must not be hidden behind that."""
+    With `unset` (after an error) a target whose value cannot be evaluated is left unset and listed there:
+    a failed task has no data, and its own error must not be hidden."""
     for assignment in assignments:
         try:
             value = _evaluate(frame, level, assignment)
-        except NEEDS:
+        except MISSING_DATA:
             raise
         except TemplateError as problem:
             if unset is None:
@@ -58,12 +58,12 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     playbook = frame.playbook
     try:
         if assignment.reads_secret:
-            raise TemplateError("a secret cannot be written into a scope")
+            raise TemplateError("a secret cannot be assigned to a scope")
         value = assignment.value.evaluate(level.names, frame.nondeterminism)
-        _hold_reference_rules(assignment.keys[-1], value, assignment.literal)
+        _check_reference_rules(assignment.keys[-1], value, assignment.literal)
         if assignment.scope == "ctx" and not assignment.value.static:
-            _hold_size_limit(value)
-    except NEEDS:
+            _check_size(value)
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         problem.message = f"set {assignment.scope}.{'.'.join(assignment.keys)}: {problem.message}"
@@ -71,17 +71,17 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     return value
 
 
-def _hold_size_limit(value: Any) -> None:
+def _check_size(value: Any) -> None:
     size = len(_encode(value))
     if size > MAX_CTX_VALUE:
         raise TemplateError(
-            f"the value has {size:,} bytes and `ctx` takes {MAX_CTX_VALUE:,}; keep a large payload "
+            f"the value has {size:,} bytes, the limit of `ctx` is {MAX_CTX_VALUE:,}; assign a large payload "
             "by reference (`..._ref: {{ output.ref }}`) and read it with `kind: resolve`",
             kind="limit",
         )
 
 
-def _hold_reference_rules(key: str, value: Any, literal: Any) -> None:
+def _check_reference_rules(key: str, value: Any, literal: Any) -> None:
     if key.endswith(("_ref", "_refs")):
         if not _all_references(value):
             raise TemplateError(
@@ -91,14 +91,14 @@ def _hold_reference_rules(key: str, value: Any, literal: Any) -> None:
             )
     elif is_reference(value):
         raise TemplateError(
-            f'an unresolved reference may only be kept under a name that ends in _ref ("{key}_ref"); '
+            f'an unresolved reference can only be assigned to a name that ends in _ref ("{key}_ref"); '
             "for the payload itself use {{ output.data }} or `kind: resolve`",
             kind="schema",
         )
     elif isinstance(literal, Mapping) and isinstance(value, Mapping):
         for name, below in literal.items():
             if name in value:
-                _hold_reference_rules(str(name), value[name], below)
+                _check_reference_rules(str(name), value[name], below)
 
 
 def _all_references(value: Any) -> bool:
@@ -111,7 +111,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a mapping of another shape"
     if isinstance(value, list):
-        return "a list of other things"
+        return "a list of other values"
     return f"{type(value).__name__} {str(value)[:40]!r}"
 
 
@@ -136,7 +136,7 @@ def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: An
 
 
 def _scratch_below(owner: Level, keys: tuple[str, ...]) -> dict[str, Any]:
-    """What was written so far; a nested write into the loop's own element starts from that element."""
+    """The writes so far; a nested write to the loop's element starts from that element."""
     head = keys[0]
     if len(keys) > 1 and head not in owner.scratch and isinstance(owner.iter_base.get(head), Mapping):
         return {**owner.scratch, head: owner.iter_base[head]}
@@ -144,13 +144,13 @@ def _scratch_below(owner: Level, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def snapshot(frame: Frame, level: Level) -> tuple[Any, ...]:
-    """The scopes as they are, to go back to when an evaluation must be repeated."""
+    """The current scopes, to be restored if an evaluation is repeated."""
     owner = frame.iter_owner(level)
     return frame.ctx, frame.written, level.step, owner.scratch, frame.nondeterminism.mark()
 
 
 def restore(frame: Frame, level: Level, before: tuple[Any, ...]) -> None:
-    """Go back to `snapshot`."""
+    """Restore the scopes of `snapshot`."""
     ctx, frame.written, level.step, scratch, mark = before
     frame.nondeterminism.rewind(mark)
     owner = frame.iter_owner(level)

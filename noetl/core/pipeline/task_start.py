@@ -1,7 +1,7 @@
-"""Before a task: its pre-conditions, its input, its start.
+"""The start of a task: pre-conditions, input rendering, the start event.
 
-A task whose input cannot be rendered has started all the same, and its outcome is that error: the
-policy sees it. Nothing of the frame has changed when a template needs what is not at hand.
+A task whose input cannot be rendered counts as started, and its outcome is that error, so that its
+policy applies. The frame is unchanged when a template needs data that is not available.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from noetl.core.model.events import TaskDone, TaskStarted
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
-from noetl.core.pipeline.actions import Action, Returned, RunTask, Suspend
+from noetl.core.pipeline.actions import Action, KnownOutcome, RunTask, Suspend
 from noetl.core.pipeline.calls import begin_call
 from noetl.core.pipeline.child_calls import child_request
 from noetl.core.pipeline.directives import DIRECTIVES
-from noetl.core.pipeline.error_locations import NEEDS, info_of, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
 from noetl.core.pipeline.frame import Frame, Level, enter, position_of, show
 from noetl.core.pipeline.policy import skip_rule
 from noetl.core.pipeline.program import WORKBOOK, CompiledField, CompiledTask
@@ -26,42 +26,42 @@ from noetl.errors import TemplateError
 
 
 def prepare(frame: Frame, level: Level) -> ErrorInfo | None:
-    """Build the names; evaluate the step's `input` where that is the worker's work."""
+    """Build the names of a level; evaluate the step's `input` if the worker has to."""
     show(frame, level)
     program = level.program
     if (
         program.owner.input
         and level is frame.root
-        and not level.input_made
+        and not level.input_evaluated
         and (frame.looping or frame.order.context.defer_input)
     ):
         mark = frame.nondeterminism.mark()
-        made = {**level.input, **program.static_input}
+        values = {**level.input, **program.static_input}
         try:
             for compiled in program.input:
-                made[compiled.name] = _evaluate(frame, level, compiled)
-        except NEEDS:
+                values[compiled.name] = _evaluate(frame, level, compiled)
+        except MISSING_DATA:
             frame.nondeterminism.rewind(mark)
             raise
         except TemplateError as problem:
             return info_of(problem)
-        level.input = made
-        level.input_made = True
-        level.names["input"] = level.names["args"] = made
+        level.input = values
+        level.input_evaluated = True
+        level.names["input"] = level.names["args"] = values
     if level is not frame.top:
-        _stand_in_call(frame, level)
+        _restore_caller(frame, level)
     level.prepared = True
     return None
 
 
-def _stand_in_call(frame: Frame, level: Level) -> None:
-    """Another worker was inside a block when it was lost: the calling task sees again what it saw."""
+def _restore_caller(frame: Frame, level: Level) -> None:
+    """Restore the names of a calling task after a worker was lost inside the called block."""
     _show_locals(level, level.attempt)
-    level.task_input = _rendered_again(frame, level)
+    level.task_input = _render_again(frame, level)
 
 
 def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
-    """Pass over the task when a pre-condition says so; its own `set` is not applied."""
+    """Skip the task if a pre-condition is true; its own `set` is not applied."""
     task = compiled.task
     _show_locals(level, level.attempt)
     before = snapshot(frame, level)
@@ -72,7 +72,7 @@ def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
             return False
         assign(frame, level, rule.then.assignments, patch)
         delay = DIRECTIVES["continue"](frame, level, rule, ok(None)).delay
-    except NEEDS:
+    except MISSING_DATA:
         restore(frame, level, before)
         raise
     except TemplateError as problem:
@@ -99,18 +99,18 @@ def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
             skipped=True,
         )
     )
-    frame.silent = False
+    frame.only_starts = False
     return True
 
 
 def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
-    """Begin an attempt of the current task; None when a call was pushed instead."""
+    """Start an attempt of the current task; None if a call was pushed instead."""
     task, names = compiled.task, level.names
     interrupted = frame.interrupted and task.kind != WORKBOOK
     if interrupted and task.effect == "at_most_once":
         frame.interrupted = False
         _show_locals(level, level.attempt)
-        return Returned(task, _ambiguous(level), frame.drain())
+        return KnownOutcome(task, _ambiguous(level), frame.drain())
     attempt = level.attempt + frame.lost if interrupted else level.attempt
     _show_locals(level, attempt)
     names["input"] = level.input
@@ -122,7 +122,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         names["input"] = level.input
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
         request = child_request(frame, level, rendered, spec) if compiled.suspends else None
-    except NEEDS:
+    except MISSING_DATA:
         frame.nondeterminism.rewind(mark)
         names["input"] = level.input
         raise
@@ -145,14 +145,14 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         )
     )
     if problem is not None:
-        return Returned(task, Outcome(status="error", error=info_of(problem)), frame.drain())
+        return KnownOutcome(task, Outcome(status="error", error=info_of(problem)), frame.drain())
     level.task_input = rendered
     if task.kind == WORKBOOK:
-        return None if called is None else Returned(task, called, frame.drain())
+        return None if called is None else KnownOutcome(task, called, frame.drain())
     if request is not None:
         frame.outbox.append(request)
         return Suspend(frame.drain())
-    covered, frame.silent = frame.silent, False
+    start_recorded, frame.only_starts = frame.only_starts, False
     label = level.label(task)
     return RunTask(
         task=task,
@@ -164,38 +164,38 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         task_run_id=task_run_id(frame.run_id, label, level.event_visit, level.attempt),
         scopes=Scopes(level),
         events=frame.drain(),
-        covered=covered,
+        start_recorded=start_recorded,
     )
 
 
 def resumed(frame: Frame, level: Level) -> Action:
-    """The outcome a suspended task was waiting for has come."""
+    """The action for a suspended task whose outcome is available."""
     task = level.task
     _show_locals(level, level.attempt)
-    level.task_input = _rendered_again(frame, level)
+    level.task_input = _render_again(frame, level)
     outcome, frame.resume = frame.resume, None
     assert outcome is not None
-    return Returned(task, outcome, frame.drain())
+    return KnownOutcome(task, outcome, frame.drain())
 
 
-def _rendered_again(frame: Frame, level: Level) -> dict[str, Any]:
-    """The input of a task that began under an earlier lease, if its rules look at it."""
+def _render_again(frame: Frame, level: Level) -> dict[str, Any]:
+    """The input of a task that started under an earlier lease, if its rules read it."""
     if not level.compiled.policy_reads_input:
         return {}
     mark = frame.nondeterminism.mark()
     try:
         return _render(frame, level, level.compiled)
-    except NEEDS:
+    except MISSING_DATA:
         raise
     except TemplateError:
-        return {}  # it could be rendered when the task began; only its rules miss it now
+        return {}  # it was rendered when the task started; only its rules read it now
     finally:
         frame.nondeterminism.rewind(mark)
         level.names["input"] = level.input
 
 
 def _render(frame: Frame, level: Level, compiled: CompiledTask) -> dict[str, Any]:
-    """The task's input; its own fields are `input.*` to those that are rendered after them."""
+    """Render the task's input; rendered fields are visible to later ones as `input.*`."""
     rendered = dict(compiled.static_input)
     if not compiled.fields:
         return rendered
@@ -218,7 +218,7 @@ def _spec(frame: Frame, level: Level, compiled: CompiledTask, rendered: dict[str
 def _evaluate(frame: Frame, level: Level, compiled: CompiledField) -> Any:
     try:
         return compiled.value.evaluate(level.names, frame.nondeterminism)
-    except NEEDS:
+    except MISSING_DATA:
         raise
     except TemplateError as problem:
         raise located(frame.playbook, problem, *compiled.paths) from None
@@ -232,6 +232,6 @@ def _show_locals(level: Level, attempt: int) -> None:
 def _ambiguous(level: Level) -> Outcome:
     return error(
         "ambiguous",
-        f'the worker was lost while task "{level.task.name}" ran; whether its effect happened cannot be known, and '
-        "`effect: at_most_once` forbids to run it again",
+        f'the worker was lost while task "{level.task.name}" was running; whether it took effect is unknown, and '
+        "a task with `effect: at_most_once` is not run again",
     )

@@ -47,7 +47,7 @@ class ConcurrencyLimiter:
         """How much this execution may hold of what is limited; None when it uses nothing that is.
 
         `shut` are keys of which somebody took the last slot while this was decided before."""
-        keys = [key for key in state.net.every_need() if key in self.most]
+        keys = [key for key in state.net.all_concurrency_keys() if key in self.most]
         if not keys:
             return None
         held = await self._store.held(keys)
@@ -65,7 +65,7 @@ class ConcurrencyLimiter:
     ) -> tuple[SlotReservation, ...]:
         """What an append adds to what is held of limited keys."""
         before = before or NOTHING
-        grown = {key: after[key] - before.get(key, 0) for key in room.most if key in after}
+        grown = {key: after[key] - before.get(key, 0) for key in room.allowed if key in after}
         return tuple(
             SlotReservation(key, count, self.most[key])
             for key, count in grown.items()

@@ -187,7 +187,7 @@ class Limits:
         if state.finished is not None:
             return {}
         await self.any()
-        keys = [key for key in state.net.every_need() if key in self._lines.most]
+        keys = [key for key in state.net.all_concurrency_keys() if key in self._lines.most]
         held = await self._store.held(keys) if keys else {}
         found = {}
         for key, count in held.items():

@@ -278,7 +278,7 @@ class WorkerService:
                 if reply.limit is not None:
                     deed = partial(self._lines.park_waiting, run, reply.limit)
                     self._deeds.run_until_done(f"letting {run.run_id} stand in line", deed)
-                elif reply.kept:
+                elif reply.reserved:
                     self._deeds.run_until_done(f"keeping {run.run_id}", partial(self._put_later, run))
             elif isinstance(problem, NotFound | CorruptLog):
                 ids = {"execution_id": run.execution_id, "run_id": run.run_id}
@@ -371,7 +371,7 @@ def _verdict(report: Report, answer: ReplyFuture) -> ReportAck:
     if isinstance(answer.problem, NotFound):
         return ReportAck(run_id=report.run_id, accepted=False)
     reply = answer.reply
-    return reply.verdict or ReportAck(run_id=report.run_id, accepted=reply.accepted)
+    return reply.ack or ReportAck(run_id=report.run_id, accepted=reply.accepted)
 
 
 def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:

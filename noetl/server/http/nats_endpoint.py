@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.model.wire import OrdersReply, Refusal, ReportReply, unpacked
+from noetl.core.model.wire import OrdersReply, Refusal, ReportReply, unpack_orders
 from noetl.errors import NoetlError
 from noetl.server.http import problems
 from noetl.server.http.access import Caller
@@ -93,11 +93,11 @@ class NatsWorkerEndpoint:
         work = self._state().orchestrator.work
         if isinstance(reply, ReportReply) and reply.orders.orders:
             await work.give_back(request.worker, _leases(reply.orders))
-            return b"=" + _encode(ReportReply(reply.verdicts, OrdersReply([], [])))
+            return b"=" + _encode(ReportReply(reply.acks, OrdersReply([], [])))
         if isinstance(reply, OrdersReply):
             await work.give_back(request.claim.worker, _leases(reply))
         return b"!" + _encode(Refusal(413, f"the reply of {len(encoded)} bytes exceeds the message size; use HTTP"))
 
 
 def _leases(reply: OrdersReply) -> list[tuple[str, int]]:
-    return [(order.run_id, order.epoch) for order in unpacked(reply)]
+    return [(order.run_id, order.epoch) for order in unpack_orders(reply)]

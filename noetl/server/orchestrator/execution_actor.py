@@ -190,11 +190,11 @@ class ExecutionActor:
             before = state.seq
             began = time.perf_counter()
             decision = advance(
-                state, asked, at=self._parts.clock.now(), nondeterminism=self._parts.nondeterminism, room=room
+                state, asked, at=self._parts.clock.now(), nondeterminism=self._parts.nondeterminism, capacity=room
             )
             metrics.DECISION.observe(time.perf_counter() - began)
-            while decision.needs:
-                answers = await self._parts.recorder.answers(decision.needs, self.id, state.playbook)
+            while decision.requests:
+                answers = await self._parts.recorder.answers(decision.requests, self.id, state.playbook)
                 decision = decision.resume(answers)
             if not decision.events and self._parts.shared and await self._is_behind(before):
                 # "No" is an answer about the log, and this was not it: somebody else has written.
@@ -219,7 +219,7 @@ class ExecutionActor:
             raise
         for offer, reply in zip(offers, decision.replies[len(facts) :], strict=True):
             offer.answer(reply)
-        if decision.commands and isinstance(decision.commands[-1], ContinueLater):
+        if decision.effects and isinstance(decision.effects[-1], ContinueLater):
             self.nudge()
         self._written(self, decision)
         return decision

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.engine.state import State
-from noetl.core.model.events import Kept, StepScheduled
+from noetl.core.model.events import RerunSource, StepScheduled
 from noetl.errors import NotFound
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 
 
-async def kept_before(parts: ActorDependencies, state: State, step: str) -> Kept:
+async def kept_before(parts: ActorDependencies, state: State, step: str) -> RerunSource:
     """Results and ctx as they were before the last run of `step` (or now, when it never ran)."""
     if step not in state.playbook.steps_by_name:
         raise NotFound(f"execution {state.execution_id} has no step {step!r}")
@@ -24,4 +24,6 @@ async def kept_before(parts: ActorDependencies, state: State, step: str) -> Kept
         after = page[-1].seq
     before = (await load_state(parts, state.execution_id, last - 1))[0] if last > 1 else state
     results = {name: record.outcome for name, record in before.steps.items() if record.outcome is not None}
-    return Kept(execution_id=state.execution_id, from_step=step, results=results, ctx=dict(before.ctx), args=args)
+    return RerunSource(
+        execution_id=state.execution_id, from_step=step, results=results, ctx=dict(before.ctx), args=args
+    )

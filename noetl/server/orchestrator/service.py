@@ -29,7 +29,7 @@ from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, SetTimer
 from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
-from noetl.core.engine.views.waiting import Finding, why
+from noetl.core.engine.views.waiting import Finding, waiting_reasons
 from noetl.core.model.events import ExecutionRequested, PlaybookProcessed, Recorded
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.tool import ToolSpec
@@ -276,8 +276,10 @@ class Orchestrator:
         """What everything waits for (or waited for, after event `at`), in words; what ended it, if it has ended."""
         state = await self.state(execution_id, at)
         if at is not None:
-            return why(state, state.at)
-        return why(state, self._parts.clock.now(), await self.limits.reached(state) if self.limits else None)
+            return waiting_reasons(state, state.at)
+        return waiting_reasons(
+            state, self._parts.clock.now(), await self.limits.reached(state) if self.limits else None
+        )
 
     async def waits_for(self, row: ExecutionSummary) -> list[str]:
         """The limits that hold an execution back now, in words."""
@@ -426,7 +428,7 @@ class Orchestrator:
     def _written(self, execution: ExecutionActor, decision: Decision) -> None:
         """A decision is on disk: leases follow its events, its commands are carried out."""
         self.work.follow(decision.events)
-        self._carry_out(execution.id, decision.commands, execution.summary.path if execution.summary else "")
+        self._carry_out(execution.id, decision.effects, execution.summary.path if execution.summary else "")
         if execution.overtaken:
             execution.overtaken = False
             if self._acts and not self._parts.shared:  # servers that share a store each do what they decide
@@ -452,7 +454,7 @@ class Orchestrator:
                 pool = command.pool or "default"
                 now = self._parts.clock.now()
                 queued.append(
-                    QueuedRun(execution_id, command.run_id, pool, command.together, now, command.limit, weight=weight)
+                    QueuedRun(execution_id, command.run_id, pool, command.affinity, now, command.limit, weight=weight)
                 )
             elif isinstance(command, SetTimer):
                 self._timers.set(execution_id, command.at)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.core.engine.commands import StartExecution
-from noetl.core.model.events import ExecutionRequested, Kept, Parent
+from noetl.core.model.events import ExecutionRequested, Parent, RerunSource
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.playbook import Playbook
@@ -32,7 +32,7 @@ class Submission(Struct, frozen=True):
     strict: bool = False
     legacy: bool = False
     parent: Parent | None = None
-    kept: Kept | None = None
+    kept: RerunSource | None = None
     caller: str = ""  # file of the playbook that calls this one
     trace: str | None = None  # W3C traceparent of whoever asks
 
@@ -59,7 +59,7 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
         request.return_step,
     ):
         return False
-    if _begins(submission.kept) != _begins(request.kept):
+    if _begins(submission.kept) != _begins(request.rerun):
         return False
     if submission.text is None and submission.path == request.path:
         return submission.version in (None, "", "latest") or str(submission.version) == request.version
@@ -69,7 +69,7 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
         return False
 
 
-def _begins(kept: Kept | None) -> tuple[str, str | None] | None:
+def _begins(kept: RerunSource | None) -> tuple[str, str | None] | None:
     return None if kept is None else (kept.execution_id, kept.from_step)
 
 
@@ -86,7 +86,7 @@ async def start_command(
         version=source.version or playbook.version,
         payload=submission.payload,
         parent=submission.parent,
-        kept=submission.kept,
+        rerun=submission.kept,
         entry_step=submission.entry_step,
         return_step=submission.return_step,
         requested_by=submission.requested_by,

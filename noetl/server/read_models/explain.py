@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from noetl.core.engine.state import State
-from noetl.core.engine.views.waiting import why
+from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.model import events as ev
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo
@@ -66,7 +66,7 @@ def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mappi
         yield f"somebody cancelled it: {reasons[-1]}" if reasons and reasons[-1] else "somebody cancelled it"
         yield from _interrupted(log)
     else:
-        yield from (finding.text for finding in why(state, at, reached))
+        yield from (finding.text for finding in waiting_reasons(state, at, reached))
 
 
 def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:

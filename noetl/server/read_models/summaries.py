@@ -166,8 +166,8 @@ class Progress:
 def _progress_requested(view: Progress, body: ExecutionRequested, at: float) -> None:
     view.path = body.path
     view.started_at = at
-    if body.kept:
-        view.ctx = dict(body.kept.ctx)
+    if body.rerun:
+        view.ctx = dict(body.rerun.ctx)
 
 
 def _progress_started(view: Progress, _: WorkflowStarted, __: float) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from noetl.core.model.events import Recorded, decode_body, make_decoders
+from noetl.core.model.events import Recorded, create_decoders, decode_body
 from noetl.errors import CorruptLog
 from noetl.storage.ports.events import Append, ExecutionSummary
 
@@ -34,7 +34,7 @@ def prepare() -> None:
     """Make ready to decode; stores read in several threads, and one of them alone may make the decoders."""
     if not _prepared.is_set():
         with _preparing:
-            make_decoders()
+            create_decoders()
             _prepared.set()
 
 

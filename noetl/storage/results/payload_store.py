@@ -51,7 +51,6 @@ class Packing:
         self.content_type = content_type
         self.compression: str | None = None
         self.bytes = 0
-        self.stored_bytes = 0
         self.failure: BaseException | None = None  # the producer's own, which a driver may hide
         self._wanted = compression
         self._chunks = chunks
@@ -102,7 +101,6 @@ class Packing:
         if self._wanted == "zstd":
             self.compression = "zstd"
             block = await asyncio.to_thread(_pack, block)
-        self.stored_bytes += len(block)
         return block
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error, ok
 from noetl.core.model.playbook import KeychainEntry
-from noetl.core.model.tool import Run, ToolCall
+from noetl.core.model.tool import ToolCall, ToolFunction
 from noetl.core.templates.template import compile_value
 from noetl.errors import SecretUnavailable, TemplateError
 from noetl.runtime.clock import RealClock
@@ -53,7 +53,7 @@ class MockTools:
         self._used: Counter[str] = Counter()
         self.calls: list[Called] = []
 
-    def load(self, kind: str) -> Run:
+    def load(self, kind: str) -> ToolFunction:
         """The function that stands in for a kind."""
 
         async def run(call: ToolCall) -> Outcome:

@@ -1,8 +1,8 @@
-"""Golden logs: executions of a release, kept for ever and folded by every later version.
+"""Golden logs: executions of a release, stored permanently and folded by every later version.
 
-`python tests/core/engine/golden.py NAME` plays the engine's own tests and some random worlds, and writes their
-logs to `logs/NAME.jsonl.gz` with what the state was half-way and at the end. A file that has been
-written stays as it is; a new event version gets a new file beside it.
+`python tests/core/engine/golden.py NAME` runs the engine's own tests and some random executions, and writes their
+logs to `logs/NAME.jsonl.gz` with the state at the middle and at the end. A file is never rewritten; a new event
+version gets a new file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from noetl.core.model.playbook import Playbook
 
 LOGS = Path(__file__).parent / "logs"
 MODULES = ("steps", "admission", "loops", "leases", "control", "synthesis", "views")
-WORLDS = 60
+RANDOM_EXECUTIONS = 60
 
 
-def picture(state: State) -> dict[str, Any]:
-    """What a state means, in names that do not change when the state's insides do."""
+def summary_of(state: State) -> dict[str, Any]:
+    """The meaning of a state, in names that are independent of its representation."""
     return msgspec.to_builtins(
         {
             "seq": state.seq,
@@ -72,7 +72,7 @@ def picture(state: State) -> dict[str, Any]:
 
 
 def plain(value: Any) -> bytes:
-    """A picture as bytes."""
+    """A summary as bytes."""
     return msgspec.json.encode(value, order="sorted")
 
 
@@ -81,63 +81,63 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def events_of(kept: dict[str, Any]) -> list[Recorded]:
+def events_of(stored: dict[str, Any]) -> list[Recorded]:
     """An execution's log, decoded as from a store."""
     return [
-        Recorded(kept["execution_id"], seq, at, decode_body(name, version, msgspec.json.encode(body)))
-        for seq, at, name, version, body in kept["events"]
+        Recorded(stored["execution_id"], seq, at, decode_body(name, version, msgspec.json.encode(body)))
+        for seq, at, name, version, body in stored["events"]
     ]
 
 
-def playbook_of(kept: dict[str, Any]) -> Playbook:
-    """The playbook an execution ran."""
-    return msgspec.convert(kept["playbook"], Playbook)
+def playbook_of(stored: dict[str, Any]) -> Playbook:
+    """The playbook of an execution."""
+    return msgspec.convert(stored["playbook"], Playbook)
 
 
-def _plays() -> list[tuple[str, Any]]:
-    """Play every test of the engine that takes no argument, and keep what it played."""
-    import engine_play
-    from test_engine_random import World
+def _harnesses() -> list[tuple[str, Any]]:
+    """Run every test of the engine that takes no argument, and collect its harnesses."""
+    import engine_harness
+    from test_engine_random import RandomExecution
 
     found: list[tuple[str, Any]] = []
     name = ""
-    make = engine_play.Play.__init__
+    initialize = engine_harness.Harness.__init__
 
-    def remember(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
+    def collect(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
         found.append((name, self))
 
-    engine_play.Play.__init__ = remember
+    engine_harness.Harness.__init__ = collect
     for module in MODULES:
         for test, function in inspect.getmembers(importlib.import_module(f"test_engine_{module}"), inspect.isfunction):
             if test.startswith("test_") and not inspect.signature(function).parameters:
                 name = test
                 function()
-    for seed in range(10_000, 10_000 + WORLDS):
-        name = f"world {seed}"
-        World(seed).run()
+    for seed in range(10_000, 10_000 + RANDOM_EXECUTIONS):
+        name = f"random {seed}"
+        RandomExecution(seed).run()
     return found
 
 
 def write(path: Path) -> int:
-    """Keep the executions; how many."""
+    """Write the executions; return their number."""
     lines = []
-    for name, play in _plays():
-        if not play.log or len(play.log) > 2_000:
+    for name, harness in _harnesses():
+        if not harness.log or len(harness.log) > 2_000:
             continue
-        half = len(play.log) // 2
+        half = len(harness.log) // 2
         lines.append(
             plain(
                 {
                     "name": name,
-                    "execution_id": play.state.execution_id,
-                    "playbook": msgspec.to_builtins(play.playbook),
+                    "execution_id": harness.state.execution_id,
+                    "playbook": msgspec.to_builtins(harness.playbook),
                     "events": [
                         [each.seq, each.at, each.body.NAME, each.body.VERSION, msgspec.Raw(encode_body(each.body))]
-                        for each in play.log
+                        for each in harness.log
                     ],
-                    "half": picture(fold(play.playbook, play.log[:half])) if half else None,
-                    "end": picture(fold(play.playbook, play.log)),
+                    "half": summary_of(fold(harness.playbook, harness.log[:half])) if half else None,
+                    "end": summary_of(fold(harness.playbook, harness.log)),
                 }
             )
         )

@@ -1,10 +1,10 @@
-"""Logs outlive versions: every log of every release folds to the state it had."""
+"""Logs are compatible across versions: every log of every release folds to its original state."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from golden import LOGS, events_of, picture, plain, playbook_of, read
+from golden import LOGS, events_of, plain, playbook_of, read, summary_of
 
 from noetl.core.engine.advance import fold
 from noetl.core.engine.evolve import APPLIERS
@@ -16,19 +16,19 @@ FILES = sorted(LOGS.glob("*.jsonl.gz"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_golden_logs_fold_to_the_states_they_had(path):
-    kept = read(path)
-    assert len(kept) >= 200
-    for each in kept:
+    stored = read(path)
+    assert len(stored) >= 200
+    for each in stored:
         book, events = playbook_of(each), events_of(each)
         half = len(events) // 2
         if half:
-            assert plain(picture(fold(book, events[:half]))) == plain(each["half"]), each["name"]
-        assert plain(picture(fold(book, events))) == plain(each["end"]), each["name"]
+            assert plain(summary_of(fold(book, events[:half]))) == plain(each["half"]), each["name"]
+        assert plain(summary_of(fold(book, events))) == plain(each["end"]), each["name"]
 
 
-def test_golden_logs_know_every_event_that_the_engine_makes():
-    told = {name for path in FILES for each in read(path) for _, _, name, _, _ in each["events"]}
-    assert told == {name for name, _ in BODIES} - {"task.progress"}
+def test_golden_logs_contain_every_event_type():
+    found = {name for path in FILES for each in read(path) for _, _, name, _, _ in each["events"]}
+    assert found == {name for name, _ in BODIES} - {"task.progress"}
 
 
 def test_every_body_has_an_applier():
@@ -37,13 +37,13 @@ def test_every_body_has_an_applier():
 
 def test_an_unknown_event_stops_the_replay():
     with pytest.raises(KeyError):
-        decode_body("step.teleported", 1, b"{}")
+        decode_body("step.unknown", 1, b"{}")
     with pytest.raises(KeyError):
         decode_body("step.done", 99, b"{}")
 
 
 @pytest.mark.parametrize("damage", ["gap", "twice", "foreign", "first"])
-def test_a_damaged_log_is_never_folded_over(damage):
+def test_a_damaged_log_is_rejected(damage):
     each = read(FILES[0])[0]
     events = events_of(each)
     if damage == "gap":
@@ -63,9 +63,9 @@ def test_an_empty_log_has_no_state():
         fold(playbook_of(read(FILES[0])[0]), [])
 
 
-def test_a_half_read_log_goes_on_where_it_stopped():
+def test_folding_can_continue_from_a_partial_state():
     each = next(each for each in read(FILES[0]) if len(each["events"]) > 20)
     book, events = playbook_of(each), events_of(each)
     state = fold(book, events[:10])
-    assert plain(picture(fold(book, events[10:], state))) == plain(each["end"])
+    assert plain(summary_of(fold(book, events[10:], state))) == plain(each["end"])
     assert isinstance(events[0], Recorded)

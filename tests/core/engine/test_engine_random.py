@@ -1,8 +1,8 @@
-"""Random nets, random worlds: whatever happens, the promises hold.
+"""Random executions of random nets: the invariants hold in every case.
 
-A seed makes a playbook (arcs, gates, joins, loops, circles) and a world (reorderings, lost workers, repeated
-reports, pauses, signals, timers). After every event the driver compares live and folded state; here
-the rest is checked: it ends exactly once, nothing is believed afterwards, nothing is owed.
+A seed determines a playbook (arcs, gates, joins, loops, cycles) and the inputs (reorderings, lost workers, repeated
+reports, pauses, signals, timers). The harness compares live and folded state after every event; here the rest is
+checked: the execution ends exactly once, later reports are rejected, no effect is outstanding.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from engine_play import Play, finished, task_done
+from engine_harness import Harness, finished, task_done
+from state_machines import observed, transitions
 
 from noetl.core.engine.advance import outstanding
 from noetl.core.engine.commands import (
@@ -108,56 +109,56 @@ def make_playbook(chance: random.Random) -> Playbook:
     return Playbook("random", "tests/random", names[0], tuple(steps), executor=executor)
 
 
-class World:
-    """A world that does whatever its dice say."""
+class RandomExecution:
+    """An execution with random inputs."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.play = Play(make_playbook(self.chance))
+        self.harness = Harness(make_playbook(self.chance))
         self.old: list = []  # reports that were sent, to be sent again
 
-    def run(self) -> Play:
-        play, chance = self.play, self.chance
-        play.start()
+    def run(self) -> Harness:
+        harness, chance = self.harness, self.chance
+        harness.start()
         for _ in range(2_000):
-            if play.state.finished:
+            if harness.state.finished:
                 break
             chance.choices(
-                [self.work, self.lose, self.repeat, self.pause, self.signal, self.tick, self.give_back, self.cancel],
+                [self.work, self.lose, self.repeat, self.pause, self.signal, self.tick, self.return_run, self.cancel],
                 [50, 5, 6, 1, 2, 2, 2, 0.2],
             )[0]()
-            if play.state.paused and chance.random() < 0.5:
-                play.queue = []
-                play.tell(ResumeExecution())
-        return play
+            if harness.state.paused and chance.random() < 0.5:
+                harness.queue = []
+                harness.send(ResumeExecution())
+        return harness
 
     def work(self) -> None:
-        play, chance = self.play, self.chance
-        held = list(leases(play.state))
-        if held and (chance.random() < 0.6 or not play.queue):
+        harness, chance = self.harness, self.chance
+        held = list(leases(harness.state))
+        if held and (chance.random() < 0.6 or not harness.queue):
             run_id = chance.choice(held)[0]
             return self.progress(run_id)
-        if play.queue and not play.state.paused:
+        if harness.queue and not harness.state.paused:
             if chance.random() < 0.3:
-                replies = play.tell(ClaimAnyRun("w", chance.randint(1, 4))).replies
+                replies = harness.send(ClaimAnyRun("w", chance.randint(1, 4))).replies
                 taken = {order.run_id for order in replies[0].orders}
-                play.queue = [each for each in play.queue if each.run_id not in taken]
+                harness.queue = [each for each in harness.queue if each.run_id not in taken]
                 return None
-            queued = play.queue.pop(chance.randrange(len(play.queue)))
-            from noetl.core.engine.lease_rules import claim_refusal
+            queued = harness.queue.pop(chance.randrange(len(harness.queue)))
+            from noetl.core.engine.lease_rules import claim_rejection
 
-            if claim_refusal(play.state, queued.run_id) is None:
-                play.queue.insert(0, queued)
-                play.take(queued.run_id)
-        elif not held and not play.state.paused:
-            assert outstanding(play.state), "nothing is owed, nothing is held, and it is not finished"
+            if claim_rejection(harness.state, queued.run_id) is None:
+                harness.queue.insert(0, queued)
+                harness.claim(queued.run_id)
+        elif not held and not harness.state.paused:
+            assert outstanding(harness.state), "not finished, although nothing is outstanding or leased"
         return None
 
     def progress(self, run_id: str) -> None:
         from noetl.core.engine.run_orders import order_for
 
-        play, chance = self.play, self.chance
-        order = order_for(play.state, run_id)
+        harness, chance = self.harness, self.chance
+        order = order_for(harness.state, run_id)
         if order.position is None and chance.random() < 0.5:
             ctx = chance.choice([{}, {}, {"total": 1}, {"seen": order.path}, {"x": chance.randint(0, 1)}, {"a.b": 1}])
             events = [task_done(order, "t", patch={"ctx": ctx} if ctx else {}, position=Position("u", task_runs=1))]
@@ -166,63 +167,66 @@ class World:
             extra = {"stop": True} if order.path and outcome.status == "ok" and chance.random() < 0.05 else {}
             events = finished(order, outcome, **extra)
         self.old.append((order, events))
-        assert play.report(order, *events).accepted
+        assert harness.report(order, *events).accepted
 
     def lose(self) -> None:
-        held = list(leases(self.play.state))
+        held = list(leases(self.harness.state))
         if held:
             run_id, epoch, _ = self.chance.choice(held)
             stale = self.chance.random() < 0.3
-            self.play.tell(ExpireLease(run_id, epoch - 1 if stale else epoch))
+            self.harness.send(ExpireLease(run_id, epoch - 1 if stale else epoch))
 
-    def give_back(self) -> None:
-        held = list(leases(self.play.state))
+    def return_run(self) -> None:
+        held = list(leases(self.harness.state))
         if held:
             run_id, epoch, _ = self.chance.choice(held)
-            self.play.tell(ReturnRun(run_id, epoch))
+            self.harness.send(ReturnRun(run_id, epoch))
 
     def repeat(self) -> None:
         if self.old:
             order, events = self.chance.choice(self.old)
-            before = len(self.play.log)
+            before = len(self.harness.log)
             if self.chance.random() < 0.3 and events:
                 changed = finished(order, ok("something else entirely"))
-                verdict = self.play.report(order, *changed)
-                if verdict.accepted:  # it was the first to say how the run ended
+                ack = self.harness.report(order, *changed)
+                if ack.accepted:  # it was the first terminal report of the run
                     self.old.append((order, changed))
                 return
-            self.play.report(order, *events)
-            assert len(self.play.log) == before, "a repetition changed the log"
+            self.harness.report(order, *events)
+            assert len(self.harness.log) == before, "a repetition changed the log"
 
     def pause(self) -> None:
-        self.play.tell(PauseExecution())
+        self.harness.send(PauseExecution())
 
     def signal(self) -> None:
-        self.play.tell(SendSignal("s", {"n": self.chance.randint(0, 5)}))
+        self.harness.send(SendSignal("s", {"n": self.chance.randint(0, 5)}))
 
     def tick(self) -> None:
-        self.play.tell(FireTimer(), at=self.play.at + self.chance.choice([1, 10, 600]))
+        self.harness.send(FireTimer(), at=self.harness.at + self.chance.choice([1, 10, 600]))
 
     def cancel(self) -> None:
-        self.play.tell(CancelExecution())
+        self.harness.send(CancelExecution())
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_every_random_execution_ends_once_and_keeps_its_promises(seed):
-    play = World(seed).run()
-    state = play.state
-    assert state.finished, f"seed {seed} did not finish: {play.names[-5:]}"
-    names = play.names
+def test_every_random_execution_ends_once_and_violates_no_invariant(seed):
+    harness = RandomExecution(seed).run()
+    state = harness.state
+    assert state.finished, f"seed {seed} did not finish: {harness.names[-5:]}"
+    names = harness.names
     assert names.count("workflow.finished") == names.count("playbook.processed") == 1
     assert names[-2:] == ["workflow.finished", "playbook.processed"]
     assert outstanding(state) == []
     assert next_due(state) is None
     assert not state.runs and not state.open and not state.queued and not state.waiting and not state.live
-    assert encode_state(play.refold()) == encode_state(state)
-    assert encode_state(decode_state(play.playbook, encode_state(state))) == encode_state(state)
-    # Every token that was made was consumed exactly once.
-    made = ["t1"] if play.of(WorkflowStarted) else []
-    made += [arc.token for event in play.of(NextEvaluated) for arc in event.arcs if arc.token]
-    used = [token for event in play.of(StepScheduled) for token in event.tokens]
-    used += [event.token for event in play.of(StepSkipped)]
-    assert sorted(made) == sorted(used)
+    assert encode_state(harness.refold()) == encode_state(state)
+    assert encode_state(decode_state(harness.playbook, encode_state(state))) == encode_state(state)
+    # Every token is consumed exactly once.
+    created = ["t1"] if harness.of(WorkflowStarted) else []
+    created += [arc.token for event in harness.of(NextEvaluated) for arc in event.arcs if arc.token]
+    used = [token for event in harness.of(StepScheduled) for token in event.tokens]
+    used += [event.token for event in harness.of(StepSkipped)]
+    assert sorted(created) == sorted(used)
+    # Every transition is in the documented state machines.
+    for machine, transition in transitions(harness.playbook, harness.log):
+        assert transition in observed()[machine]

@@ -1,11 +1,11 @@
-"""Straight chains, arcs, sets, failures: what happens between steps."""
+"""Chains, arcs, sets and failures: what happens between steps."""
 
 from __future__ import annotations
 
 import pytest
-from engine_play import Play, boom, finished, playbook, wrote
+from engine_harness import Harness, failure, finished, playbook, wrote
 
-from noetl.core.engine.advance import BUDGET, advance, begin, fold, outstanding
+from noetl.core.engine.advance import MAX_EVENTS, advance, begin, fold, outstanding
 from noetl.core.engine.commands import StartExecution
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.evaluation.compiled_net import Net
@@ -23,7 +23,7 @@ from noetl.core.model.outcome import ok
 
 
 def test_a_chain_runs_step_by_step_and_ends_once():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - {step: start, next: {arcs: [{step: a}]}}
@@ -32,17 +32,17 @@ workflow:
 """,
         {"b": ok({"x": 1})},
     ).run()
-    assert play.scheduled == ["start", "a", "b"]
-    assert play.status == "success"
-    assert play.data == {"x": 1}
-    assert play.names == [
+    assert harness.scheduled == ["start", "a", "b"]
+    assert harness.status == "success"
+    assert harness.data == {"x": 1}
+    assert harness.names == [
         "playbook.execution.requested", "playbook.request.evaluated", "workflow.started",
         "step.scheduled", "step.started", "step.done", "next.evaluated",
         "step.scheduled", "step.started", "step.done", "next.evaluated",
         "step.scheduled", "step.started", "step.done", "next.evaluated",
         "workflow.finished", "playbook.processed",
     ]  # fmt: skip
-    assert len(play.of(WorkflowFinished)) == len(play.of(PlaybookProcessed)) == 1
+    assert len(harness.of(WorkflowFinished)) == len(harness.of(PlaybookProcessed)) == 1
 
 
 EXCLUSIVE = """
@@ -61,19 +61,19 @@ workflow:
 """
 
 
-def test_an_exclusive_router_takes_the_first_arc_that_holds():
-    play = Play(EXCLUSIVE.replace("MODE", "exclusive"), {"start": ok({"n": 1})}).run()
-    assert play.scheduled == ["start", "b"]
+def test_an_exclusive_router_takes_the_first_arc_whose_guard_is_true():
+    harness = Harness(EXCLUSIVE.replace("MODE", "exclusive"), {"start": ok({"n": 1})}).run()
+    assert harness.scheduled == ["start", "b"]
 
 
-def test_an_inclusive_router_takes_every_arc_that_holds():
-    play = Play(EXCLUSIVE.replace("MODE", "inclusive"), {"start": ok({"n": 1})}).run()
-    assert play.scheduled == ["start", "b", "c"]
-    assert play.status == "success"
+def test_an_inclusive_router_takes_every_arc_whose_guard_is_true():
+    harness = Harness(EXCLUSIVE.replace("MODE", "inclusive"), {"start": ok({"n": 1})}).run()
+    assert harness.scheduled == ["start", "b", "c"]
+    assert harness.status == "success"
 
 
 def test_a_token_that_no_arc_takes_ends_its_branch():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - {step: start, tool: {kind: noop}, next: {arcs: [{step: a, when: "{{ false }}"}]}}
@@ -81,8 +81,8 @@ workflow:
 """,
         {"start": ok(7)},
     ).run()
-    assert play.scheduled == ["start"]
-    assert (play.status, play.data) == ("success", 7)
+    assert harness.scheduled == ["start"]
+    assert (harness.status, harness.data) == ("success", 7)
 
 
 FAILING = """
@@ -96,29 +96,29 @@ workflow:
 
 
 def test_an_arc_without_when_does_not_take_a_failure():
-    play = Play(FAILING.replace("ARCS", "[{step: good}]"), {"start": boom()}).run()
-    assert play.scheduled == ["start"]
-    assert play.status == "failed"
-    assert play.state.error.message == "it broke"
-    assert play.state.result_step == "start"
+    harness = Harness(FAILING.replace("ARCS", "[{step: good}]"), {"start": failure()}).run()
+    assert harness.scheduled == ["start"]
+    assert harness.status == "failed"
+    assert harness.state.error.message == "it broke"
+    assert harness.state.result_step == "start"
 
 
-def test_a_failure_is_routed_by_an_arc_whose_guard_holds():
+def test_a_failure_is_routed_by_an_arc_whose_guard_is_true():
     guard = "event.name == 'step.failed' and output.error.kind == 'server_error'"
     arcs = f'[{{step: good}}, {{step: bad, when: "{{{{ {guard} }}}}"}}]'
-    play = Play(FAILING.replace("ARCS", arcs), {"start": boom()}).run()
-    assert play.scheduled == ["start", "bad"]
-    assert play.status == "success"
+    harness = Harness(FAILING.replace("ARCS", arcs), {"start": failure()}).run()
+    assert harness.scheduled == ["start", "bad"]
+    assert harness.status == "success"
 
 
 def test_call_done_means_step_done():
     arcs = """[{step: bad, when: "{{ event.name == 'step.failed' }}"},
                {step: good, when: "{{ event.name == 'call.done' }}"}]"""
-    assert Play(FAILING.replace("ARCS", arcs)).run().scheduled == ["start", "good"]
+    assert Harness(FAILING.replace("ARCS", arcs)).run().scheduled == ["start", "good"]
 
 
 def test_an_unrouted_failure_stops_the_other_branches():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}, {step: c}]}}
@@ -128,21 +128,21 @@ workflow:
   - {step: d, tool: {kind: noop}}
 """
     ).start()
-    a, b = play.take("77:a:1"), play.take("77:b:1")
-    play.do(a, boom())
-    assert play.status == "failed"
-    assert [each.run_id for each in play.cancelled] == ["77:b:1"]
-    assert [(each.step, each.output.error.kind) for each in play.of(StepFailed)] == [
+    a, b = harness.claim("77:a:1"), harness.claim("77:b:1")
+    harness.complete(a, failure())
+    assert harness.status == "failed"
+    assert [each.run_id for each in harness.cancelled] == ["77:b:1"]
+    assert [(each.step, each.output.error.kind) for each in harness.of(StepFailed)] == [
         ("a", "server_error"),
         ("b", "cancelled"),
     ]
-    assert [each.step for each in play.of(StepSkipped)] == ["c"]
-    assert not play.do(b).accepted
-    assert play.names[-2:] == ["workflow.finished", "playbook.processed"]
+    assert [each.step for each in harness.of(StepSkipped)] == ["c"]
+    assert not harness.complete(b).accepted
+    assert harness.names[-2:] == ["workflow.finished", "playbook.processed"]
 
 
 def test_step_set_comes_before_the_arcs_and_arc_set_before_the_next_step():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - step: start
@@ -155,14 +155,14 @@ workflow:
   - {step: no_, tool: {kind: noop}}
   - {step: yes_, input: {sum: "{{ ctx.a + ctx.b }}"}, tool: {kind: noop}}
 """,
-        {"start": lambda play, order: finished(order, ok({"n": 4}), patch={"a": 1})},
+        {"start": lambda harness, order: finished(order, ok({"n": 4}), patch={"a": 1})},
     ).run()
-    assert play.scheduled == ["start", "yes_"]
-    assert play.state.ctx == {"a": 1, "b": 5}
-    assert play.orders[-1].context.input == {"sum": 6}
-    assert [each.cause for each in play.of(CtxPatched)] == ["step", "arc"]
-    boundary = play.names.index("step.done")
-    assert play.names[boundary : boundary + 5] == [
+    assert harness.scheduled == ["start", "yes_"]
+    assert harness.state.ctx == {"a": 1, "b": 5}
+    assert harness.orders[-1].context.input == {"sum": 6}
+    assert [each.cause for each in harness.of(CtxPatched)] == ["step", "arc"]
+    boundary = harness.names.index("step.done")
+    assert harness.names[boundary : boundary + 5] == [
         "step.done", "ctx.patched", "next.evaluated", "ctx.patched", "step.scheduled",
     ]  # fmt: skip
 
@@ -180,23 +180,23 @@ workflow:
   - {step: a, tool: {kind: noop}}
   - {step: b, tool: {kind: noop}}
 """
-    play = Play(text, {"start": ok(2)}).run()
-    assert play.status == "failed"
-    assert play.state.error.kind == "ctx.conflict"
-    assert "test.yaml:12:" in play.state.error.message
-    assert Play(text, {"start": ok(1)}).run().state.ctx == {"x": 1}
+    harness = Harness(text, {"start": ok(2)}).run()
+    assert harness.status == "failed"
+    assert harness.state.error.kind == "ctx.conflict"
+    assert "test.yaml:12:" in harness.state.error.message
+    assert Harness(text, {"start": ok(1)}).run().state.ctx == {"x": 1}
 
 
-def test_a_guard_that_cannot_be_evaluated_fails_the_execution_with_its_place():
-    play = Play(FAILING.replace("ARCS", '[{step: good, when: "{{ ctx.nothing.here > 1 }}"}]')).run()
-    assert play.status == "failed"
-    assert play.state.error.kind == "template"
-    assert play.state.error.message.startswith("test.yaml:8:")
-    assert play.of(NextEvaluated)[0].error is not None
+def test_a_guard_that_cannot_be_evaluated_fails_the_execution_with_its_location():
+    harness = Harness(FAILING.replace("ARCS", '[{step: good, when: "{{ ctx.nothing.here > 1 }}"}]')).run()
+    assert harness.status == "failed"
+    assert harness.state.error.kind == "template"
+    assert harness.state.error.message.startswith("test.yaml:8:")
+    assert harness.of(NextEvaluated)[0].error is not None
 
 
 def test_a_step_input_that_cannot_be_evaluated_fails_the_step_and_can_be_routed():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - step: start
@@ -206,21 +206,21 @@ workflow:
   - {step: rescue, tool: {kind: noop}}
 """
     ).run()
-    assert play.scheduled == ["start", "rescue"]
-    assert "test.yaml:7:" in play.of(StepFailed)[0].output.error.message
+    assert harness.scheduled == ["start", "rescue"]
+    assert "test.yaml:7:" in harness.of(StepFailed)[0].output.error.message
 
 
 def test_a_tasks_ctx_write_is_seen_by_guards_and_by_the_next_step():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - {step: start, tool: {kind: noop}, next: {arcs: [{step: a, when: "{{ ctx.deep.x == 2 }}"}]}}
   - {step: a, tool: {kind: noop}}
 """,
-        {"start": lambda play, order: wrote(order, **{"deep.x": 2, "other": 1})},
+        {"start": lambda harness, order: wrote(order, **{"deep.x": 2, "other": 1})},
     ).run()
-    assert play.scheduled == ["start", "a"]
-    assert play.orders[-1].ctx == {"deep": {"x": 2}, "other": 1}
+    assert harness.scheduled == ["start", "a"]
+    assert harness.orders[-1].ctx == {"deep": {"x": 2}, "other": 1}
 
 
 def test_the_step_named_end_gives_the_output_if_it_ran():
@@ -230,14 +230,14 @@ workflow:
   - {step: end, tool: {kind: noop}}
   - {step: z, tool: {kind: noop}}
 """
-    play = Play(text, {"end": ok("the end"), "z": ok("last")}).run()
-    assert play.data == "the end"
-    play = Play(text, {"end": ok("the end"), "z": ok("last")}).run(return_step="z")
-    assert play.data == "last"
+    harness = Harness(text, {"end": ok("the end"), "z": ok("last")}).run()
+    assert harness.data == "the end"
+    harness = Harness(text, {"end": ok("the end"), "z": ok("last")}).run(return_step="z")
+    assert harness.data == "last"
 
 
 def test_results_are_read_by_name_on_the_server():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - {step: start, tool: {kind: noop}, next: {arcs: [{step: b}]}}
@@ -249,11 +249,11 @@ workflow:
 """,
         {"start": ok({"x": [1]})},
     ).run()
-    assert play.orders[1].context.input == {"whole": {"x": [1]}, "x": [1], "same": [1], "later": False}
+    assert harness.orders[1].context.input == {"whole": {"x": [1]}, "x": [1], "same": [1], "later": False}
 
 
-def test_v10_args_travel_with_the_token_and_the_arc_wins():
-    play = Play(
+def test_v10_args_are_carried_by_the_token_and_the_arc_takes_precedence():
+    harness = Harness(
         """
 workflow:
   - step: start
@@ -267,11 +267,11 @@ workflow:
   - {step: b, tool: {kind: noop}}
 """
     ).run()
-    assert play.orders[-1].context.args == {"x": 2, "y": {"p": 1, "q": 1}}
+    assert harness.orders[-1].context.args == {"x": 2, "y": {"p": 1, "q": 1}}
 
 
-def test_a_circle_of_steps_without_a_task_ends_at_the_limit():
-    play = Play(
+def test_a_cycle_of_steps_without_tasks_ends_at_the_limit():
+    harness = Harness(
         """
 executor: {spec: {policy: {limits: {max_step_runs: 3000}}}}
 workflow:
@@ -280,31 +280,31 @@ workflow:
 """,
         watch=False,
     ).run()
-    assert play.status == "failed"
-    assert play.state.error.kind == "limit"
-    assert play.state.step_runs == 3001
+    assert harness.status == "failed"
+    assert harness.state.error.kind == "limit"
+    assert harness.state.step_runs == 3001
 
 
-CIRCLE = """
+CYCLE = """
 workflow:
   - {step: poll, tool: {kind: noop}, next: {arcs: [{step: wait}]}}
   - {step: wait, tool: {kind: noop}, next: {arcs: [{step: poll}]}}
 """
 
 
-def test_a_circle_that_runs_as_fast_as_it_can_is_stopped_with_the_limit_to_raise():
-    play = Play(CIRCLE, watch=False).start()
-    while play.status is None:
-        play.at -= 2.0 - 0.004  # a turn takes two seconds here: make it four milliseconds
-        play.do(play.take())
-    error = play.state.error
-    assert (play.status, error.kind) == ("failed", "limit")
+def test_a_runaway_cycle_fails_with_the_name_of_the_limit():
+    harness = Harness(CYCLE, watch=False).start()
+    while harness.status is None:
+        harness.at -= 2.0 - 0.004  # a turn takes two seconds in the harness; make it four milliseconds
+        harness.complete(harness.claim())
+    error = harness.state.error
+    assert (harness.status, error.kind) == ("failed", "limit")
     assert "executor.spec.policy.limits.max_step_runs" in error.message
-    assert 300 < play.state.step_runs < 400
-    assert encode_state(fold(play.playbook, play.log)) == encode_state(play.state)
+    assert 300 < harness.state.step_runs < 400
+    assert encode_state(fold(harness.playbook, harness.log)) == encode_state(harness.state)
 
 
-def test_a_circle_that_can_be_left_may_turn_as_fast_as_it_can():
+def test_a_cycle_with_an_exit_may_run_at_full_speed():
     text = """
 workflow:
   - step: turn
@@ -313,11 +313,11 @@ workflow:
       arcs:
       - {step: turn, when: "{{ ctx.n | default(0) < 1400 }}", set: {ctx.n: "{{ ctx.n | default(0) + 1 }}"}}
 """
-    play = Play(text, watch=False).start()
-    while play.status is None:
-        play.at -= 2.0 - 0.001
-        play.do(play.take())
-    assert (play.status, play.state.step_runs) == ("success", 1401)
+    harness = Harness(text, watch=False).start()
+    while harness.status is None:
+        harness.at -= 2.0 - 0.001
+        harness.complete(harness.claim())
+    assert (harness.status, harness.state.step_runs) == ("success", 1401)
 
 
 @pytest.mark.parametrize(
@@ -331,13 +331,13 @@ workflow:
         ({"a": "[{step: b, when: '{{ ctx.x }}'}, {step: a}]", "b": "[{step: a}]"}, "a b"),
     ],
 )
-def test_the_net_knows_from_where_no_end_is_ahead(steps, endless):
+def test_the_net_knows_the_steps_from_which_no_end_is_reachable(steps, endless):
     lines = [f"  - {{step: {name}, tool: {{kind: noop}}, next: {{arcs: {arcs}}}}}" for name, arcs in steps.items()]
     net = Net(playbook("workflow:\n" + "\n".join(lines)))
     assert [name for name in steps if net.endless(name)] == endless.split()
 
 
-def test_a_gate_is_a_way_out_of_a_circle():
+def test_a_gate_is_an_exit_of_a_cycle():
     net = Net(
         playbook("""
 workflow:
@@ -351,24 +351,24 @@ workflow:
     assert not net.endless("a")
 
 
-def test_a_circle_with_a_wait_in_it_goes_on_for_days():
-    play = Play(CIRCLE, watch=False).start()
-    for _ in range(1200):  # more often than a circle without one may
-        play.at += 30.0
-        play.do(play.take())
-    assert play.status is None
-    assert play.state.heat < 3
+def test_a_cycle_with_a_delay_may_run_for_days():
+    harness = Harness(CYCLE, watch=False).start()
+    for _ in range(1200):  # more than a cycle without a delay may run
+        harness.at += 30.0
+        harness.complete(harness.claim())
+    assert harness.status is None
+    assert harness.state.bucket < 3
 
 
-def test_a_circle_that_is_allowed_goes_on_to_its_limit_at_any_speed():
-    play = Play("executor: {spec: {policy: {limits: {max_step_runs: 1500}}}}\n" + CIRCLE, watch=False).start()
-    while play.status is None:
-        play.at -= 2.0
-        play.do(play.take())
-    assert play.state.step_runs == 1501
+def test_max_step_runs_allows_a_cycle_up_to_its_limit_at_any_speed():
+    harness = Harness("executor: {spec: {policy: {limits: {max_step_runs: 1500}}}}\n" + CYCLE, watch=False).start()
+    while harness.status is None:
+        harness.at -= 2.0
+        harness.complete(harness.claim())
+    assert harness.state.step_runs == 1501
 
 
-def test_a_long_decision_is_cut_into_appends_and_a_restart_goes_on_with_it():
+def test_a_long_decision_is_split_into_appends_and_survives_a_restart():
     text = """
 executor: {spec: {policy: {limits: {max_step_runs: 5000}}}}
 workflow:
@@ -383,9 +383,9 @@ workflow:
     decision = advance(state, [StartExecution(ExecutionRequested("d", "p"))], at=1.0)
     log = list(decision.events)
     appends = 1
-    while any(isinstance(command, ContinueLater) for command in decision.commands):
-        assert len(decision.events) < BUDGET + 100
-        state = fold(book, log)  # as another server would find it
+    while any(isinstance(command, ContinueLater) for command in decision.effects):
+        assert len(decision.events) < MAX_EVENTS + 100
+        state = fold(book, log)  # as after a restart
         assert ContinueLater() in outstanding(state)
         decision = advance(state, [], at=2.0)
         log += decision.events
@@ -395,6 +395,6 @@ workflow:
     assert state.ctx == {"n": 2000}
 
 
-def test_an_advance_without_facts_changes_nothing_at_rest():
-    play = Play(FAILING.replace("ARCS", "[{step: good}]")).start()
-    assert play.tell().events == ()
+def test_an_advance_without_commands_changes_nothing_in_a_settled_state():
+    harness = Harness(FAILING.replace("ARCS", "[{step: good}]")).start()
+    assert harness.send().events == ()

@@ -1,8 +1,8 @@
-"""Dynamic synthesis: workflow nodes as data, checked, recorded, routed into, and replayed."""
+"""Dynamic synthesis: workflow nodes as data are validated, recorded, routed into, and replayed."""
 
 from __future__ import annotations
 
-from engine_play import SPECS, Play, playbook
+from engine_harness import SPECS, Harness, playbook
 
 from noetl.core.engine.effects import Synthesized
 from noetl.core.engine.snapshot import encode_state
@@ -34,58 +34,58 @@ def validator(book):
     return validate
 
 
-def synthesis(nodes) -> Play:
+def synthesis(nodes) -> Harness:
     book = playbook(TEXT)
-    return Play(book, {"plan": ok({"plan": nodes})}, validate=validator(book)).run()
+    return Harness(book, {"plan": ok({"plan": nodes})}, validate=validator(book)).run()
 
 
 def test_synthesized_steps_are_recorded_and_routed_into():
-    play = synthesis(NODES)
-    assert play.scheduled == ["plan", "one", "two", "summary"]  # summary waits for the new branch
-    assert play.status == "success"
-    (made,) = play.of(WorkflowSynthesized)
+    harness = synthesis(NODES)
+    assert harness.scheduled == ["plan", "one", "two", "summary"]  # summary waits for the new branch
+    assert harness.status == "success"
+    (made,) = harness.of(WorkflowSynthesized)
     assert [step.name for step in made.steps] == ["one", "two"]
 
 
-def test_the_worker_is_given_the_definition_of_a_synthesized_step():
-    play = synthesis(NODES)
-    orders = {order.context.step: order for order in play.orders}
+def test_the_worker_receives_the_definition_of_a_synthesized_step():
+    harness = synthesis(NODES)
+    orders = {order.context.step: order for order in harness.orders}
     assert orders["one"].context.definition.name == "one"
     assert orders["summary"].context.definition is None
 
 
 def test_replay_rebuilds_the_same_net_without_the_validator():
-    play = synthesis(NODES)
-    state = play.refold()
+    harness = synthesis(NODES)
+    state = harness.refold()
     assert list(state.net.steps) == ["plan", "summary", "rescue", "one", "two"]
-    assert encode_state(state) == encode_state(play.state)
+    assert encode_state(state) == encode_state(harness.state)
 
 
-def test_what_the_validator_refuses_fails_the_step():
-    play = synthesis([{"step": "one", "tool": {"kind": "nonsense_kind"}, "next": {"arcs": [{"step": "nowhere"}]}}])
-    assert play.scheduled == ["plan", "rescue"]
-    assert play.of(WorkflowSynthesized)[0].error is not None
-    assert play.of(StepFailed)[0].output.error.kind == "schema"
+def test_nodes_that_the_validator_rejects_fail_the_step():
+    harness = synthesis([{"step": "one", "tool": {"kind": "nonsense_kind"}, "next": {"arcs": [{"step": "nowhere"}]}}])
+    assert harness.scheduled == ["plan", "rescue"]
+    assert harness.of(WorkflowSynthesized)[0].error is not None
+    assert harness.of(StepFailed)[0].output.error.kind == "schema"
 
 
-def test_too_many_steps_are_refused():
+def test_too_many_synthesized_steps_are_rejected():
     nodes = [{"step": f"s{n}", "tool": {"kind": "noop"}} for n in range(4)]
-    play = synthesis(nodes)
-    assert play.scheduled == ["plan", "rescue"]
-    assert "at most 3" in play.of(StepFailed)[0].output.error.message
+    harness = synthesis(nodes)
+    assert harness.scheduled == ["plan", "rescue"]
+    assert "the limit is 3" in harness.of(StepFailed)[0].output.error.message
 
 
-def test_a_kind_that_is_not_allowed_is_refused():
-    play = synthesis([{"step": "one", "tool": {"kind": "shell", "cmd": "ls"}}])
-    assert play.scheduled == ["plan", "rescue"]
-    assert "shell" in play.of(StepFailed)[0].output.error.message
+def test_a_tool_kind_that_is_not_allowed_is_rejected():
+    harness = synthesis([{"step": "one", "tool": {"kind": "shell", "cmd": "ls"}}])
+    assert harness.scheduled == ["plan", "rescue"]
+    assert "shell" in harness.of(StepFailed)[0].output.error.message
 
 
-def test_a_name_that_exists_is_refused():
-    play = synthesis([{"step": "summary", "tool": {"kind": "noop"}}])
-    assert play.scheduled == ["plan", "rescue"]
+def test_an_existing_step_name_is_rejected():
+    harness = synthesis([{"step": "summary", "tool": {"kind": "noop"}}])
+    assert harness.scheduled == ["plan", "rescue"]
 
 
-def test_nothing_to_synthesize_is_nothing_wrong():
-    play = synthesis([])
-    assert play.scheduled == ["plan", "summary"]
+def test_an_empty_synthesis_is_valid():
+    harness = synthesis([])
+    assert harness.scheduled == ["plan", "summary"]

@@ -1,12 +1,12 @@
-"""What people ask of an execution: why it waits, and what its tree looks like."""
+"""Views of an execution: why it waits, and its tree."""
 
 from __future__ import annotations
 
-from engine_play import Play, boom, task_done
+from engine_harness import Harness, failure, task_done
 
 from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildEnd, RecordChildStart
 from noetl.core.engine.views.execution_tree import tree
-from noetl.core.engine.views.waiting import why
+from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.model.events import ChildRequested
 from noetl.core.model.outcome import ok
 from noetl.core.model.position import Position
@@ -26,41 +26,43 @@ workflow:
 """
 
 
-def texts(play: Play) -> list[str]:
-    return [finding.text for finding in why(play.state, play.at + 5)]
+def texts(harness: Harness) -> list[str]:
+    return [finding.text for finding in waiting_reasons(harness.state, harness.at + 5)]
 
 
 def test_why_names_the_worker_the_gate_and_the_join():
-    play = Play(FAN).start()
-    play.do(play.take("77:a:1"))
-    b = play.take("77:b:1", worker="w9")
-    play.report(b, task_done(b, "fetch", position=Position(task="store")))
-    told = texts(play)
-    assert any('step "b" is run by worker w9' in text and 'at task "store"' in text for text in told)
-    assert any('a token from "a" before "join" waits for the other branches: "b"' in text for text in told)
-    gate = next(text for text in told if "closed gate" in text)
+    harness = Harness(FAN).start()
+    harness.complete(harness.claim("77:a:1"))
+    b = harness.claim("77:b:1", worker="w9")
+    harness.report(b, task_done(b, "fetch", position=Position(task="store")))
+    found = texts(harness)
+    assert any('step "b" has been running on worker w9' in text and 'at task "store"' in text for text in found)
+    assert any('a token from "a" before step "join": the join waits for live tokens at "b"' in text for text in found)
+    gate = next(text for text in found if "gate is closed" in text)
     assert "ctx.approved | default(false)" in gate
     assert "test.yaml:14:" in gate
     assert "ctx.approved is not defined" in gate
-    assert any('step "b" times out in 5' in text for text in told)
+    assert any('step "b" times out in 5' in text for text in found)
 
 
-def test_why_says_that_a_worker_is_missing():
-    play = Play(FAN).start()
-    assert any('step "b" waits since' in text and 'for a worker of pool "gpu"' in text for text in texts(play))
-    order = play.take("77:b:1")
-    play.tell(ExpireLease(order.run_id, order.epoch))
-    assert any("1 worker lost on it in a row" in text for text in texts(play))
+def test_why_reports_a_missing_worker():
+    harness = Harness(FAN).start()
+    assert any(
+        'step "b" has been waiting for' in text and 'for a worker of pool "gpu"' in text for text in texts(harness)
+    )
+    order = harness.claim("77:b:1")
+    harness.send(ExpireLease(order.run_id, order.epoch))
+    assert any("1 worker lost in a row" in text for text in texts(harness))
 
 
-def test_why_tells_of_a_pause():
-    play = Play(FAN).start()
-    play.tell(PauseExecution())
-    assert "paused" in texts(play)[0]
+def test_why_reports_a_pause():
+    harness = Harness(FAN).start()
+    harness.send(PauseExecution())
+    assert "paused" in texts(harness)[0]
 
 
-def test_why_tells_how_far_a_loop_is():
-    play = Play(
+def test_why_reports_the_progress_of_a_loop():
+    harness = Harness(
         """
 workflow:
   - step: start
@@ -69,11 +71,11 @@ workflow:
 """
     ).start()
     for _ in range(3):
-        play.do(play.take())
-    play.take()
-    loop = texts(play)[0]
+        harness.complete(harness.claim())
+    harness.claim()
+    loop = texts(harness)[0]
     assert "3 of 500 iterations have ended" in loop
-    assert "10 are open (at most 10 at a time); 9 of these wait for a worker" in loop
+    assert "10 are open (at most 10 at a time); 9 of them wait for a worker" in loop
 
 
 CALLER = """
@@ -82,36 +84,36 @@ workflow:
 """
 
 
-def with_child() -> tuple[Play, str]:
-    play = Play(CALLER).start()
-    order = play.take()
+def with_child() -> tuple[Harness, str]:
+    harness = Harness(CALLER).start()
+    order = harness.claim()
     request = ChildRequested(step="start", step_run_id=order.run_id, task="call", playbook="kids/one")
-    play.report(order, request)
-    return play, play.children[0].key
+    harness.report(order, request)
+    return harness, harness.children[0].key
 
 
 def test_why_names_the_child():
-    play, key = with_child()
-    assert any("waits since" in text and '"kids/one" (not started yet)' in text for text in texts(play))
-    play.tell(RecordChildStart(key, "900"))
-    assert any("(execution 900)" in text for text in texts(play))
-    play.tell(CancelExecution())
-    told = texts(play)
-    assert "winding down" in told[0]
-    assert any("was cancelled and has not ended yet" in text for text in told)
+    harness, key = with_child()
+    assert any("has been waiting for" in text and '"kids/one" (not started yet)' in text for text in texts(harness))
+    harness.send(RecordChildStart(key, "900"))
+    assert any("(execution 900)" in text for text in texts(harness))
+    harness.send(CancelExecution())
+    found = texts(harness)
+    assert "cancelled: the execution ends when its child executions have ended" in found[0]
+    assert any("was cancelled and has not ended yet" in text for text in found)
 
 
-def test_why_says_what_ended_it():
+def test_why_reports_what_ended_the_execution():
     text = "workflow:\n  - {step: start, tool: {kind: noop}}\n"
-    assert texts(Play(text).run()) == ['it has ended well; its output is that of step "start"']
-    assert texts(Play(text, {"start": boom()}).run()) == ['it failed at step "start": it broke (server_error)']
-    play = Play(text).start()
-    play.tell(CancelExecution("no longer needed"))
-    assert texts(play) == ["it was cancelled: no longer needed (cancelled)"]
+    assert texts(Harness(text).run()) == ['completed successfully; the output is that of step "start"']
+    assert texts(Harness(text, {"start": failure()}).run()) == ['failed at step "start": it broke (server_error)']
+    harness = Harness(text).start()
+    harness.send(CancelExecution("no longer needed"))
+    assert texts(harness) == ["cancelled: no longer needed (cancelled)"]
 
 
 def test_the_tree_has_every_node_with_its_id_its_template_and_its_parent():
-    play = Play(
+    harness = Harness(
         """
 workflow:
   - step: start
@@ -122,14 +124,14 @@ workflow:
     tool: {name: one, kind: noop}
 """
     ).start()
-    order = play.take()
-    play.report(order, task_done(order, "fetch", position=Position(task="store")))
-    play.report(order, task_done(order, "store", boom(), position=Position(task=None)))
-    play.do(order)
-    for order in [play.take(), play.take()]:
-        play.report(order, task_done(order, "one"))
-        play.do(order)
-    root = tree(play.playbook, play.log)
+    order = harness.claim()
+    harness.report(order, task_done(order, "fetch", position=Position(task="store")))
+    harness.report(order, task_done(order, "store", failure(), position=Position(task=None)))
+    harness.complete(order)
+    for order in [harness.claim(), harness.claim()]:
+        harness.report(order, task_done(order, "one"))
+        harness.complete(order)
+    root = tree(harness.playbook, harness.log)
     assert (root.id, root.kind, root.status) == ("77", "execution", "success")
     nodes = {node.id: node for node in root.walk()}
     assert list(nodes) == [
@@ -144,8 +146,8 @@ workflow:
     assert nodes["77:work:1/0:one:1:1"].parent == "77:work:1/0"
 
 
-def test_a_large_loop_is_counted_and_not_drawn():
-    play = Play(
+def test_successful_iterations_of_a_large_loop_are_only_counted():
+    harness = Harness(
         """
 workflow:
   - step: start
@@ -153,20 +155,20 @@ workflow:
     loop: {in: "{{ range(50) | list }}", iterator: n, spec: {mode: parallel}}
     tool: {kind: noop}
 """,
-        {"start": lambda play, order: boom() if order.path == (40,) else ok()},
+        {"start": lambda harness, order: failure() if order.path == (40,) else ok()},
         watch=False,
     ).run()
-    (step,) = tree(play.playbook, play.log, max_iterations=10).nodes
+    (step,) = tree(harness.playbook, harness.log, max_iterations=10).nodes
     assert len(step.nodes) + step.more == 50
     assert len(step.nodes) <= 12
     assert "40" in [node.name for node in step.nodes]
 
 
 def test_the_tree_shows_children_below_the_task_that_called_them():
-    play, key = with_child()
-    play.tell(RecordChildStart(key, "900"))
-    play.tell(RecordChildEnd(key, "900", ok()))
-    root = tree(play.playbook, play.log)
+    harness, key = with_child()
+    harness.send(RecordChildStart(key, "900"))
+    harness.send(RecordChildEnd(key, "900", ok()))
+    root = tree(harness.playbook, harness.log)
     (task,) = root.nodes[0].nodes
     (child,) = task.nodes
     assert (child.id, child.kind, child.name, child.parent, child.status) == (
@@ -176,4 +178,4 @@ def test_the_tree_shows_children_below_the_task_that_called_them():
         key,
         "success",
     )
-    assert tree(play.playbook, play.log).as_dict()["nodes"][0]["nodes"][0]["nodes"][0]["id"] == "900"
+    assert tree(harness.playbook, harness.log).as_dict()["nodes"][0]["nodes"][0]["nodes"][0]["id"] == "900"

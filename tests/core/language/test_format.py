@@ -33,7 +33,7 @@ def meaning(text: str):
     result = compile_playbook(text, file="f", specs=SPECS)
     if result.playbook is None:
         return [(one.code, one.message) for one in result.diagnostics if one.severity == "error"]
-    return msgspec.structs.replace(result.playbook, places={}, digest="", surface="canonical")
+    return msgspec.structs.replace(result.playbook, locations={}, digest="", surface="canonical")
 
 
 def comments(text: str) -> list[str]:

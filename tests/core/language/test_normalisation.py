@@ -24,7 +24,7 @@ def meaning(snippet: str) -> Any:
 
     playbook, _ = lowered(snippet)
     left_out = dict.fromkeys(("digest", "metadata"), None)
-    return msgspec.structs.replace(playbook, surface="canonical", places={}, executor=Executor(), **left_out)
+    return msgspec.structs.replace(playbook, surface="canonical", locations={}, executor=Executor(), **left_out)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +228,6 @@ def test_every_place_is_one_of_the_text():
     lines = text.split("\n")
     assert all(
         1 <= place.line <= len(lines) and 1 <= place.column <= len(lines[place.line - 1]) + 1
-        for place in playbook.places.values()
+        for place in playbook.locations.values()
     )
     assert playbook.where("workflow/0/tool/0/input/headers/A") == "f:10:23"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from pipeline_runs import LOOP, Driven, drive, one_item, playbook, rule, sets, task
+from pipeline_harness import LOOP, PipelineRun, drive, one_item, playbook, rule, sets, task
 
 from noetl.core.model.outcome import error, ok
 from noetl.core.model.playbook import Block, Loop
@@ -127,7 +127,7 @@ def test_a_mapping_is_iterated_as_keys_and_values():
     assert run.runs[0].input["x"].startswith("{'key': 'k', 'value': 1}") or '"key"' in run.runs[0].input["x"]
 
 
-def test_a_collection_that_is_no_list_is_an_error_with_its_place():
+def test_a_collection_that_is_not_a_list_is_an_error_with_its_location():
     run = drive(call(input={"block": "b", "rows": 5}), blocks=[looping()])
     assert run.status == "failed" and run.output.error.kind == "schema" and "p.yaml" in run.output.error.message
 
@@ -169,7 +169,7 @@ def nested_run(**order):
         NESTED, tasks=(task("t", input={"x": "{{ iter.parent.city.name }}-{{ iter.hotel }}"}),)
     )
     cities = [{"name": "A", "hotels": [1, 2]}, {"name": "B", "hotels": []}, {"name": "C", "hotels": [3]}]
-    return Driven(playbook(call(input={"block": "n", "cities": cities}), task("end"), blocks=[small]), **order)
+    return PipelineRun(playbook(call(input={"block": "n", "cities": cities}), task("end"), blocks=[small]), **order)
 
 
 def test_a_blocks_loop_may_hold_a_loop():
@@ -183,7 +183,7 @@ def test_a_nested_block_loop_resumes_where_it_stopped(cut):
     tools = {"call/t": lambda a: ok(a.input["x"])}
     first = nested_run().run(tools, stop_after=cut)
     position = first.position
-    if position is None:  # the call's own end settles it: nothing was lost before it
+    if position is None:  # the call has ended
         return
     again = nested_run(position=msgspec.json.decode(msgspec.json.encode(position), type=Position)).run(tools)
     assert first.ran + again.ran == ["call/t"] * 3 + ["end"]
@@ -201,10 +201,10 @@ def test_calls_nest_and_their_depth_is_bounded():
 def test_a_child_playbook_called_from_a_block_resumes_inside_it():
     made = block("b", task("kid", "playbook", input={"path": "child"}), task("t", input={"x": "{{ kid.v }}"}))
     book = playbook(call(input={"block": "b"}), task("after"), blocks=[made])
-    first = Driven(book).run()
+    first = PipelineRun(book).run()
     request = first.events[-1]
     assert first.suspended and request.task == "call/kid"
-    second = Driven(
+    second = PipelineRun(
         book, position=msgspec.json.decode(msgspec.json.encode(request.position), type=Position), resume=ok({"v": 8})
     ).run()
     assert second.ran == ["call/t", "after"] and second.runs[0].input == {"x": 8} and second.status == "done"

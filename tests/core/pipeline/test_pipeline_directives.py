@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_runs import drive, rule, sets, task
+from pipeline_harness import drive, rule, sets, task
 
 from noetl.core.model.outcome import error, ok
 from noetl.core.pipeline.backoff import delay_before_next
@@ -29,7 +29,7 @@ def test_a_policy_that_does_not_mention_an_outcome_continues():
     assert run.ran == ["a", "b"] and run.status == "done"
 
 
-def test_the_first_matching_rule_wins():
+def test_the_first_matching_rule_applies():
     rules = [rule("{{ false }}", "fail"), rule("{{ output.status == 'ok' }}", "break"), rule(None, "fail")]
     run = drive(task("a", rules=rules), task("b"))
     assert run.ran == ["a"] and run.status == "done"
@@ -51,7 +51,7 @@ def test_retry_without_attempts_means_three():
     assert run.ran == ["a"] * 3 and run.waits == []
 
 
-def test_a_retry_that_succeeds_goes_on():
+def test_the_pipeline_continues_after_a_successful_retry():
     rules = [rule("{{ output.status == 'error' }}", "retry", attempts=5), rule(None, "continue")]
     run = drive(task("a", rules=rules), task("b"), tools={"a": [FAILED, ok(1)]})
     assert run.ran == ["a", "a", "b"] and run.status == "done"
@@ -63,7 +63,7 @@ def test_numbers_of_a_directive_may_be_templates():
     assert run.ran == ["a", "a"] and run.waits == [10.0]
 
 
-def test_a_number_that_is_none_fails_the_pipeline_and_names_its_place():
+def test_an_invalid_number_fails_the_pipeline_with_its_location():
     retry = rule("{{ output.status == 'error' }}", "retry", attempts="many")
     run = drive(task("a", rules=[retry]), tools={"a": FAILED})
     assert run.status == "failed" and run.output.error.kind == "schema"
@@ -96,12 +96,12 @@ def test_a_delay_on_a_jump_is_a_pause():
     assert run.ran == ["poll"] * 3 and run.waits == [5.0, 5.0]
 
 
-def test_break_ends_the_pipeline_well_with_that_tasks_output():
+def test_break_ends_the_pipeline_successfully_with_that_tasks_output():
     run = drive(task("a", rules=[rule(None, "break")]), task("b"), tools={"a": ok("enough")})
     assert run.ran == ["a"] and run.status == "done" and run.output.data == "enough"
 
 
-def test_fail_on_a_success_says_which_rule_it_was():
+def test_fail_on_a_success_names_the_rule():
     run = drive(task("a", rules=[rule("{{ output.data == 0 }}", "fail")]), tools={"a": ok(0)})
     assert run.status == "failed"
     assert "p.yaml" in run.output.error.message and "rule" in run.output.error.message
@@ -121,7 +121,7 @@ def test_skip_is_decided_before_the_tool_runs():
     assert run.done[1].patch == {} and "b" not in [e.task for e in run.started]
 
 
-def test_a_policy_of_preconditions_alone_lets_errors_go_on_like_any_policy_without_else():
+def test_a_policy_of_preconditions_alone_continues_after_errors_like_any_policy_without_else():
     rules = [rule("{{ workload.skip }}", "skip")]
     run = drive(task("a", rules=rules), task("b"), tools={"a": FAILED}, workload={"skip": False})
     assert run.ran == ["a", "b"] and run.status == "done"
@@ -151,7 +151,7 @@ def test_backoff_shapes_the_delay_up_to_max_delay(backoff, expected):
     assert [delay_before_next(backoff, 2, n, 7) for n in (1, 2, 3, 4)] == expected
 
 
-def test_backoff_of_an_absurd_attempt_number_is_still_a_number():
+def test_backoff_of_a_huge_attempt_number_is_finite():
     assert delay_before_next("exponential", 1, 10**9, 300) == 300
 
 

@@ -1,4 +1,4 @@
-"""Any program, handed over between workers after any of its tasks, tells the same story."""
+"""A pipeline that changes workers after any of its tasks has the same events as on one worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_runs import LOOP, Driven, one_item, playbook, rule, sets, task
+from pipeline_harness import LOOP, PipelineRun, one_item, playbook, rule, sets, task
 
 from noetl.core.model.events import TaskDone
 from noetl.core.model.outcome import Outcome, error, ok
@@ -88,23 +88,23 @@ def programs(draw: Any, *, inside: bool = False) -> tuple[Task, ...]:
 
 
 def outcome_of(action: Any) -> Outcome:
-    """The world's answer, decided by nothing but the name of the execution."""
+    """The outcome of a task, determined by its task run id alone."""
     number = sum(map(ord, action.task_run_id)) % 7
     return error("timeout", f"slow {number}", data={"v": number}) if number in (2, 5) else ok({"v": number})
 
 
-def story(events: list[Any]) -> list[Any]:
-    told = []
+def canonical(events: list[Any]) -> list[Any]:
+    actual = []
     for event in events:
         if isinstance(event, TaskDone):
             event = msgspec.structs.replace(event, position=None)
-        told.append(event)
-    return told
+        actual.append(event)
+    return actual
 
 
 @settings(max_examples=100, deadline=None)
 @given(programs(), programs(inside=True), programs(inside=True), st.integers(1, 4))
-def test_a_run_handed_over_again_and_again_tells_the_story_of_one_worker(tasks, plain, loop, every):
+def test_a_run_that_changes_workers_repeatedly_has_the_same_events_as_on_one_worker(tasks, plain, loop, every):
     blocks = [
         Block(name="plain", tasks=plain, max_task_runs=12, assignments=sets(ctx_t="{{ (ctx.t | default(0)) + 10 }}")),
         Block(
@@ -116,12 +116,12 @@ def test_a_run_handed_over_again_and_again_tells_the_story_of_one_worker(tasks, 
         ),
     ]
     book = playbook(*tasks, blocks=blocks, loop=LOOP, max_task_runs=15)
-    whole = Driven(book, **one_item("e")).run(outcome_of)
+    whole = PipelineRun(book, **one_item("e")).run(outcome_of)
     events: list[Any] = []
     position: Position | None = None
     ctx: dict[str, Any] = {}
     for _ in range(2000):
-        turn = Driven(book, position=position, ctx=ctx, **one_item("e"))
+        turn = PipelineRun(book, position=position, ctx=ctx, **one_item("e"))
         turn.frame.nondeterminism = whole.frame.nondeterminism
         turn.run(outcome_of, stop_after=every)
         if turn.finished is None and turn.position is None:
@@ -130,6 +130,6 @@ def test_a_run_handed_over_again_and_again_tells_the_story_of_one_worker(tasks, 
         if turn.finished is not None:
             break
         position = msgspec.json.decode(msgspec.json.encode(turn.position), type=Position)
-    for told, expected in zip(story(events), story(whole.events), strict=False):
-        assert told == expected
+    for actual, expected in zip(canonical(events), canonical(whole.events), strict=False):
+        assert actual == expected
     assert len(events) == len(whole.events)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_runs import LOOP, Driven, drive, one_item, playbook, rule, sets, task
+from pipeline_harness import LOOP, PipelineRun, drive, one_item, playbook, rule, sets, task
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.playbook import KeychainEntry, Step
@@ -50,7 +50,7 @@ def test_scopes_that_every_task_sees(template, expected):
     assert value == expected
 
 
-def test_bare_names_fall_back_locals_iterator_tasks_steps_ctx_workload():
+def test_bare_names_are_looked_up_in_locals_iterator_tasks_steps_ctx_workload():
     others = {"workload": {"n": "workload"}, "ctx": {}, "results": {}}
     assert rendered("{{ n }}", **others) == "workload"
     others["ctx"] = {"n": "ctx"}
@@ -63,7 +63,7 @@ def test_bare_names_fall_back_locals_iterator_tasks_steps_ctx_workload():
     assert rendered("{{ n }}", loop=LOOP, **one_item("iterator", "n"), **others) == "iterator"
 
 
-def test_a_write_to_ctx_shows_under_its_bare_name_at_once():
+def test_a_write_to_ctx_is_visible_under_its_bare_name_at_once():
     before = (task("w", assignments=sets(ctx_total="{{ 1 + 1 }}")),)
     assert rendered("{{ total }}/{{ ctx.total }}", before=before, workload={"total": 0}) == "2/2"
 
@@ -159,19 +159,19 @@ def test_a_template_error_in_a_tasks_input_is_an_outcome_that_the_policy_sees():
     assert "nothing" in message and message.startswith("p.yaml")
 
 
-def test_a_template_error_in_a_rule_fails_the_pipeline_and_the_outcome_is_kept():
+def test_a_template_error_in_a_rule_fails_the_pipeline_and_the_outcome_is_recorded():
     run = drive(task("a", rules=[rule("{{ ctx.nothing > 1 }}", "continue")]), tools={"a": ok(5)})
     assert run.status == "failed" and run.output.error.kind == "template"
     assert run.done[0].outcome.data == 5 and run.done[0].do == "fail"
 
 
-def test_a_step_or_task_that_has_not_run_reads_as_quiet_nothing():
+def test_a_step_or_task_that_has_not_run_is_undefined():
     book = playbook(
         task("a", input={"x": "{{ later is defined }} {{ b.data.x | default('-') }}"}),
         task("b"),
         others=[Step(name="later")],
     )
-    assert Driven(book).run().runs[0].input == {"x": "False -"}
+    assert PipelineRun(book).run().runs[0].input == {"x": "False -"}
 
 
 def test_kind_helpers_exist_on_every_outcome_of_the_kind():
@@ -190,9 +190,9 @@ STORED = Reference(
 )
 
 
-def test_a_stored_result_is_asked_for_when_a_template_reads_it_and_the_frame_stays_as_it_was():
+def test_a_template_that_reads_a_stored_result_requests_it_and_leaves_the_frame_unchanged():
     book = playbook(task("a", input={"x": "{{ fetch.rows[1] }}"}))
-    run = Driven(book, results={"fetch": Outcome(status="ok", ref=STORED)})
+    run = PipelineRun(book, results={"fetch": Outcome(status="ok", ref=STORED)})
     with pytest.raises(NeedsPayload) as needs:
         next_action(run.frame)
     run.frame.shared.provide(needs.value.reference, {"rows": [1, 2]})
@@ -200,13 +200,13 @@ def test_a_stored_result_is_asked_for_when_a_template_reads_it_and_the_frame_sta
     assert run.runs[0].input == {"x": 2} and [e.attempt for e in run.started] == [1]
 
 
-def test_a_stored_result_that_a_rule_reads_leaves_sets_undone_until_it_is_there():
+def test_sets_are_rolled_back_until_the_stored_result_that_a_rule_reads_is_fetched():
     guarded = task(
         "a",
         assignments=sets(ctx_n="{{ (ctx.n | default(0)) + 1 }}", iter_u="{{ uuid() }}"),
         rules=[rule("{{ fetch.rows }}", "break")],
     )
-    run = Driven(playbook(guarded, task("b")), results={"fetch": Outcome(status="ok", ref=STORED)})
+    run = PipelineRun(playbook(guarded, task("b")), results={"fetch": Outcome(status="ok", ref=STORED)})
     with pytest.raises(NeedsPayload):
         run.run()
     assert run.frame.ctx == {} and run.frame.root.scratch == {}
@@ -217,12 +217,12 @@ def test_a_stored_result_that_a_rule_reads_leaves_sets_undone_until_it_is_there(
     assert events[0].patch["ctx"] == {"n": 1} and len(events[0].nondeterminism["uuid"]) == 1
 
 
-def test_a_secret_is_asked_for_by_name_when_a_template_reads_it():
+def test_a_template_that_reads_a_secret_requests_it_by_name():
     book = playbook(task("a", input={"h": "Bearer {{ keychain.token }}"}))
     book = type(book)(
         name="p", path="p", entry="s", steps=book.steps, keychain=(KeychainEntry(name="token", kind="env"),)
     )
-    run = Driven(book)
+    run = PipelineRun(book)
     with pytest.raises(NeedsSecret) as needs:
         next_action(run.frame)
     assert needs.value.secret == "token"

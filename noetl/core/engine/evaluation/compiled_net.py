@@ -1,8 +1,8 @@
-"""The static net: steps with their templates compiled, and which step can be reached from which.
+"""The static net: steps with compiled templates, and the reachability between steps.
 
-Everything here follows from the playbook (and the steps that were synthesized), so it is made once
-per playbook object and shared by all its executions. Reachability is one bit set per step, made
-for the whole net on the first question; a chain with one token never asks.
+Everything here follows from the playbook and its synthesized steps, so it is computed once per
+playbook object and shared by all its executions. Reachability is one bit set per step, computed
+for the whole net on first use; a chain with one token never uses it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from noetl.core.engine.concurrency_keys import concurrency_keys_of, playbook_key
 from noetl.core.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step
 from noetl.core.templates.template import Compiled, compile_value
 
-DEFAULT_PARALLEL = 256  # iterations in flight of a parallel loop that names no number
+DEFAULT_PARALLEL = 256  # iterations in flight of a parallel loop without max_in_flight
 
 
 class CompiledAssignment:
-    """One `set`, ready to be evaluated."""
+    """One compiled `set`."""
 
     __slots__ = ("path", "scope", "target", "value")
 
@@ -30,7 +30,7 @@ class CompiledAssignment:
 
 
 class CompiledArc:
-    """One arc: its guard (None: the success path) and what it sets."""
+    """One compiled arc: its guard (None: the success path) and its assignments."""
 
     __slots__ = ("assignments", "index", "path", "target", "when")
 
@@ -43,7 +43,7 @@ class CompiledArc:
 
 
 class CompiledLoop:
-    """One level of a loop."""
+    """One compiled level of a loop."""
 
     __slots__ = ("collection", "loop", "until", "window")
 
@@ -58,8 +58,8 @@ class CompiledStep:
     """A step with its server-side templates compiled."""
 
     __slots__ = (
-        "arcs", "assignments", "deadline_s", "gate", "inclusive", "input", "loops", "one_way", "parallel_from",
-        "parallel_to", "plain", "reads", "reduce", "step", "straight", "synthesize", "timeout_s",
+        "arcs", "assignments", "deadline_s", "gate", "immediate", "inclusive", "input", "loops", "parallel_from",
+        "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s", "unconditional_arc",
     )  # fmt: skip
 
     def __init__(self, step: Step) -> None:
@@ -76,8 +76,8 @@ class CompiledStep:
         )
         self.inclusive = step.router.mode == "inclusive"
         first = self.arcs[0] if self.arcs and not self.inclusive and step.loop is None else None
-        # The only arc that can be taken on success, without a template to ask.
-        self.one_way = first if first is not None and first.when is None and not first.assignments else None
+        # The only arc that can be taken on success; no template is evaluated for it.
+        self.unconditional_arc = first if first is not None and first.when is None and not first.assignments else None
         self.timeout_s: Compiled | None = None if step.timeout_s is None else compile_value(step.timeout_s)
         self.deadline_s: Compiled | None = None if step.deadline_s is None else compile_value(step.deadline_s)
         self.synthesize = None if step.synthesize is None else compile_value(step.synthesize.source)
@@ -88,10 +88,10 @@ class CompiledStep:
         self.reduce: dict[str, Reducer] = {}
         for level in reversed(self.loops):  # the outermost declaration counts
             self.reduce.update(level.loop.reduce)
-        self.plain = step.loop is None and bool(step.tasks)  # one run on a worker, nothing else
+        self.single_run = step.loop is None and bool(step.tasks)  # one run on a worker, no loop
         self.reads = step.reads
-        # Nothing stands between a token and this step, and nothing is to be evaluated.
-        self.straight = (
+        # A token enters this step without a gate, a join rule or a template to evaluate.
+        self.immediate = (
             step.admission == Admission()
             and (self.input is None or step.loop is not None)
             and self.timeout_s is None
@@ -106,22 +106,22 @@ def _levels(loop: Loop | None) -> Iterable[Loop]:
 
 
 class Net:
-    """Steps by name, and who can reach whom."""
+    """Steps by name, their compiled forms, their concurrency keys and their reachability."""
 
-    __slots__ = ("_compiled", "_endless", "_every_need", "_needs", "_origins", "bits", "playbook", "steps")
+    __slots__ = ("_all_keys", "_compiled", "_endless", "_keys", "_origins", "bits", "playbook", "steps")
 
     def __init__(self, playbook: Playbook, extra: Mapping[str, Step] | None = None) -> None:
         self.playbook = playbook
         self.steps: dict[str, Step] = {**playbook.steps_by_name, **extra} if extra else playbook.steps_by_name
         self._compiled: dict[str, CompiledStep] = {}
-        self.bits: dict[str, int] = {}  # each step's bit, once somebody asked
+        self.bits: dict[str, int] = {}  # the bit of each step, once reachability is computed
         self._origins: dict[str, int] | None = None
         self._endless: frozenset[str] | None = None
-        self._needs: dict[str, tuple[str, ...]] = {}
-        self._every_need: set[str] | None = None
+        self._keys: dict[str, tuple[str, ...]] = {}
+        self._all_keys: set[str] | None = None
 
     def extended(self, extra: Mapping[str, Step]) -> Net:
-        """This net with synthesized steps in it."""
+        """This net with synthesized steps added."""
         net = Net(self.playbook, extra)
         net._compiled = dict(self._compiled)
         return net
@@ -134,13 +134,13 @@ class Net:
         return known
 
     def endless(self, name: str) -> bool:
-        """Whether a token at this step goes on for ever, whatever the data: no gate, no guard and no end is ahead."""
+        """Whether a token at this step never ends, whatever the data: no gate, guard or end is reachable."""
         if self._endless is None:
             self._endless = frozenset(self._without_end())
         return name in self._endless
 
     def _without_end(self) -> set[str]:
-        """All steps but those where a token may stay or end, and those from which arcs lead to such a step."""
+        """All steps except those where a token may wait or end, and those that lead to such a step."""
         sources: dict[str, list[str]] = {}
         ended: list[str] = []
         for name, step in self.steps.items():
@@ -158,28 +158,28 @@ class Net:
                     ended.append(source)
         return left
 
-    def needs(self, name: str) -> tuple[str, ...]:
-        """What a run of a step takes a slot of while a worker holds it: its pool, and the credentials it names."""
-        known = self._needs.get(name)
+    def concurrency_keys(self, name: str) -> tuple[str, ...]:
+        """The keys of which a leased run of a step takes a slot: its pool, and the credentials it names."""
+        known = self._keys.get(name)
         if known is None:
-            known = self._needs[name] = concurrency_keys_of(self.playbook, self.steps[name])
+            known = self._keys[name] = concurrency_keys_of(self.playbook, self.steps[name])
         return known
 
-    def every_need(self) -> set[str]:
-        """All that executions of this playbook may take slots of, the playbook's own among them."""
-        if self._every_need is None:
-            of_steps = (key for name in self.steps for key in self.needs(name))
-            self._every_need = {playbook_key(self.playbook.path), *of_steps}
-        return self._every_need
+    def all_concurrency_keys(self) -> set[str]:
+        """All keys of which executions of this playbook may take slots, including the playbook's own key."""
+        if self._all_keys is None:
+            of_steps = (key for name in self.steps for key in self.concurrency_keys(name))
+            self._all_keys = {playbook_key(self.playbook.path), *of_steps}
+        return self._all_keys
 
     def origins(self, target: str) -> int:
-        """The bits of all other steps from which some arcs lead to `target`."""
+        """The bits of all other steps from which `target` is reachable."""
         if self._origins is None:
             self._origins = self._closure()
         return self._origins[target]
 
     def reaches(self, origin: str, target: str) -> bool:
-        """Whether a token at `origin`, another step, could come to `target`."""
+        """Whether a token at `origin`, another step, can reach `target`."""
         return bool(self.origins(target) & self.bits[origin])
 
     def mask(self, names: Iterable[str]) -> int:
@@ -192,7 +192,7 @@ class Net:
         return mask
 
     def _closure(self) -> dict[str, int]:
-        """For every step the steps that reach it, as bit sets, over the net's strongly connected parts."""
+        """For every step the steps that reach it, as bit sets, over the strongly connected components of the net."""
         names = list(self.steps)
         numbers = {name: number for number, name in enumerate(names)}
         self.bits = {name: 1 << number for name, number in numbers.items()}
@@ -216,7 +216,7 @@ class Net:
 
 
 def _parts(targets: list[list[int]]) -> Iterable[list[int]]:
-    """Strongly connected parts, those that are reached before those that reach them (Tarjan, without recursion)."""
+    """Strongly connected components in reverse topological order (Tarjan, without recursion)."""
     index: list[int] = [-1] * len(targets)
     low = [0] * len(targets)
     on_stack = bytearray(len(targets))
@@ -260,7 +260,7 @@ def _parts(targets: list[list[int]]) -> Iterable[list[int]]:
 
 
 def net_of(playbook: Playbook) -> Net:
-    """The net of a playbook, made once per playbook object."""
+    """The net of a playbook, created once per playbook object."""
     known: Net | None = playbook.__dict__.get("_net")
     if known is None:
         known = Net(playbook)

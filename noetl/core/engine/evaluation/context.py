@@ -1,9 +1,9 @@
-"""What a decision may use beside the state: the time, recorded draws, and answers to its needs.
+"""The evaluation context: what a decision uses beside the state (time, nondeterminism, answers to data requests).
 
-Handlers ask here for what they cannot have: a stored payload, a reference for a large value, a
-validated piece of workflow. When the answer is not there, `DataNeeded` is raised; it travels up to
-`advance`, which hands the need to the shell and later repeats the same decision with the answer.
-Since deciding only reads, repeating it is safe.
+Handlers fetch here what the state does not have: a stored payload, a reference for a large value, a
+validated piece of workflow. When the answer is missing, `DataNeeded` is raised. `advance` returns it
+as a data request and repeats the same decision with the answer. Deciding only reads the state, so
+repeating a decision is safe.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _json = msgspec.json.Encoder(order="sorted").encode
 
 
 class DataNeeded(Exception):
-    """A question that must be answered before the decision can be made."""
+    """A data request must be answered before the decision can be made."""
 
-    def __init__(self, need: DataRequest) -> None:
-        super().__init__(need.key)
-        self.need = need
+    def __init__(self, request: DataRequest) -> None:
+        super().__init__(request.key)
+        self.request = request
 
 
 class Failure(NoetlError):
-    """Something the author wrote could not be evaluated; becomes `step.failed` or ends the execution."""
+    """A part of the playbook could not be evaluated; becomes `step.failed` or ends the execution."""
 
     def __init__(self, error: ErrorInfo) -> None:
         super().__init__(error.message)
@@ -45,48 +45,48 @@ class Failure(NoetlError):
 
 
 class EvaluationContext(Struct, eq=False, gc=False):
-    """The surroundings of one advance."""
+    """The inputs of one advance beside the state."""
 
     playbook: Playbook
     at: float
     nondeterminism: NondeterminismSource | None
     answers: dict[str, Any]
-    room: Capacity | None = None  # what is left of what is limited; None: nothing is
+    capacity: Capacity | None = None  # free capacity of the limited keys; None: no limit applies
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:
-        """The value of a template; a mistake in it is a Failure with its place."""
+        """The value of a template; an error in it is a Failure with its location."""
         try:
             return compiled.evaluate(names, self.nondeterminism)
         except NeedsPayload as missing:
             raise DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference)) from None
-        except TemplateError as mistake:
-            raise self.failure(mistake, path) from mistake
+        except TemplateError as problem:
+            raise self.failure(problem, path) from problem
 
     def holds(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> bool:
-        """Whether a guard holds."""
+        """Whether a guard is true."""
         try:
             return holds(compiled, names, self.nondeterminism)
         except NeedsPayload as missing:
             raise DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference)) from None
-        except TemplateError as mistake:
-            raise self.failure(mistake, path) from mistake
+        except TemplateError as problem:
+            raise self.failure(problem, path) from problem
 
-    def failure(self, mistake: TemplateError, path: str) -> Failure:
-        """A template's mistake as an error with file, line and column."""
-        where = self.playbook.where(f"{path}/{mistake.path}" if mistake.path else path)
+    def failure(self, problem: TemplateError, path: str) -> Failure:
+        """The error of a template, with file, line and column."""
+        where = self.playbook.where(f"{path}/{problem.path}" if problem.path else path)
         details: dict[str, Any] = {"where": where}
-        if mistake.text:
-            details["template"] = mistake.text
-        kind = mistake.kind if mistake.kind in ERROR_KINDS else "template"
-        return Failure(error_info(kind, f"{where}: {mistake.message}", details=details))
+        if problem.text:
+            details["template"] = problem.text
+        kind = problem.kind if problem.kind in ERROR_KINDS else "template"
+        return Failure(error_info(kind, f"{where}: {problem.message}", details=details))
 
     def fail(self, kind: str, message: str, path: str) -> Failure:
-        """An error about a node of the playbook."""
+        """The error of a node of the playbook, with its location."""
         where = self.playbook.where(path)
         return Failure(error_info(kind, f"{where}: {message}", details={"where": where}))
 
     def resolve(self, reference: Reference) -> Any:
-        """A stored payload, for the views that templates look at."""
+        """A stored payload, for the views that templates read."""
         key = reference_key(reference)
         if key not in self.answers:
             raise NeedsPayload(reference)
@@ -96,26 +96,26 @@ class EvaluationContext(Struct, eq=False, gc=False):
         return answer
 
     def resolver(self, outcome: Outcome) -> Resolve | None:
-        """How a view of this outcome reads stored payloads: not at all as long as its extracts may do."""
+        """The function by which a view of this outcome reads stored payloads; None while its extracts may suffice."""
         if not self.answers:
             return None
         if outcome.ref is not None and reference_key(outcome.ref) not in self.answers:
             return None
         return self.resolve
 
-    def hydrated(self, reference: Reference, path: str) -> Any:
+    def fetch(self, reference: Reference, path: str) -> Any:
         """A stored payload, for the engine itself."""
         try:
             return self.resolve(reference)
         except NeedsPayload:
             raise DataNeeded(FetchPayload(reference_key(reference), reference)) from None
-        except TemplateError as mistake:
-            raise self.failure(mistake, path) from mistake
+        except TemplateError as problem:
+            raise self.failure(problem, path) from problem
 
-    def kept(
+    def store(
         self, key: str, data: bytes, rows: int | None = None, parts: tuple[Reference | bytes, ...] = ()
     ) -> Reference:
-        """The reference under which these bytes were stored."""
+        """Store these bytes and return their reference."""
         if key not in self.answers:
             raise DataNeeded(StorePayload(key, data, rows, parts))
         answer = self.answers[key]
@@ -124,14 +124,14 @@ class EvaluationContext(Struct, eq=False, gc=False):
         reference: Reference = answer
         return reference
 
-    def synthesized(self, need: DataRequest) -> Synthesized:
-        """The validator's answer about workflow nodes handed over as data."""
-        if need.key not in self.answers:
-            raise DataNeeded(need)
-        answer: Synthesized = self.answers[need.key]
+    def validate(self, request: DataRequest) -> Synthesized:
+        """The validator's answer about synthesized workflow nodes."""
+        if request.key not in self.answers:
+            raise DataNeeded(request)
+        answer: Synthesized = self.answers[request.key]
         return answer
 
 
 def reference_key(reference: Reference) -> str:
-    """A name for a stored payload, the same for the same payload."""
+    """The key of a stored payload, the same for the same payload."""
     return f"{reference.type}:{reference.meta.sha256}:{_json(reference.locator).decode()}"

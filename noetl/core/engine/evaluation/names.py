@@ -1,8 +1,8 @@
-"""The names that server-side templates see (LANGUAGE section 4, the server's rows).
+"""The names visible to server-side templates (LANGUAGE section 4, the server's rows).
 
-`ServerNames` is looked at lazily: a guard that reads `ctx.x` pays for `ctx` and nothing else.
-Bare names fall back in this order: what the place itself offers, the iterator, steps, `ctx`,
-`workload`. Secrets are not here, and asking for them is an error that says so.
+`ServerNames` is lazy: a guard that reads `ctx.x` pays for `ctx` only. Bare names are looked up in
+this order: names of the template's site, the iterator, steps, `ctx`, `workload`. Secrets are not
+available, and reading one is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEVER = "this step has not run"
 
 
 class EventName(str):
-    """A boundary's name; playbooks in the wild also call it `call.done`."""
+    """The name of a boundary event; equals its older name `call.done` or `call.error` too."""
 
     __slots__ = ()
     _ALIASES = {"call.done": "step.done", "call.error": "step.failed"}
@@ -37,16 +37,28 @@ class EventName(str):
 
 
 class ServerNames(Mapping[str, Any]):
-    """What a template on the server can read; each name is made when it is first asked for."""
+    """The names that a server-side template can read; each value is created on first use."""
 
-    __slots__ = ("_made", "_makers", "boundary", "ctx", "env", "outcome", "path", "scope", "state", "step_run", "token")
+    __slots__ = (
+        "_factories",
+        "_values",
+        "boundary",
+        "ctx",
+        "env",
+        "outcome",
+        "path",
+        "scope",
+        "state",
+        "step_run",
+        "token",
+    )
 
-    def __init__(self, state: State, env: EvaluationContext, makers: Makers, made: dict[str, Any]) -> None:
+    def __init__(self, state: State, env: EvaluationContext, factories: Factories, values: dict[str, Any]) -> None:
         self.state = state
         self.env = env
         self.ctx = state.ctx
-        self._makers = makers
-        self._made = made
+        self._factories = factories
+        self._values = values
         self.step_run: StepRun | None = None
         self.boundary: str | None = None
         self.token: Token | None = None
@@ -55,12 +67,12 @@ class ServerNames(Mapping[str, Any]):
         self.path: IterationPath = ()
 
     def __getitem__(self, name: str) -> Any:
-        made = self._made
-        if name in made:
-            return made[name]
-        make = self._makers.get(name)
-        if make is not None:
-            value = made[name] = make(self)
+        values = self._values
+        if name in values:
+            return values[name]
+        create = self._factories.get(name)
+        if create is not None:
+            value = values[name] = create(self)
             return value
         if name == "ctx":
             return self.ctx
@@ -77,57 +89,57 @@ class ServerNames(Mapping[str, Any]):
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        return any(name in place for place in self._places())
+        return any(name in layer for layer in self._layers())
 
     def __iter__(self) -> Iterator[str]:
         known: dict[str, None] = {}
-        for place in self._places():
-            known.update(dict.fromkeys(place))
+        for layer in self._layers():
+            known.update(dict.fromkeys(layer))
         known.pop("keychain", None)
         return iter(known)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _places(self) -> tuple[Mapping[str, Any], ...]:
+    def _layers(self) -> tuple[Mapping[str, Any], ...]:
         state = self.state
-        return self._made, self._makers, {"ctx": None}, _SHARED, state.net.steps, self.ctx, state.workload
+        return self._values, self._factories, {"ctx": None}, _SHARED, state.net.steps, self.ctx, state.workload
 
 
-Makers = Mapping[str, Callable[[ServerNames], Any]]
+Factories = Mapping[str, Callable[[ServerNames], Any]]
 
 
-# ── places ──────────────────────────────────────────────────────────────────────────────
+# ── template sites ──────────────────────────────────────────────────────────────────────
 
 
 def at_gate(state: State, env: EvaluationContext, token: Token, args: dict[str, Any]) -> ServerNames:
-    """What admission rules see: the token's args and the boundary event that made it."""
+    """Names of admission rules: the token's args and the boundary event that created the token."""
     names = ServerNames(state, env, _GATE, {"args": args, "input": args})
     names.token = token
     return names
 
 
 def at_input(state: State, env: EvaluationContext, args: dict[str, Any]) -> ServerNames:
-    """What a step's `input`, `loop.in` and its numbers see."""
+    """Names of a step's `input`, `loop.in`, timeout and deadline."""
     return ServerNames(state, env, {}, {"args": args, "input": args})
 
 
 def at_loop(
     state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
 ) -> ServerNames:
-    """What an inner `loop.in` sees, the outer iteration; and what `until` of an outer loop sees, its output."""
+    """Names of an inner `loop.in` (the outer iteration) and of `until` of an outer loop (with its output)."""
     names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {"args": step_run.args})
     names.step_run = step_run
     names.outcome = outcome
     names.path = path
     for depth in range(len(path)):
         iterator = state.net.compiled(step_run.step.name).loops[depth].loop.iterator
-        names._made[iterator] = item_of(env, step_run.loops[path[:depth]], path[depth])
+        names._values[iterator] = item_of(env, step_run.loops[path[:depth]], path[depth])
     return names
 
 
 def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> ServerNames:
-    """What a step's own `set` sees where the server evaluates it (loops, steps without a task)."""
+    """Names of a step's own `set` where the server evaluates it (loops, steps without a task)."""
     names = ServerNames(state, env, _STEP_SET, {"args": step_run.args})
     run = state.open.get(step_run.id)
     names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
@@ -137,7 +149,7 @@ def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome
 
 
 def at_arcs(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> ServerNames:
-    """What arcs see: the boundary event and the step's output."""
+    """Names of arcs: the boundary event and the step's output."""
     names = ServerNames(state, env, _ARCS, {"args": step_run.args})
     names.step_run = step_run
     names.boundary = boundary
@@ -184,13 +196,13 @@ def _outer_iteration(names: ServerNames) -> Any:
     return iteration_scope(names.env, names.step_run, names.path) if names.step_run is not None else {}
 
 
-_GATE: Makers = {"event": _gate_event}
-_LOOP: Makers = {"input": _input, "iter": _outer_iteration, "loop_index": lambda names: names.path[-1]}
-_UNTIL: Makers = {**_LOOP, "output": _output, "outcome": _output}
-_STEP_SET: Makers = {
+_GATE: Factories = {"event": _gate_event}
+_LOOP: Factories = {"input": _input, "iter": _outer_iteration, "loop_index": lambda names: names.path[-1]}
+_UNTIL: Factories = {**_LOOP, "output": _output, "outcome": _output}
+_STEP_SET: Factories = {
     "input": _input, "step": lambda names: names.scope, "output": _output, "outcome": _output, "result": _result,
 }  # fmt: skip
-_ARCS: Makers = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
+_ARCS: Factories = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
 
 
 def _event(state: State, env: EvaluationContext, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
@@ -212,7 +224,7 @@ def _event(state: State, env: EvaluationContext, boundary: str, step: str, outco
 
 
 def iteration_scope(env: EvaluationContext, step_run: StepRun, path: IterationPath) -> dict[str, Any]:
-    """`iter` of an iteration that the server itself looks at (an outer one), `parent` chained."""
+    """`iter` of an outer iteration, with `parent` chained."""
     scope: dict[str, Any] | None = None
     level = step_run.step.loop
     for depth in range(len(path)):
@@ -240,14 +252,14 @@ def item_of(env: EvaluationContext, loop: Loop, index: int) -> Any:
         return loop.items[index]
     if loop.collection is None:
         return None
-    return env.hydrated(loop.collection, loop.step_run.step.path)[index]
+    return env.fetch(loop.collection, loop.step_run.step.path)[index]
 
 
-# ── what all places share ───────────────────────────────────────────────────────────────
+# ── names of all sites ──────────────────────────────────────────────────────────────────
 
 
 def result_of(state: State, env: EvaluationContext, name: str) -> Any:
-    """A step's result by its name; quiet while it has not run."""
+    """The result of a step by its name; undefined until it has run."""
     record = state.steps.get(name)
     if record is None or record.outcome is None:
         return Missing(name, _NEVER)
@@ -255,7 +267,7 @@ def result_of(state: State, env: EvaluationContext, name: str) -> Any:
 
 
 def status_of(state: State, name: str) -> dict[str, Any]:
-    """`steps.<name>.status`: of the step's latest run."""
+    """`steps.<name>.status`: the status of the step's latest run."""
     record = state.steps.get(name) or StepRecord(name)
     outcome = record.outcome
     done = outcome is not None and record.open == 0
@@ -334,7 +346,7 @@ class StepsView(View):
         """One step."""
         if key in self._state.net.steps:
             return StepView(self._state, self._env, key)
-        raise TemplateError(f'"steps.{key}": there is no step of that name')
+        raise TemplateError(f'"steps.{key}": there is no step "{key}"')
 
     def fields(self) -> list[str]:
         """Names of the steps."""
@@ -350,7 +362,7 @@ class StepsView(View):
 
 
 class _Statuses(Mapping[str, str]):
-    """The status word of each step's latest run, as the helpers want it."""
+    """The status of each step's latest run, as the status functions expect it."""
 
     __slots__ = ("_state",)
 
@@ -382,8 +394,8 @@ def _helper(name: str) -> Callable[[State, EvaluationContext], Any]:
 
 def _keychain(state: State, env: EvaluationContext) -> Any:
     raise TemplateError(
-        "secrets cannot be read in a template that the server evaluates (`keychain` in an arc, a gate, a loop, "
-        "a step's input or a `set`); read it in the task that needs it"
+        "secrets are not available to templates that the server evaluates (`keychain` in an arc, a gate, a loop, "
+        "a step's input or a `set`); read the secret in the task that uses it"
     )
 
 

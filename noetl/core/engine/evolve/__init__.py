@@ -1,9 +1,9 @@
-"""How each event changes the state: the only writer of State.
+"""The state transition function: how each event changes the state; the only writer of State.
 
-One applier per event type, no decisions, no templates, no clock: an event that was accepted is
-applied, live and in replay alike. An event without an applier stops the replay.
+One applier per event type, without decisions, templates or clock: a recorded event is applied in
+the same way live and in replay. An event without an applier stops the replay.
 
-An applier that has been released stays as it is; a new meaning gets a new event version beside it.
+A released applier does not change; a new meaning gets a new event version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["APPLIERS", "Applier", "evolve", "execution", "loops", "runs", "steps
 
 
 def evolve(state: State, event: Event, at: float) -> None:
-    """Apply one event that happened at `at`."""
+    """Apply one event with timestamp `at`."""
     applier = APPLIERS.get(type(event))
     if applier is None:
         raise CorruptLog(f"execution {state.execution_id}: no applier for {type(event).__name__}")

@@ -1,8 +1,8 @@
-"""The execution as a whole: request, pause, cancellation, `ctx`, the end."""
+"""Appliers of the execution as a whole: request, pause, cancellation, `ctx`, the end."""
 
 from __future__ import annotations
 
-from noetl.core.engine.evolve.steps import arrive, leave, record_of
+from noetl.core.engine.evolve.steps import add_token, record_of, remove_step_run
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.state import Ending, State
 from noetl.core.model.events import (
@@ -35,10 +35,10 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
     if event.error is not None:
         state.ending = Ending("failed", event.error)
         return
-    kept = state.request.kept if state.request else None
-    if kept is not None:
-        state.ctx = kept.ctx
-        for name, outcome in kept.results.items():
+    rerun = state.request.rerun if state.request else None
+    if rerun is not None:
+        state.ctx = rerun.ctx
+        for name, outcome in rerun.results.items():
             record = record_of(state, name)
             record.outcome = outcome
             record.failed = outcome.status == "error"
@@ -49,8 +49,8 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
 def _started(state: State, event: WorkflowStarted, at: float) -> None:
     state.started = True
     state.entry = event.entry
-    kept = state.request.kept if state.request else None
-    arrive(state, f"t{state.tokens + 1}", event.entry, kept.args if kept else {}, None, None)
+    rerun = state.request.rerun if state.request else None
+    add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, None)
 
 
 @applies(ExecutionPaused)
@@ -64,8 +64,8 @@ def _resumed(state: State, event: ExecutionResumed, at: float) -> None:
 
 
 @applies(SignalReceived, TaskProgress)
-def _noted(state: State, event: Event, at: float) -> None:
-    """What it means for the state is said by events of its own."""
+def _no_change(state: State, event: Event, at: float) -> None:
+    """No change: the consequences for the state are separate events."""
 
 
 @applies(ExecutionCancelled)
@@ -73,7 +73,7 @@ def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
     error = ErrorInfo("cancelled", event.reason or "the execution was cancelled")
     state.ending = Ending("cancelled", error)
     for step_run in [each for each in state.runs.values() if each.phase == "ended"]:
-        leave(state, step_run)
+        remove_step_run(state, step_run)
 
 
 @applies(CtxPatched)
@@ -92,7 +92,7 @@ def _synthesized(state: State, event: WorkflowSynthesized, at: float) -> None:
     state.net = state.net.extended(state.synthesized)
     state._mask = None
     if event.entry is not None:
-        arrive(state, f"t{state.tokens + 1}", event.entry, {}, event.step, "step.done")
+        add_token(state, f"t{state.tokens + 1}", event.entry, {}, event.step, "step.done")
 
 
 @applies(WorkflowFinished)

@@ -1,4 +1,4 @@
-"""Loops: what is kept of an iteration that has ended, and of all of them."""
+"""Appliers of loops and iterations."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.evolve.steps import begin_run, lease, unlease
+from noetl.core.engine.evolve.steps import lease, mark_started, release_lease
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import checksum
 from noetl.core.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
-from noetl.core.model.events import IterationDone, IterationFailed, IterationStarted, LoopDone, LoopStarted, OutputsKept
+from noetl.core.model.events import (
+    IterationDone,
+    IterationFailed,
+    IterationStarted,
+    LoopDone,
+    LoopStarted,
+    OutputsStored,
+)
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo, Outcome
 
@@ -28,7 +35,7 @@ def _loop_started(state: State, event: LoopStarted, at: float) -> None:
         step_run, path, event.count, event.max_in_flight, event.items, event.collection, event.keyed, state.seq
     )
     if step_run.started_at is None:
-        begin_run(state, step_run, at)
+        mark_started(state, step_run, at)
     if path:
         step_run.loops[path[:-1]].begun += 1
 
@@ -64,7 +71,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
     run = state.open.pop(run_id, None)
     contributions: dict[str, Any] | None = None
     if run is not None:
-        unlease(state, run)
+        release_lease(state, run)
         state.queued.pop(run_id, None)
         del step_run.open[run_id]
         contributions = run.contributions
@@ -72,7 +79,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         step_run.scope = {**step_run.scope, **event.step_patch}
     inner = step_run.loops.pop(path, None)
     if run is None and inner is None:
-        loop.begun += 1  # its inner loop could not begin
+        loop.begun += 1  # its inner loop could not start
     if type(event) is IterationDone:
         status = SKIPPED if event.skipped else OK
         if event.stop and not loop.stopped:
@@ -83,7 +90,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         if event.skipped:
             loop.skipped += 1
         elif inner is not None and inner.failed:
-            # Its own list has the nulls; for the loop around it, it is one in which something failed.
+            # Its own output has the nulls; for the outer loop it counts as a failed iteration.
             loop.failed += 1
             _list_failure(loop, index, inner.failures[0][1] if inner.failures else None)
         else:
@@ -101,7 +108,7 @@ def _list_failure(loop: Loop, index: int, error: ErrorInfo | None) -> None:
 
 
 def _data_of(output: Outcome) -> bytes:
-    """What an iteration adds to the list of outputs: its data, or where it is."""
+    """The element that an iteration adds to the list of outputs: its data, or its reference."""
     return _json(output.ref if output.ref is not None and output.data is None else output.data)
 
 
@@ -127,19 +134,19 @@ def _finish(
     loop.checksums[index] = check
     loop.finished += 1
     if index != loop.order:
-        loop.held[index] = data
+        loop.out_of_order[index] = data
         if parts:
-            loop.held_parts[index] = parts
+            loop.out_of_order_parts[index] = parts
         return
     while True:
         _append_output(loop, data)
         if parts:
             _join_parts(state, loop, parts)
         loop.order += 1
-        if loop.order not in loop.held:
+        if loop.order not in loop.out_of_order:
             return
-        data = loop.held.pop(loop.order)
-        parts = loop.held_parts.pop(loop.order, None)
+        data = loop.out_of_order.pop(loop.order)
+        parts = loop.out_of_order_parts.pop(loop.order, None)
 
 
 def _append_output(loop: Loop, data: bytes) -> None:
@@ -161,8 +168,8 @@ def _join_parts(state: State, loop: Loop, parts: dict[str, Any]) -> None:
             loop.parts[key] = value
 
 
-@applies(OutputsKept)
-def _outputs_kept(state: State, event: OutputsKept, at: float) -> None:
+@applies(OutputsStored)
+def _outputs_kept(state: State, event: OutputsStored, at: float) -> None:
     loop = state.runs[event.step_run_id].loops[event.path]
     loop.spilled.append(event.chunk)
     loop.chunks = []
@@ -175,7 +182,7 @@ def _loop_done(state: State, event: LoopDone, at: float) -> None:
     loop = step_run.loops[path]
     loop.chunks = []
     loop.tail = bytearray()
-    loop.held = {}
+    loop.out_of_order = {}
     if not path:
         step_run.phase = "looped"
         step_run.outcome = event.output

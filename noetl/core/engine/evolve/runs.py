@@ -1,12 +1,12 @@
-"""Runs: what was reported, leases that were lost, children that are waited for."""
+"""Appliers of runs: reported tasks, lost leases, child executions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from noetl.core.engine.evolve.steps import unlease
+from noetl.core.engine.evolve.steps import release_lease
 from noetl.core.engine.evolve.table import applies
-from noetl.core.engine.identity import settle
+from noetl.core.engine.identity import compact_reports
 from noetl.core.engine.state import Child, Run, State
 from noetl.core.model.events import (
     ChildFinished,
@@ -21,7 +21,7 @@ from noetl.core.model.events import (
 from noetl.core.model.ids import iteration_id, task_run_id
 from noetl.core.model.outcome import Outcome, ok
 
-KEPT = 2  # reported events of a run that are kept as they are: most runs have a start and an end of one task
+MAX_LATEST = 2  # reported events of a run that are stored whole: most runs report the start and the end of one task
 
 
 def _run_of(state: State, event: Any) -> Run | None:
@@ -29,10 +29,10 @@ def _run_of(state: State, event: Any) -> Run | None:
     return state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
 
 
-def _saw(run: Run, event: Event) -> None:
-    """Remember what was reported last; what came before it is kept as a checksum."""
-    if len(run.latest) == KEPT:
-        settle(run)
+def _remember_report(run: Run, event: Event) -> None:
+    """Store the latest reported event; earlier ones are reduced to checksums."""
+    if len(run.latest) == MAX_LATEST:
+        compact_reports(run)
     run.latest = (*run.latest, event)
 
 
@@ -42,7 +42,7 @@ def _task_started(state: State, event: TaskStarted, at: float) -> None:
     if run is not None:
         run.current = event.task
         run.waits = False
-        _saw(run, event)
+        _remember_report(run, event)
 
 
 @applies(TaskDone)
@@ -51,7 +51,7 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
     run = state.open.get(iteration_id(event.step_run_id, path) if path else event.step_run_id)
     if run is None:
         return
-    _saw(run, event)
+    _remember_report(run, event)
     run.position = event.position
     run.resume = None
     run.lost = 0
@@ -65,11 +65,11 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
         mine = {key: value for key, value in patch.items() if key in reducers}
         if mine:
             run.contributions = {**run.contributions, **mine} if run.contributions else mine
-        _wrote(state, run, {key: value for key, value in patch.items() if key not in reducers})
+        _remember_writes(state, run, {key: value for key, value in patch.items() if key not in reducers})
 
 
-def _wrote(state: State, run: Run, patch: dict[str, Any]) -> None:
-    """Remember who wrote a key first, in the outermost parallel loop around the iteration."""
+def _remember_writes(state: State, run: Run, patch: dict[str, Any]) -> None:
+    """Record the first writer of each key in the outermost parallel loop around the iteration."""
     compiled = state.net.compiled(run.step_run.step.name)
     if not patch or compiled.parallel_from is None or compiled.parallel_to is None:
         return
@@ -82,7 +82,7 @@ def _wrote(state: State, run: Run, patch: dict[str, Any]) -> None:
 
 
 def _requeue(state: State, run: Run) -> None:
-    unlease(state, run)
+    release_lease(state, run)
     run.status = "queued"
     run.at = state.at
     run.worker = ""
@@ -109,20 +109,20 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     key = task_run_id(run.id, event.task, event.visit, event.attempt)
     if event.position is not None:
         run.position = event.position
-    unlease(state, run)
+    release_lease(state, run)
     run.status = "suspended"
     run.at = at
     run.worker = ""
     run.lost = 0
     run.current = None
     run.child = key
-    _saw(run, event)
+    _remember_report(run, event)
     state.children[key] = Child(key, run.id, event, state.seq)
     if event.timeout_s is not None and event.wait:
         state.due[key] = at + event.timeout_s
 
 
-def _answered(state: State, key: str, outcome: Outcome) -> None:
+def _resume_caller(state: State, key: str, outcome: Outcome) -> None:
     child = state.children.pop(key)
     run = state.open.get(child.run_id)
     if run is not None and run.child == key:
@@ -137,16 +137,16 @@ def _child_started(state: State, event: ChildStarted, at: float) -> None:
     child = state.children[key]
     child.child = event.child
     if not child.request.wait:
-        _answered(state, key, ok({"execution_id": event.child, "status": "started"}))
+        _resume_caller(state, key, ok({"execution_id": event.child, "status": "started"}))
 
 
 @applies(ChildFinished)
 def _child_finished(state: State, event: ChildFinished, at: float) -> None:
     key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
     child = state.children[key]
-    _answered(state, key, event.outcome)
+    _resume_caller(state, key, event.outcome)
     state.due.pop(key, None)
-    if event.early:  # nobody waits for it, yet it has to be ended
+    if event.early:  # the caller no longer waits for the child, which must still be cancelled
         state.children[key] = Child(key, "", child.request, child.seq, child.child)
 
 

@@ -1,4 +1,4 @@
-"""Tokens and step runs: arriving, entering, starting, ending, leaving."""
+"""Appliers of tokens and step runs."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from noetl.core.model.events import (
 
 
 def record_of(state: State, name: str) -> StepRecord:
-    """What is known of a step, from its first mention on."""
+    """The record of a step, created on first use."""
     record = state.steps.get(name)
     if record is None:
         record = state.steps[name] = StepRecord(name)
     return record
 
 
-def arrive(state: State, token: str, step: str, args: dict[str, Any], origin: str | None, boundary: str | None) -> None:
-    """A token comes to stand before a step."""
+def add_token(
+    state: State, token: str, step: str, args: dict[str, Any], origin: str | None, boundary: str | None
+) -> None:
+    """Create a token that waits before a step."""
     state.tokens += 1
-    state.fresh += 1
-    made = Token(token, step, args, origin, boundary, state.seq)
+    state.unexamined += 1
+    created = Token(token, step, args, origin, boundary, state.seq)
     group = state.waiting.get(step)
     if group is None:
-        state.waiting[step] = [made]
+        state.waiting[step] = [created]
         if state._mask is not None:
             state._mask |= state.net.bits[step]
     else:
-        group.append(made)
+        group.append(created)
 
 
-def _vacate(state: State, step: str) -> None:
-    """No token is left before or in a step, perhaps."""
+def _clear_live_bit(state: State, step: str) -> None:
+    """Clear the live bit of a step without waiting tokens and open runs."""
     if state._mask is not None and step not in state.live and step not in state.waiting:
         state._mask &= ~state.net.bits[step]
 
@@ -55,7 +57,7 @@ def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
         state.waiting[step] = [token for token in group if token.id not in tokens]
     for token in taken:
         if token.reason is None:
-            state.fresh -= 1
+            state.unexamined -= 1
     return taken
 
 
@@ -64,14 +66,14 @@ def _parked(state: State, event: TokenParked, at: float) -> None:
     for token in state.waiting[event.step]:
         if token.id == event.token:
             if token.reason is None:
-                state.fresh -= 1
+                state.unexamined -= 1
             token.reason = event.reason
 
 
 @applies(StepSkipped)
 def _skipped(state: State, event: StepSkipped, at: float) -> None:
     _consume(state, event.step, (event.token,))
-    _vacate(state, event.step)
+    _clear_live_bit(state, event.step)
 
 
 @applies(StepScheduled)
@@ -85,8 +87,8 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
         record = state.steps[name] = StepRecord(name)
     record.number += 1
     if record.number > 1:
-        state.heat = bucket_level(state, at) + 1
-        state.heated_at = at
+        state.bucket = bucket_level(state, at) + 1
+        state.bucket_at = at
     record.open += 1
     state.step_runs += 1
     run_id = event.step_run_id
@@ -97,13 +99,13 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     state.live[name] = state.live.get(name, 0) + 1
     if event.deadline_at is not None:
         state.due[run_id] = event.deadline_at
-    if compiled.plain:
+    if compiled.single_run:
         state.open[run_id] = Run(run_id, step_run, (), "queued", at)
         state.queued[run_id] = None
 
 
-def begin_run(state: State, step_run: StepRun, at: float) -> None:
-    """The first start of a step run: from here its timeout counts."""
+def mark_started(state: State, step_run: StepRun, at: float) -> None:
+    """Record the first start of a step run; its timeout counts from here."""
     step_run.started_at = at
     record = state.steps[step_run.step.name]
     record.running += 1
@@ -115,7 +117,7 @@ def begin_run(state: State, step_run: StepRun, at: float) -> None:
 
 
 def lease(state: State, run: Run, epoch: int, worker: str) -> None:
-    """A worker takes a run under a new epoch."""
+    """Lease a run to a worker under a new epoch."""
     if run.status != "leased":
         name = run.step_run.step.name
         state.leased[name] = state.leased.get(name, 0) + 1
@@ -132,8 +134,8 @@ def lease(state: State, run: Run, epoch: int, worker: str) -> None:
     state.queued.pop(run.id, None)
 
 
-def unlease(state: State, run: Run) -> None:
-    """No worker holds the run any more, if one did."""
+def release_lease(state: State, run: Run) -> None:
+    """Release the lease of a run, if it has one."""
     if run.status == "leased":
         name = run.step_run.step.name
         left = state.leased[name] - 1
@@ -147,7 +149,7 @@ def unlease(state: State, run: Run) -> None:
 def _step_started(state: State, event: StepStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
     if step_run.started_at is None:
-        begin_run(state, step_run, at)
+        mark_started(state, step_run, at)
     run = state.open.get(event.step_run_id)
     if run is not None:
         lease(state, run, event.epoch, event.worker)
@@ -155,15 +157,15 @@ def _step_started(state: State, event: StepStarted, at: float) -> None:
 
 def _close_runs(state: State, step_run: StepRun) -> None:
     for run_id in step_run.open:
-        unlease(state, state.open.pop(run_id))
+        release_lease(state, state.open.pop(run_id))
         state.queued.pop(run_id, None)
     step_run.open = {}
     step_run.loops = {}
     del state.looping[step_run.id]
 
 
-def leave(state: State, step_run: StepRun) -> None:
-    """The step run is over: its token has left, or will never."""
+def remove_step_run(state: State, step_run: StepRun) -> None:
+    """Remove a step run that has been routed, or that never will be."""
     del state.runs[step_run.id]
     name = step_run.step.name
     left = state.live[name] - 1
@@ -171,7 +173,7 @@ def leave(state: State, step_run: StepRun) -> None:
         state.live[name] = left
     else:
         del state.live[name]
-        _vacate(state, name)
+        _clear_live_bit(state, name)
 
 
 @applies(StepDone, StepFailed)
@@ -185,7 +187,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     if step_run.loops:
         _close_runs(state, step_run)
     elif (run := state.open.pop(step_run.id, None)) is not None:
-        unlease(state, run)
+        release_lease(state, run)
         if state.queued:
             state.queued.pop(step_run.id, None)
     step_run.phase = "ended"
@@ -198,10 +200,10 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     if state.due:
         state.due.pop(step_run.id, None)
     if state.ending is not None:
-        leave(state, step_run)
+        remove_step_run(state, step_run)
     elif type(event) is StepFailed and event.fatal:
         state.ending = Ending("failed", event.output.error, event.step, event.output)
-        leave(state, step_run)
+        remove_step_run(state, step_run)
 
 
 @applies(NextEvaluated)
@@ -211,20 +213,20 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
     for arc in event.arcs:
         if arc.token is not None:
             taken = True
-            arrive(state, arc.token, arc.target, arc.args, event.step, event.boundary)
+            add_token(state, arc.token, arc.target, arc.args, event.step, event.boundary)
     if event.error is not None:
         state.ending = Ending("failed", event.error, event.step, step_run.outcome)
         if step_run.phase == "ended":
-            leave(state, step_run)
+            remove_step_run(state, step_run)
         return
     if event.boundary == "loop.done":
         step_run.fired = tuple(arc.index for arc in event.arcs if arc.token is not None)
         return
-    leave(state, step_run)
+    remove_step_run(state, step_run)
     if taken or step_run.fired:
         return
     if event.boundary == "step.failed":
         outcome = step_run.outcome
         state.ending = Ending("failed", outcome.error if outcome else None, event.step, outcome)
     else:
-        state.leaves = event.step
+        state.last_leaf = event.step

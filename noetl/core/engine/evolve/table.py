@@ -1,4 +1,4 @@
-"""One applier per event type, collected by decoration."""
+"""The table of appliers, one per event type, filled by the decorator `applies`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ APPLIERS: dict[type[Event], Applier] = {}
 
 
 def applies(*types: type[Event]) -> Callable[[Applier], Applier]:
-    """Name the function that applies these events."""
+    """Register the function that applies these event types."""
 
-    def name(applier: Applier) -> Applier:
+    def register(applier: Applier) -> Applier:
         for each in types:
             APPLIERS[each] = applier
         return applier
 
-    return name
+    return register

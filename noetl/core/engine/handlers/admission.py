@@ -1,25 +1,25 @@
-"""Admission: when a token that stands before a step may enter it.
+"""Admission: when a token that waits before a step may enter it.
 
-A token waits for four things, in this order.
+Four conditions are checked, in this order.
 
-*Pause.* While the execution is paused nothing enters.
+*Pause.* While the execution is paused, no token enters a step.
 
 *The join.* A step that other live tokens can still reach waits for them and runs once for all (the
-inclusive join). A live token is one that waits before another step or is inside one; whether it
-can still come here is a question about the static net. A token inside this very step does not
-count: it would have to leave the step and come round. `admit.join: each` does not wait, and
-runs once per token. When nothing is in flight any more, what waits for a join waits in vain: the
-others stand before closed gates, or wait for this one in turn. Then the join nearest to the
-beginning opens, one at a time.
+inclusive join). A live token waits before another step or is inside one; whether it can still
+reach this step is decided on the static net. A token inside this step itself does not count: it
+would have to leave the step and return. `admit.join: each` does not wait, and runs once per token.
+When nothing is in flight any more, a waiting join cannot be completed: the other tokens wait before
+closed gates, or wait for this join in turn. Then the most upstream join opens, one at a time.
 
-*Once.* A step that runs once drops the tokens that come later.
+*Once.* A step that runs once drops later tokens.
 
-*The gate.* `admit.rules`, first match wins, no match denies. Denied tokens are parked and looked
-at again whenever the state changes; tokens before the same closed gate become one. A gate with
+*The gate.* `admit.rules`: the first match decides, no match denies. Denied tokens are parked and
+examined again whenever the state changes; tokens before the same closed gate are merged. A gate with
 `on_deny: discard` drops them.
 
 A token that may enter is consumed by `step.scheduled`, with the step's input evaluated. When a
-template of gate or input fails, the step has failed before it began: scheduled and failed in one go.
+template of the gate or the input fails, the step fails before it starts: it is scheduled and failed
+in one append.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Reason = Literal["admission", "join", "paused"]
 
 
 def examine_waiting_tokens(state: State, env: EvaluationContext) -> list[Event]:
-    """Look at every token that waits: which enter, which are parked, which are dropped."""
+    """Examine every waiting token: it enters its step, is parked, or is dropped."""
     if not state.waiting or state.ending is not None:
         return []
     events: list[Event] = []
@@ -58,16 +58,16 @@ def examine_waiting_tokens(state: State, env: EvaluationContext) -> list[Event]:
         step = state.net.compiled(name)
         if (
             alone
-            and step.straight
+            and step.immediate
             and len(group) == 1
             and not state.runs
             and not runaway_reason(state, name, env.at, 0)
         ):
-            # One token, nothing else anywhere, nothing to ask: the common case of a chain.
+            # A single token and nothing to evaluate: the common case of a chain.
             return [StepScheduled(name, _next_run_id(state, name, 0), group[0].args, {}, (group[0].id,))]
         events += _examine_group(state, env, step, group)
     if not events and not state.runs and not state.children:
-        events = _open_a_join(state, env)
+        events = _release_join(state, env)
     return events
 
 
@@ -76,26 +76,26 @@ def _examine_group(state: State, env: EvaluationContext, step: CompiledStep, gro
     admission = step.step.admission
     record = state.steps.get(name)
     if admission.once and record is not None and record.number:
-        return [_skipped(token, "the step runs once and has run") for token in group]
+        return [_skipped(token, "the step runs once and has already run") for token in group]
     if admission.join == "each":
         events: list[Event] = []
         for offset, token in enumerate(group):
             if admission.once and offset:
-                events.append(_skipped(token, "the step runs once and has run"))
+                events.append(_skipped(token, "the step runs once and has already run"))
             else:
-                events += _examine(state, env, step, [token], _entered(events))
+                events += _examine(state, env, step, [token], _count_scheduled(events))
         return events
     if _others_can_reach(state, name):
         return [_parked(token, "join") for token in group if token.reason != "join"]
     return _examine(state, env, step, group, 0)
 
 
-def _entered(events: list[Event]) -> int:
+def _count_scheduled(events: list[Event]) -> int:
     return sum(1 for event in events if type(event) is StepScheduled)
 
 
 def _others_can_reach(state: State, step: str) -> bool:
-    """Whether a live token elsewhere can still come to this step."""
+    """Whether a live token elsewhere can still reach this step."""
     waiting, live = state.waiting, state.live
     if len(waiting) == 1 and (not live or (len(live) == 1 and step in live)):
         return False
@@ -104,21 +104,21 @@ def _others_can_reach(state: State, step: str) -> bool:
 
 
 def live_steps(state: State) -> int:
-    """The bits of all steps with a live token; a cache that `evolve` keeps up to date once it is there."""
+    """The bits of all steps with a live token; cached, and then updated by `evolve`."""
     if state._mask is None:
         state._mask = state.net.mask(state.live) | state.net.mask(state.waiting)
     return state._mask
 
 
-def _open_a_join(state: State, env: EvaluationContext) -> list[Event]:
-    """Nothing moves any more: let the first join open whose gate is open too."""
+def _release_join(state: State, env: EvaluationContext) -> list[Event]:
+    """Nothing is in flight any more: open the first join whose gate is open too."""
     net = state.net
     names = [
         name
         for name, group in state.waiting.items()
         if net.steps[name].admission.join == "all" and group[0].reason == "join"
     ]
-    # Upstream first: a join that another one leads to waits for it, unless both lead to each other.
+    # Upstream first: a join downstream of another one waits for it, unless each is downstream of the other.
     ordered = [
         name
         for name in names
@@ -132,7 +132,7 @@ def _open_a_join(state: State, env: EvaluationContext) -> list[Event]:
 
 
 def _examine(state: State, env: EvaluationContext, step: CompiledStep, group: list[Token], before: int) -> list[Event]:
-    """The gate, and what follows: a run, a parked token, or a dropped one."""
+    """Evaluate the gate: schedule a run, park the tokens, or drop them."""
     args = group[0].args
     for token in group[1:]:
         args = deep_merge(args, token.args)
@@ -140,10 +140,10 @@ def _examine(state: State, env: EvaluationContext, step: CompiledStep, group: li
         try:
             admitted = _admitted(state, env, step, at_gate(state, env, group[-1], args))
         except Failure as failure:
-            return list(_failed_before_it_began(state, step, group, args, before, failure.error))
+            return list(_failed_before_start(state, step, group, args, before, failure.error))
         if not admitted:
             if step.step.admission.on_deny == "discard":
-                return [_skipped(token, "its gate is closed") for token in group]
+                return [_skipped(token, "the gate is closed") for token in group]
             return [_parked(token, "admission") for token in group if token.reason != "admission"]
     return list(_scheduled(state, env, step, group, args, before))
 
@@ -161,7 +161,7 @@ def _scheduled(
     problem = runaway_reason(state, step.step.name, env.at, before)
     if problem:
         error = error_info("limit", problem)
-        yield from _failed_before_it_began(state, step, group, args, before, error, fatal=True)
+        yield from _failed_before_start(state, step, group, args, before, error, fatal=True)
         return
     names = at_input(state, env, args)
     timeout = deadline = None
@@ -176,7 +176,7 @@ def _scheduled(
         if step.input is not None and step.step.loop is None:
             values, defer = _input(state, env, step.input, names, step)
     except Failure as failure:
-        yield from _failed_before_it_began(state, step, group, args, before, failure.error)
+        yield from _failed_before_start(state, step, group, args, before, failure.error)
         return
     yield StepScheduled(
         step=step.step.name,
@@ -193,16 +193,16 @@ def _scheduled(
 def _input(
     state: State, env: EvaluationContext, compiled: Compiled, names: ServerNames, step: CompiledStep
 ) -> tuple[dict[str, Any], bool]:
-    """A step's input, or True when the worker has to evaluate it: it would not fit into the log."""
+    """A step's input, or True if the worker must evaluate it because it does not fit into the log."""
     if compiled.static:
         return dict(step.step.input), False
     try:
         values: dict[str, Any] = env.evaluate(compiled, names, f"{step.step.path}/input")
     except DataNeeded:
-        if not step.plain:  # no worker will ever see it
+        if not step.single_run:  # no worker evaluates it
             raise
         return {}, True
-    if step.plain and len(_json(values)) > state.playbook.executor.limits.max_payload_bytes:
+    if step.single_run and len(_json(values)) > state.playbook.executor.limits.max_payload_bytes:
         return {}, True
     return values, False
 
@@ -212,13 +212,13 @@ def _seconds(env: EvaluationContext, compiled: Compiled, names: ServerNames, pat
     try:
         seconds = float(value)
     except (TypeError, ValueError):
-        raise env.fail("template", f"a number of seconds is needed, not {value!r}", path) from None
+        raise env.fail("template", f"expected a number of seconds, got {value!r}", path) from None
     if seconds < 0 or seconds != seconds:
-        raise env.fail("template", f"a number of seconds cannot be {value!r}", path)
+        raise env.fail("template", f"expected a number of seconds of at least 0, got {value!r}", path)
     return seconds
 
 
-def _failed_before_it_began(
+def _failed_before_start(
     state: State,
     step: CompiledStep,
     group: list[Token],

@@ -1,8 +1,8 @@
 """`set` where the server evaluates it: arcs, and the end of steps that no worker ends.
 
-Each value sees what the ones above it wrote. The rules of references hold as they do in a
-pipeline: a target that ends in `_ref` gets a reference object (or null), another target never
-gets an unresolved one. What `ctx` holds lies in the log and in memory, so a value of it is bounded.
+Each assignment sees the values written by the ones before it. The reference rules are those of a
+pipeline: a target that ends in `_ref` receives a reference object (or null), any other target never
+receives an unresolved one. Values of `ctx` are stored in the log and in memory, so their size is limited.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def evaluate_sets(
     path: str,
     unset: list[str] | None = None,
 ) -> dict[str, Any]:
-    """The ctx writes of a `set` (dotted path -> value); `names` shows them to what follows.
+    """The ctx writes of a `set` (dotted path -> value), visible in `names` to later evaluations.
 
-    With `unset` a value that cannot be evaluated is left unwritten and named there (after a failure)."""
+    With `unset` (after a failure) a target whose value cannot be evaluated is left unset and listed there."""
     writes: dict[str, Any] = {}
     for assignment in assignments:
         if assignment.scope != "ctx":
@@ -50,7 +50,7 @@ def evaluate_sets(
 
 
 def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: ServerNames, path: str) -> Any:
-    """One value, held to the rules."""
+    """Evaluate one assignment and check its value."""
     value = env.evaluate(assignment.value, names, path)
     target = assignment.target[-1]
     if target.endswith(("_ref", "_refs")):
@@ -63,7 +63,7 @@ def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: 
     elif is_reference(value):
         raise env.fail(
             "schema",
-            f'an unresolved reference may only be kept under a name that ends in _ref ("{target}_ref"); '
+            f'an unresolved reference can only be assigned to a name that ends in _ref ("{target}_ref"); '
             "for the payload itself use {{ output.data }} or `kind: resolve`",
             path,
         )
@@ -72,8 +72,8 @@ def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: 
         if size > MAX_CTX_VALUE:
             raise env.fail(
                 "limit",
-                f"the value of ctx.{'.'.join(assignment.target)} has {size:,} bytes and `ctx` takes "
-                f"{MAX_CTX_VALUE:,}; keep a large payload by reference (`..._ref: {{{{ output.ref }}}}`)",
+                f"the value of ctx.{'.'.join(assignment.target)} has {size:,} bytes, the limit is "
+                f"{MAX_CTX_VALUE:,}; assign a large payload by reference (`..._ref: {{{{ output.ref }}}}`)",
                 path,
             )
     return value
@@ -86,7 +86,7 @@ def _all_references(value: Any) -> bool:
 
 
 def ctx_patch(ctx: Mapping[str, Any], writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes by dotted path as a patch of whole top-level values."""
+    """Convert writes by dotted path to a patch of whole top-level values."""
     patch: dict[str, Any] = {}
     for dotted, value in writes.items():
         if "." not in dotted:

@@ -1,7 +1,7 @@
-"""The end: no runnable token, nothing in flight; or a failure nobody takes, or a cancellation.
+"""The end of an execution: no runnable token and nothing in flight, an unhandled failure, or a cancellation.
 
-An execution that ends early *winds down*: open step runs fail with kind `cancelled`, waiting tokens
-are skipped, children are cancelled and waited for. Then, whichever way it came to this, exactly one
+An execution that ends early is first shut down: open step runs fail with kind `cancelled`, waiting
+tokens are skipped, children are cancelled and awaited. In every case there is exactly one
 `workflow.finished` and one `playbook.processed`.
 """
 
@@ -13,20 +13,20 @@ from noetl.core.model.outcome import Outcome, error_info, ok
 
 
 def conclude(state: State) -> list[Event]:
-    """What is still to be said when nothing moves any more."""
+    """The events that end the execution, once nothing else can be decided."""
     if state.finished is not None or state.request is None:
         return []
     if state.ending is not None:
-        return _wind_down(state, state.ending)
-    if not state.started or state.paused or state.runs or state.children or state.fresh:
+        return _shut_down(state, state.ending)
+    if not state.started or state.paused or state.runs or state.children or state.unexamined:
         return []
     step, output = _output(state)
     return [*_skip_waiting(state), *_finish("success", WorkflowFinished("success", output, None, step))]
 
 
-def _wind_down(state: State, ending: Ending) -> list[Event]:
+def _shut_down(state: State, ending: Ending) -> list[Event]:
     if state.runs:
-        why = "the execution was cancelled" if ending.status == "cancelled" else _because(ending)
+        why = "the execution was cancelled" if ending.status == "cancelled" else _failure_reason(ending)
         outcome = Outcome("error", error=error_info("cancelled", why))
         return [
             StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, by_server=True)
@@ -39,7 +39,7 @@ def _wind_down(state: State, ending: Ending) -> list[Event]:
     return [*_skip_waiting(state), *_finish(ending.status, last)]
 
 
-def _because(ending: Ending) -> str:
+def _failure_reason(ending: Ending) -> str:
     return f'the execution failed at step "{ending.step}"' if ending.step else "the execution failed"
 
 
@@ -48,7 +48,7 @@ def _finish(status: FinalStatus, last: WorkflowFinished) -> list[Event]:
 
 
 def _skip_waiting(state: State) -> list[Event]:
-    reasons = {"admission": "its gate stayed closed", "join": "others it waited for never came"}
+    reasons = {"admission": "the gate stayed closed", "join": "the join was not completed"}
     return [
         StepSkipped(step=token.step, token=token.id, reason=reasons.get(token.reason or "", "the execution ended"))
         for group in state.waiting.values()
@@ -61,7 +61,7 @@ def _output(state: State) -> tuple[str | None, Outcome]:
     named = (state.request.return_step if state.request else None) or state.playbook.return_step
     if named is None:
         end = state.steps.get("end")
-        named = "end" if end is not None and end.outcome is not None else state.leaves
+        named = "end" if end is not None and end.outcome is not None else state.last_leaf
     record = state.steps.get(named) if named else None
     if record is None or record.outcome is None:
         return None, ok()

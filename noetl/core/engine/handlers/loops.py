@@ -1,9 +1,9 @@
-"""Loops: a collection becomes iterations, iterations become one output.
+"""Loops: a collection becomes iterations, and their outputs become one output.
 
-The server owns the schedule: a loop has a window (`max_in_flight`, 1 when sequential), and the
-indices below `finished + window` may be claimed. No event is needed to issue an iteration; what
-may be claimed follows from what has finished. A loop inside a loop is begun for each outer
-iteration as that one is issued, and its end is the end of the outer iteration.
+The server schedules the iterations: a loop has a window (`max_in_flight`, 1 when sequential), and the
+indices below `finished + window` can be claimed. Issuing an iteration needs no event: the claimable
+indices follow from the finished ones. An inner loop is started for each outer iteration when that
+iteration is issued, and its end is the end of the outer iteration.
 
 The end of a loop step, in this order and in one append: `loop.done` with the outputs in index
 order, the reducers' `ctx.patched`, the step's `set`, the arcs at `loop.done`, `step.done`, the arcs at
@@ -31,7 +31,7 @@ from noetl.core.model.events import (
     IterationFailed,
     LoopDone,
     LoopStarted,
-    OutputsKept,
+    OutputsStored,
     StepDone,
     StepFailed,
 )
@@ -41,20 +41,20 @@ from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
 
-MOST_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) that are held before they are stored outside
+MAX_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) in memory before they go to the result store
 
 _json = msgspec.json.Encoder().encode
 
 
 def begin_loop(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
-    """A loop step was scheduled: evaluate its collection."""
+    """Start the loop of a scheduled step: evaluate its collection."""
     try:
-        return [_started(state, env, step_run, ())]
+        return [_loop_started(state, env, step_run, ())]
     except Failure as failure:
         return [fail_step(state, env, step_run, Outcome("error", error=failure.error))]
 
 
-def _started(state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath) -> LoopStarted:
+def _loop_started(state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath) -> LoopStarted:
     level = state.net.compiled(step_run.step.name).loops[len(path)]
     where = level.loop.path or f"{step_run.step.path}/loop"
     names = at_loop(state, env, step_run, path) if path else at_input(state, env, step_run.args)
@@ -67,12 +67,12 @@ def _started(state: State, env: EvaluationContext, step_run: StepRun, path: Iter
     elif isinstance(value, list | tuple):
         items = list(value)
     else:
-        raise env.fail("schema", f"`loop.in` needs a list or a mapping, not {_kind(value)}", f"{where}/in")
+        raise env.fail("schema", f"`loop.in` must be a list or a mapping, not {_kind(value)}", f"{where}/in")
     limits = state.playbook.executor.limits
     if len(items) > limits.max_iterations:
         raise env.fail(
             "limit",
-            f"the loop has {len(items):,} iterations, at most {limits.max_iterations:,} are allowed "
+            f"the loop has {len(items):,} iterations, the limit is {limits.max_iterations:,} "
             "(executor.spec.policy.limits.max_iterations)",
             f"{where}/in",
         )
@@ -86,12 +86,12 @@ def _started(state: State, env: EvaluationContext, step_run: StepRun, path: Iter
         )  # fmt: skip
     return LoopStarted(
         step=step_run.step.name, step_run_id=step_run.id, count=len(items), path=path,
-        collection=env.kept(f"{run}#collection", encoded, len(items)), max_in_flight=window, keyed=keyed,
+        collection=env.store(f"{run}#collection", encoded, len(items)), max_in_flight=window, keyed=keyed,
     )  # fmt: skip
 
 
 def _window(env: EvaluationContext, level: CompiledLoop, names: Mapping[str, Any], most: int, where: str) -> int:
-    """How many iterations may be in flight."""
+    """The maximum number of iterations in flight."""
     if level.loop.mode == "sequential":
         return 1
     if level.window is None:
@@ -100,14 +100,14 @@ def _window(env: EvaluationContext, level: CompiledLoop, names: Mapping[str, Any
     try:
         window = int(value)
     except (TypeError, ValueError):
-        raise env.fail("template", f"max_in_flight needs a whole number, not {value!r}", where) from None
+        raise env.fail("template", f"max_in_flight must be an integer, not {value!r}", where) from None
     if window < 1:
         raise env.fail("template", f"max_in_flight must be at least 1, not {window}", where)
     return min(window, most)
 
 
-def loop_began(state: State, event: LoopStarted, env: EvaluationContext) -> list[Event]:
-    """What follows from a loop's start: its inner loops begin, or it is empty and ends."""
+def loop_started(state: State, event: LoopStarted, env: EvaluationContext) -> list[Event]:
+    """Follow up on a loop's start: start its inner loops, or end it if it is empty."""
     step_run = state.runs.get(event.step_run_id)
     loop = step_run.loops.get(event.path) if step_run else None
     if step_run is None or loop is None:
@@ -118,7 +118,7 @@ def loop_began(state: State, event: LoopStarted, env: EvaluationContext) -> list
 
 
 def _begin_inner(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
-    """Begin the inner loops of the outer iterations that were issued meanwhile."""
+    """Start the inner loops of the newly issued outer iterations."""
     step_run = loop.step_run
     if len(state.net.compiled(step_run.step.name).loops) == loop.depth + 1:
         return []
@@ -126,15 +126,15 @@ def _begin_inner(state: State, env: EvaluationContext, loop: Loop) -> list[Event
     for index in range(loop.begun, loop.issued):
         path = (*loop.path, index)
         try:
-            events.append(_started(state, env, step_run, path))
+            events.append(_loop_started(state, env, step_run, path))
         except Failure as failure:
             events.append(_iteration_failed(step_run, path, failure.error))
-            break  # the next ones begin when this one has ended
+            break  # the next ones start when this one has ended
     return events
 
 
 def iteration_ended(state: State, event: IterationDone | IterationFailed, env: EvaluationContext) -> list[Event]:
-    """What follows from an iteration's end: the loop goes on, ends, or fails."""
+    """Follow up on an iteration's end: the loop continues, ends, or fails."""
     step_run = state.runs.get(event.step_run_id)
     loop = step_run.loops.get(event.path[:-1]) if step_run else None
     if step_run is None or loop is None:
@@ -143,17 +143,17 @@ def iteration_ended(state: State, event: IterationDone | IterationFailed, env: E
         return _fail_loop(state, env, loop, event)
     if loop.complete:
         return _end_loop(state, env, loop)
-    if len(loop.chunks) >= MOST_CHUNKS:
+    if len(loop.chunks) >= MAX_CHUNKS:
         return [_spill(env, loop), *_begin_inner(state, env, loop)]
     return _begin_inner(state, env, loop)
 
 
-def _spill(env: EvaluationContext, loop: Loop) -> OutputsKept:
-    """Outputs that have come together are stored outside, so that a long loop does not fill the memory."""
+def _spill(env: EvaluationContext, loop: Loop) -> OutputsStored:
+    """Move the collected outputs to the result store, so that a long loop does not fill the memory."""
     step_run = loop.step_run
     key = f"{iteration_id(step_run.id, loop.path)}#outputs/{len(loop.spilled)}"
-    chunk = env.kept(key, b"[" + b",".join(loop.chunks) + b"]")
-    return OutputsKept(step_run.step.name, step_run.id, chunk, loop.path)
+    chunk = env.store(key, b"[" + b",".join(loop.chunks) + b"]")
+    return OutputsStored(step_run.step.name, step_run.id, chunk, loop.path)
 
 
 def _fail_loop(state: State, env: EvaluationContext, loop: Loop, event: IterationFailed) -> list[Event]:
@@ -196,7 +196,7 @@ def _counts(loop: Loop) -> dict[str, Any]:
 
 
 def _end_loop(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
-    """All iterations that will run have ended."""
+    """End a loop whose iterations have all finished."""
     step_run = loop.step_run
     counts = _counts(loop)
     try:
@@ -219,7 +219,7 @@ def _end_loop(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
 
 
 def _outer_until(state: State, env: EvaluationContext, loop: Loop, outcome: Outcome) -> bool:
-    """`until` of the loop around a finished inner one; the innermost is the worker's to ask."""
+    """Whether `until` of the outer loop is true after an inner one; the worker evaluates the innermost `until`."""
     level = state.net.compiled(loop.step_run.step.name).loops[loop.depth - 1]
     if level.until is None:
         return False
@@ -228,17 +228,17 @@ def _outer_until(state: State, env: EvaluationContext, loop: Loop, outcome: Outc
 
 
 def _collected(state: State, env: EvaluationContext, loop: Loop, counts: dict[str, Any]) -> Outcome:
-    """The outputs of the iterations that ran as one output; stored outside when the log cannot hold it."""
+    """The outputs of all iterations as one output; in the result store if it is too large for the log."""
     step_run = loop.step_run
     encoded = loop.encoded()
     key = f"{iteration_id(step_run.id, loop.path)}#output"
     if loop.spilled:
-        # What templates read of it is fetched when they do: nothing of this size is taken apart here.
-        whole = env.kept(key, b"", loop.finished, (*loop.spilled, encoded))
+        # Templates fetch the parts that they read; an output of this size is not decoded here.
+        whole = env.store(key, b"", loop.finished, (*loop.spilled, encoded))
         return Outcome("ok", ref=whole, helpers={"loop": counts})
     if len(encoded) <= state.playbook.executor.limits.max_payload_bytes:
         return Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts})
-    reference = env.kept(key, encoded, loop.finished)
+    reference = env.store(key, encoded, loop.finished)
     outcome = Outcome("ok", ref=reference, helpers={"loop": counts})
     wanted = tuple(path for path in step_run.step.exports if path.partition(".")[0] not in ("loop", "status", "error"))
     if wanted and not loop.path:
@@ -249,8 +249,8 @@ def _collected(state: State, env: EvaluationContext, loop: Loop, counts: dict[st
     return outcome
 
 
-def loop_drained(state: State, event: LoopDone, env: EvaluationContext) -> list[Event]:
-    """The step's own loop is done: reducers, then the step's `set`."""
+def loop_done(state: State, event: LoopDone, env: EvaluationContext) -> list[Event]:
+    """Follow up on the end of a step's own loop: apply reducers, then the step's `set`."""
     if event.path:
         return []
     step_run = state.runs[event.step_run_id]
@@ -271,13 +271,13 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
     for dotted, value in loop.parts.items():
         reducer = compiled.reduce[dotted]
         target = tuple(dotted.split("."))
-        before = _at(state.ctx, target)
+        before = _value_at(state.ctx, target)
         if before is not None:
             first, why = reduce.start(reducer, before)
             if why:
                 raise env.fail(
                     "schema",
-                    f"ctx.{dotted} cannot be the starting value of `{reducer}`: {why}",
+                    f"ctx.{dotted} cannot be the initial value of `{reducer}`: {why}",
                     loop.step_run.step.path,
                 )
             value = reduce.join(reducer, first, value)
@@ -287,15 +287,15 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
         if size > MAX_CTX_VALUE:
             raise env.fail(
                 "limit",
-                f"the reduced value of ctx.{dotted} has {size:,} bytes and `ctx` takes {MAX_CTX_VALUE:,}; read the "
-                "loop's output instead",
+                f"the reduced value of ctx.{dotted} has {size:,} bytes, the limit is {MAX_CTX_VALUE:,}; read the "
+                "output of the loop instead",
                 loop.step_run.step.path,
             )
         patch[target[0]] = put_path({**state.ctx, **patch}, target, value)[target[0]]
     return patch
 
 
-def _at(ctx: Mapping[str, Any], target: tuple[str, ...]) -> Any:
+def _value_at(ctx: Mapping[str, Any], target: tuple[str, ...]) -> Any:
     value: Any = ctx
     for key in target:
         if not isinstance(value, Mapping) or key not in value:
@@ -333,7 +333,7 @@ def route_loop(state: State, env: EvaluationContext, step_run: StepRun) -> list[
 
 
 def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> StepFailed:
-    """A failure that the server itself found; the step's `set` applies to it too."""
+    """The event that fails a step with an error found by the server; the step's `set` is applied too."""
     compiled = state.net.compiled(step_run.step.name)
     writes: dict[str, Any] = {}
     if compiled.assignments:
@@ -341,7 +341,7 @@ def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: 
         names = at_step_set(state, env, step_run, outcome)
         writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path, unset)
         if unset and outcome.error is not None:
-            # The failure stays the news; what `set` could not follow is a detail of it.
+            # The original error is reported; targets that `set` could not evaluate are a detail of it.
             error = msgspec.structs.replace(outcome.error, details={**outcome.error.details, "unset": unset})
             outcome = msgspec.structs.replace(outcome, error=error)
     return StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, patch=writes, by_server=True)
@@ -354,4 +354,4 @@ def _kind(value: Any) -> str:
         return "true/false"
     if isinstance(value, int | float):
         return "a number"
-    return "a text" if isinstance(value, str) else type(value).__name__
+    return "a string" if isinstance(value, str) else type(value).__name__

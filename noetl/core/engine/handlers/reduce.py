@@ -1,11 +1,11 @@
 """Reducers: how the ctx writes of a loop's iterations become one value, in index order.
 
-Every reducer is associative, so the parts of index ranges can be joined as the ranges close:
-nothing is kept per iteration. An iteration contributes the last value it wrote; one that failed
-contributes nothing. What was in `ctx` before the loop is the starting value.
+Every reducer is associative, so the parts of adjacent index ranges can be joined as they complete:
+nothing is stored per iteration. An iteration contributes the last value that it wrote; a failed
+one contributes nothing. The value in `ctx` before the loop is the initial value.
 
 Joining never fails, since it happens while a log is folded: a contribution of the wrong type is
-refused when it is reported (`unfit`), which fails its iteration.
+rejected when it is reported (`mismatch`), which fails its iteration.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import Reducer
 
 
-def unfit(reducer: Reducer, value: Any) -> str | None:
-    """Why a reducer cannot take this value; None when it can."""
+def mismatch(reducer: Reducer, value: Any) -> str | None:
+    """Why a reducer does not accept this value; None if it does."""
     if reducer == "sum" and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return f"`sum` needs a number, not {_kind(value)}"
+        return f"`sum` requires a number, not {_kind(value)}"
     if reducer in ("min", "max") and (isinstance(value, bool) or not isinstance(value, int | float | str)):
-        return f"`{reducer}` needs a number or a text, not {_kind(value)}"
+        return f"`{reducer}` requires a number or a string, not {_kind(value)}"
     if reducer == "extend" and not isinstance(value, list | tuple):
-        return f"`extend` needs a list, not {_kind(value)}"
+        return f"`extend` requires a list, not {_kind(value)}"
     if reducer == "merge" and not isinstance(value, Mapping):
-        return f"`merge` needs a mapping, not {_kind(value)}"
+        return f"`merge` requires a mapping, not {_kind(value)}"
     return None
 
 
 def part(reducer: Reducer, value: Any) -> Any:
-    """What one iteration's value contributes."""
+    """The contribution of one iteration's value."""
     if reducer == "count":
         return 1
     if reducer == "append":
@@ -44,7 +44,7 @@ def part(reducer: Reducer, value: Any) -> Any:
 
 
 def join(reducer: Reducer, left: Any, right: Any) -> Any:
-    """The reduction of two neighbouring ranges; `left` may be changed."""
+    """The reduction of two adjacent ranges; `left` may be changed."""
     if reducer in ("sum", "count"):
         return left + right
     if reducer in ("append", "extend"):
@@ -65,18 +65,18 @@ def join(reducer: Reducer, left: Any, right: Any) -> Any:
 
 
 def start(reducer: Reducer, value: Any) -> tuple[Any, str | None]:
-    """The starting value as a reduction of its own, or why it cannot be one."""
+    """The initial value as a reduction, or why it cannot be one."""
     if reducer in ("append", "extend"):
         return (list(value), None) if isinstance(value, list | tuple) else (None, f"it is {_kind(value)}, not a list")
     if reducer == "count":
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return (value, None) if number else (None, f"it is {_kind(value)}, not a number")
-    why = unfit(reducer, value)
+    why = mismatch(reducer, value)
     return (None, why) if why else (part(reducer, value), None)
 
 
 def _rank(value: Any) -> tuple[bool, Any]:
-    """Numbers before texts, so that a mixture has an order too."""
+    """Sort key: numbers before strings, so that mixed values have an order."""
     return isinstance(value, str), value
 
 
@@ -88,7 +88,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, int | float):
         return "a number"
     if isinstance(value, str):
-        return "a text"
+        return "a string"
     if isinstance(value, Mapping):
         return "a mapping"
     return "a list" if isinstance(value, list | tuple) else type(value).__name__

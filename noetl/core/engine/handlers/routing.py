@@ -1,14 +1,14 @@
-"""Routing: by which arcs a token leaves a step, and what they set.
+"""Routing: which arcs a token takes out of a step, and what they set.
 
 A boundary event (`loop.done`, `step.done`, `step.failed`) is routed once. An arc without `when` is the
-success path: it does not fire on `step.failed`. `exclusive` takes the first arc that holds,
+success path: it does not fire on `step.failed`. `exclusive` takes the first arc whose guard is true,
 `inclusive` all of them. A loop step has two boundaries, `loop.done` and then `step.done`: each arc
 fires at most once over both, and `exclusive` chooses one arc over both. At `loop.done` an exclusive
-router leaves an unguarded arc alone when guarded ones stand before it, since those may still hold at
+router does not take an unguarded arc that follows guarded ones, since those may become true at
 `step.done`.
 
-All guards are evaluated after the step's own `set`, the sets of the chosen arcs after all guards,
-and all of them against the same `ctx`; two chosen arcs that set one key differently are an error.
+All guards are evaluated after the step's own `set`, the sets of the taken arcs after all guards,
+and all of them against the same `ctx`. Two taken arcs that set one key to different values are an error.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from noetl.core.model.merge import deep_merge, put_path
 
 
 def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> list[Event]:
-    """Choose the arcs by which a finished step's token leaves; `next.evaluated` says which."""
+    """Choose the arcs that the token of a finished step takes; `next.evaluated` records them."""
     name = step_run.step.name
     step = state.net.compiled(name)
-    if step.one_way is not None and boundary == "step.done":
-        arc = step.one_way
+    if step.unconditional_arc is not None and boundary == "step.done":
+        arc = step.unconditional_arc
         choice = ArcChoice(arc.target, arc.index, True, f"t{state.tokens + 1}", step_run.args)
         return [NextEvaluated(name, step_run.id, boundary, (choice,))]
     if not step.arcs:
         return [NextEvaluated(name, step_run.id, boundary)]
     names = at_arcs(state, env, step_run, boundary)
     try:
-        looked_at, taken = _choose(env, step, step_run, boundary, names)
+        evaluated, taken = _choose(env, step, step_run, boundary, names)
         writes, args = _sets(state, env, step_run, taken, names)
     except Failure as failure:
         return [NextEvaluated(name, step_run.id, boundary, error=failure.error)]
     arcs: list[ArcChoice] = []
     number = state.tokens
-    for arc, held in looked_at:
+    for arc, held in evaluated:
         if arc in taken:
             number += 1
             carried = deep_merge(step_run.args, args[arc.index]) if arc.index in args else step_run.args
@@ -58,10 +58,10 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
 def _choose(
     env: EvaluationContext, step: CompiledStep, step_run: StepRun, boundary: str, names: ServerNames
 ) -> tuple[list[tuple[CompiledArc, bool]], list[CompiledArc]]:
-    """The arcs that were looked at, whether each held, and those that fire."""
-    looked_at: list[tuple[CompiledArc, bool]] = []
+    """The evaluated arcs with the result of each guard, and the arcs that fire."""
+    evaluated: list[tuple[CompiledArc, bool]] = []
     if step_run.fired and not step.inclusive:
-        return looked_at, []
+        return evaluated, []
     failed = boundary == "step.failed"
     guarded = False
     for arc in step.arcs:
@@ -74,16 +74,16 @@ def _choose(
         else:
             guarded = True
             held = env.holds(arc.when, names, f"{arc.path}/when")
-        looked_at.append((arc, held))
+        evaluated.append((arc, held))
         if held and not step.inclusive:
-            return looked_at, [arc]
-    return looked_at, [arc for arc, held in looked_at if held]
+            return evaluated, [arc]
+    return evaluated, [arc for arc, held in evaluated if held]
 
 
 def _sets(
     state: State, env: EvaluationContext, step_run: StepRun, taken: list[CompiledArc], names: ServerNames
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """The ctx writes of all chosen arcs (dotted path -> value), and the args that travel along each."""
+    """The ctx writes of all taken arcs (dotted path -> value), and the args that each token carries."""
     writes: dict[str, Any] = {}
     writers: dict[str, CompiledArc] = {}
     args: dict[int, dict[str, Any]] = {}

@@ -1,12 +1,11 @@
-"""Steps that follow each other for ever, and how they are told from those that go on for long.
+"""Runaway detection: a leaky bucket limits how fast the steps of an execution may repeat.
 
-A circle with a wait in it (a poll) may go round for months; one without runs as fast as the machine can, fills the log
-and helps nobody. What tells them apart is not how often but how fast. So every run of a step that has run before
-warms the execution by one, and time cools it. One that has become too warm goes round in a circle, and fails with an
-error that says how to allow it. A circle that no guard can leave is known for what it is early; one that
-has a way out gets the benefit of the doubt for long.
+A cycle with a delay in it (a poll) may run for months; a cycle without one runs as fast as the machine allows and fills
+the log. They differ in rate, not in count. Every run of a step that has run before adds one to the bucket, and
+the bucket drains over time. When it overflows, the execution fails with an error that names the setting that raises
+the limit. A cycle that no guard can leave gets a small bucket, any other one a large bucket.
 
-Warming is folded from the log (`at` of the events), so a restart knows it, too.
+The level is folded from the log (`at` of the events), so it survives a restart.
 """
 
 from __future__ import annotations
@@ -14,32 +13,32 @@ from __future__ import annotations
 from noetl.core.engine.state import State
 from noetl.core.model.playbook import DEFAULT_MAX_STEP_RUNS
 
-BURST = 100_000  # repeated step runs that may follow each other at any speed
-ENDLESS_BURST = 300  # the same where no way leads out of the circle
-COOLING = 50.0  # repeated step runs in a second that may go on for ever
+BURST = 100_000  # bucket size: repeated step runs at any rate
+ENDLESS_BURST = 300  # bucket size of a cycle without an exit
+DRAIN_PER_SECOND = 50.0  # sustained rate of repeated step runs
 
-_MEANT = "if that is meant, set executor.spec.policy.limits.max_step_runs to how many there may be"
+_HINT = "To allow more, set executor.spec.policy.limits.max_step_runs"
 
 
 def runaway_reason(state: State, step: str, at: float, before: int) -> str:
-    """Why no other run of a step may be started, in words; empty when one may. `before`: so many just are."""
+    """Why no further run of a step may start; empty if one may. `before` more are being scheduled right now."""
     limit = state.playbook.executor.limits.max_step_runs
     if limit is not None:
-        return f"the execution has started {limit:,} step runs; {_MEANT}" if state.step_runs + before >= limit else ""
+        return f"the execution has started {limit:,} step runs. {_HINT}" if state.step_runs + before >= limit else ""
     if state.step_runs + before >= DEFAULT_MAX_STEP_RUNS:
-        return f"the execution has started {DEFAULT_MAX_STEP_RUNS:,} step runs; {_MEANT}"
-    if state.heat + before < ENDLESS_BURST:
+        return f"the execution has started {DEFAULT_MAX_STEP_RUNS:,} step runs. {_HINT}"
+    if state.bucket + before < ENDLESS_BURST:
         return ""
     burst = ENDLESS_BURST if state.net.endless(step) else BURST
     if bucket_level(state, at) + before < burst:
         return ""
     return (
-        f"steps follow each other in a circle: {state.step_runs:,} step runs in {at - state.started_at:.1f} s, most of "
-        f"them again. More than {burst:,} may not come faster than {COOLING:.0f} a second, so a wait in the circle "
-        f"lets it go on; {_MEANT}"
+        f"runaway cycle: {state.step_runs:,} step runs in {at - state.started_at:.1f} s, most of them repeated. "
+        f"Beyond {burst:,}, repeated step runs are limited to {DRAIN_PER_SECOND:.0f} per second: add a delay to the "
+        f"cycle. {_HINT}"
     )
 
 
 def bucket_level(state: State, at: float) -> float:
-    """How warm the execution still is at an instant."""
-    return max(0.0, state.heat - COOLING * max(0.0, at - state.heated_at))
+    """The level of the leaky bucket at an instant."""
+    return max(0.0, state.bucket - DRAIN_PER_SECOND * max(0.0, at - state.bucket_at))

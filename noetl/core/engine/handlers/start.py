@@ -1,8 +1,8 @@
-"""The request: payload over workload, templates among the defaults, where to begin.
+"""The request: the payload merged over the workload, templates among the defaults, the entry step.
 
-Only the playbook's own defaults are templates; what came with the request is data and is never
-rendered. A default may read other keys of the workload, in any order; a circle is an error that
-names it.
+Only the playbook's own defaults are templates; the payload of the request is data and is never
+rendered. A default may read other keys of the workload, in any order; a cycle is an error that
+names its keys.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from noetl.core.templates.template import Compiled, compile_value
 Path = tuple[str, ...]
 
 
-def evaluate_request(state: State, fact: StartExecution, env: EvaluationContext) -> RequestEvaluated:
-    """What the request comes to: the workload it runs with, or why it cannot run."""
-    error = fact.error or _refusal(state)
+def evaluate_request(state: State, command: StartExecution, env: EvaluationContext) -> RequestEvaluated:
+    """Evaluate the request: the workload of the execution, or why it cannot run."""
+    error = command.error or _refusal(state)
     workload: dict[str, Any] = {}
     if error is None:
         try:
             workload = merged_workload(state, env)
         except Failure as failure:
             error = failure.error
-    return RequestEvaluated(workload=workload, keychain=fact.keychain, error=error)
+    return RequestEvaluated(workload=workload, keychain=command.keychain, error=error)
 
 
 def start_workflow(state: State, event: RequestEvaluated, env: EvaluationContext) -> list[Event]:
-    """Put the first token before the entry step."""
+    """Start the workflow: the first token waits before the entry step."""
     return [] if event.error is not None else [WorkflowStarted(entry=_entry(state))]
 
 
@@ -43,12 +43,12 @@ def _entry(state: State) -> str:
         return state.playbook.entry
     if request.entry_step:
         return request.entry_step
-    kept = request.kept
-    return kept.from_step if kept and kept.from_step else state.playbook.entry
+    rerun = request.rerun
+    return rerun.from_step if rerun and rerun.from_step else state.playbook.entry
 
 
 def _refusal(state: State) -> ErrorInfo | None:
-    """What is wrong with the request, apart from its data."""
+    """Why the request is rejected, apart from its data."""
     request = state.request
     if request is None:
         return None
@@ -56,11 +56,12 @@ def _refusal(state: State) -> ErrorInfo | None:
     for what, name in (("entry step", _entry(state)), ("return step", request.return_step)):
         if name and name not in steps:
             return error_info(
-                "not_found", f'the {what} "{name}" is not a step of {state.playbook.path}; it has: {", ".join(steps)}'
+                "not_found",
+                f'the {what} "{name}" is not a step of {state.playbook.path}; its steps are: {", ".join(steps)}',
             )
     deepest = state.playbook.executor.limits.max_call_depth
     if state.depth > deepest:
-        return error_info("limit", f"playbooks call each other more than {deepest} levels deep")
+        return error_info("limit", f"the call depth of playbooks exceeds {deepest} levels")
     return None
 
 
@@ -68,7 +69,7 @@ def _refusal(state: State) -> ErrorInfo | None:
 
 
 def merged_workload(state: State, env: EvaluationContext) -> dict[str, Any]:
-    """The defaults with the payload laid over them, and the templates among the defaults evaluated."""
+    """The defaults with the payload merged over them, and the templates among the defaults evaluated."""
     payload = state.request.payload if state.request else {}
     templates: dict[Path, Compiled] = {}
     tree = _overlay(state.playbook.workload, payload, (), templates)
@@ -97,7 +98,7 @@ def _overlay(
 
 
 class _Resolution:
-    """Evaluate templates in the order in which they read each other."""
+    """Evaluates templates in the order of their dependencies."""
 
     def __init__(
         self, state: State, env: EvaluationContext, tree: dict[str, Any], templates: dict[Path, Compiled]
@@ -119,14 +120,14 @@ class _Resolution:
             return
         where = f"workload/{'/'.join(path)}"
         if path in self.under_way:
-            circle = " -> ".join(".".join(each) for each in (*self.under_way[self.under_way.index(path) :], path))
-            raise self.env.fail("template", f"these workload defaults read each other in a circle: {circle}", where)
+            cycle = " -> ".join(".".join(each) for each in (*self.under_way[self.under_way.index(path) :], path))
+            raise self.env.fail("template", f"cyclic workload defaults: {cycle}", where)
         self.under_way.append(path)
         for needed, whole in self._reads(self.templates[path]):
             for other in self.templates:
-                near = other[: len(needed)] == needed or needed[: len(other)] == other
-                # `workload` as a whole cannot mean what is being evaluated just now.
-                if near and not (whole and other in self.under_way):
+                overlaps = other[: len(needed)] == needed or needed[: len(other)] == other
+                # A read of the whole `workload` does not depend on the default that is being evaluated.
+                if overlaps and not (whole and other in self.under_way):
                     self._resolve(other)
         value = self.env.evaluate(self.templates[path], self.names, where)
         holder = self.tree
@@ -139,7 +140,7 @@ class _Resolution:
         self.done.add(path)
 
     def _reads(self, compiled: Compiled) -> Iterator[tuple[Path, bool]]:
-        """Paths below the workload that a template reads; True: it cannot be told which."""
+        """Paths below the workload that a template reads; True: the whole workload."""
         for name in _dotted(compiled.names):
             if name[0] == "workload":
                 yield (name[1:], False) if len(name) > 1 else ((), True)

@@ -1,10 +1,10 @@
-"""Dynamic synthesis: a step hands the server workflow nodes as data (`spec.policy.synthesize`).
+"""Dynamic synthesis: a step returns workflow nodes as data (`spec.policy.synthesize`).
 
-Server-side only, and one append with the step's end: the data is evaluated, validated by the same
-validator as any playbook (the shell's answer to a need), and either refused, which fails the
+It happens on the server, in one append with the step's end: the data is evaluated and validated by
+the validator for playbooks (a data request to the shell), and either rejected, which fails the
 step, or recorded as `workflow.synthesized`. The recorded steps are in their lowered form, so
 replay rebuilds the same net without validator or template. A token enters them at their entry;
-the step's own arcs fire as always.
+the step's own arcs fire as usual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from noetl.core.model.playbook import Step, Synthesis
 
 
 def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
-    """Evaluate and validate what the step hands over; [] when it hands over nothing."""
+    """Evaluate and validate the synthesized nodes of a step; [] if it does not synthesize."""
     compiled = state.net.compiled(step_run.step.name)
     plan = step_run.step.synthesize
     if compiled.synthesize is None or plan is None or step_run.synthesized:
@@ -30,7 +30,7 @@ def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[
         return _refused(step_run, failure.error)
     if not nodes:
         return [WorkflowSynthesized(step=step_run.step.name, step_run_id=step_run.id)]
-    answer = env.synthesized(
+    answer = env.validate(
         ValidateSynthesis(
             key=f"{step_run.id}#synthesis",
             step=step_run.step.name,
@@ -44,7 +44,7 @@ def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[
     if problems:
         where = state.playbook.where(plan.path)
         listed = "; ".join(problems[:10])
-        error = error_info("schema", f"{where}: the synthesized workflow is refused: {listed}")
+        error = error_info("schema", f"{where}: the synthesized workflow is invalid: {listed}")
         return _refused(step_run, error)
     return [
         WorkflowSynthesized(
@@ -68,27 +68,27 @@ def _refused(step_run: StepRun, error: ErrorInfo) -> list[Event]:
 
 
 def _problems(state: State, plan: Synthesis, answer: Synthesized) -> list[str]:
-    """What is wrong with the validator's answer, beyond what the validator found."""
+    """The problems of the synthesized steps, including those that the validator found."""
     problems = list(answer.problems)
     steps: tuple[Step, ...] = tuple(answer.steps)
     known = state.net.steps
     if len(steps) > plan.max_steps:
-        problems.append(f"it has {len(steps)} steps, at most {plan.max_steps} are allowed")
+        problems.append(f"it has {len(steps)} steps, the limit is {plan.max_steps}")
     names = {step.name for step in steps}
     if len(names) < len(steps):
-        problems.append("it has two steps of one name")
-    problems += [f'a step "{name}" exists already' for name in sorted(names & set(known))]
+        problems.append("it has two steps with the same name")
+    problems += [f'step "{name}" already exists' for name in sorted(names & set(known))]
     if answer.entry is not None and answer.entry not in names:
-        problems.append(f'it begins at "{answer.entry}", which it does not have')
+        problems.append(f'its entry step "{answer.entry}" does not exist')
     for step in steps:
         problems += [
-            f'"{step.name}" leads to "{arc.target}", which does not exist'
+            f'an arc of "{step.name}" leads to "{arc.target}", which does not exist'
             for arc in step.router.arcs
             if arc.target not in names and arc.target not in known
         ]
         if plan.kinds:
             problems += [
-                f'"{step.name}" uses the kind `{task.kind}`, which is not allowed here'
+                f'"{step.name}" uses the tool kind `{task.kind}`, which is not allowed'
                 for task in step.tasks
                 if task.kind not in plan.kinds
             ]

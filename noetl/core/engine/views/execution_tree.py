@@ -1,9 +1,9 @@
 """The execution tree: every step run, iteration, task run and child execution as a node.
 
-A view over the log and nothing else. Nodes have the derived ids of `model/ids.py`, the path of the
-playbook node they are instances of (their template), and their parent. A loop of a million
-iterations is not shown as a million nodes: beyond `max_iterations` of a loop, iterations that
-have ended well are counted (`more`) and those that failed or are open are shown.
+The tree is derived from the log alone. Nodes have the derived ids of `model/ids.py`, the path of the
+playbook node that they instantiate (their template), and their parent. A loop of a million
+iterations is not shown as a million nodes: beyond `max_iterations` of a loop, successful iterations
+are only counted (`more`), while failed and open ones are shown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_ITERATIONS = 200
 
 
 class Node:
-    """One node; `template` is the path of what it is an instance of, `where` its place in the text."""
+    """One node; `template` is the path of the playbook node that it instantiates, `where` its source location."""
 
     __slots__ = (
         "count", "ended_at", "error", "id", "kind", "more", "name", "nodes", "parent", "started_at", "status",
@@ -62,7 +62,7 @@ class Node:
         self.worker = ""
         self.error: str | None = None
         self.count: int | None = None  # iterations of a loop
-        self.more = 0  # finished iterations that are not shown
+        self.more = 0  # successful iterations that are not shown
         self.nodes: list[Node] = []
 
     def walk(self) -> Iterator[Node]:
@@ -84,25 +84,25 @@ class Node:
 
 
 def tree(playbook: Playbook, recorded: Iterable[Recorded], *, max_iterations: int = MAX_ITERATIONS) -> Node:
-    """The tree of an execution, as far as these events tell."""
-    growing = _Growing(playbook, max_iterations)
+    """The tree of an execution after these events."""
+    builder = _TreeBuilder(playbook, max_iterations)
     for each in recorded:
-        growing.add(each.execution_id, each.body, each.at)
-    return growing.root
+        builder.add(each.execution_id, each.body, each.at)
+    return builder.root
 
 
-class _Growing:
-    """A tree under construction."""
+class _TreeBuilder:
+    """Builds the tree event by event."""
 
     def __init__(self, playbook: Playbook, max_iterations: int) -> None:
         self.playbook = playbook
-        self.most = max_iterations
+        self.max_iterations = max_iterations
         self.steps: dict[str, Step] = dict(playbook.steps_by_name)
         self.root = Node("", "execution", playbook.path, None, "", playbook.file)
         self.nodes: dict[str, Node] = {}
 
     def add(self, execution_id: str, event: Event, at: float) -> None:
-        """Let one event change the tree."""
+        """Apply one event to the tree."""
         self.root.id = execution_id
         match event:
             case ExecutionRequested():
@@ -182,7 +182,7 @@ class _Growing:
         if type(event) is IterationDone and event.skipped:
             node.status = "skipped"
         parent = self.nodes[iteration_id(event.step_run_id, event.path[:-1])]
-        if node.status == "success" and len(parent.nodes) > self.most:
+        if node.status == "success" and len(parent.nodes) > self.max_iterations:
             parent.nodes.remove(node)
             parent.more += 1
             for below in node.walk():

@@ -1,6 +1,6 @@
-"""Why is it not finished? In words: which token, gate, lease, timer, child everything waits for.
+"""Explains why an execution has not finished: the tokens, gates, leases, timers and children that it waits for.
 
-And when it is finished: what ended it. This is `noetl why`; it reads a state and changes nothing.
+For a finished execution it explains what ended it. This is `noetl why`; the state is only read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import Compiled, compile_value
 
 Subject = Literal["execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit"]
-_MOST = 50  # findings of one kind that are told one by one
+_MAX_LISTED = 50  # findings of one kind that are listed individually
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
-    """One thing that something waits for, or what ended it all."""
+    """One reason for waiting, or the reason for the end."""
 
     subject: Subject
     text: str
@@ -34,23 +34,23 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     due: float | None = None
 
 
-def why(state: State, at: float, reached: Mapping[str, str] | None = None) -> list[Finding]:
-    """What everything waits for at this instant, in words; `reached` says who holds what a reached limit is for."""
+def waiting_reasons(state: State, at: float, reached: Mapping[str, str] | None = None) -> list[Finding]:
+    """What the execution waits for at this instant; `reached` describes the holders of each reached limit."""
     if state.request is None:
-        return [Finding("execution", "it has not been requested yet")]
+        return [Finding("execution", "the execution has not been requested yet")]
     if state.finished is not None:
         return [_end(state)]
     findings: list[Finding] = []
     if state.ending is not None:
         findings.append(_ending(state))
     if state.paused:
-        findings.append(Finding("pause", "the execution is paused: nothing new is started until it is resumed"))
+        findings.append(Finding("pause", "the execution is paused: no new run starts until it is resumed"))
     for step_run in state.runs.values():
-        findings += _about_run(state, step_run, at, reached or {})
-    findings += _orphans(state)
+        findings += _step_run_findings(state, step_run, at, reached or {})
+    findings += _cancelled_children(state)
     for name, group in state.waiting.items():
-        findings += _about_tokens(state, at, state.net.compiled(name), group)
-    return findings or [Finding("execution", "nothing waits: the next decision ends it")]
+        findings += _token_findings(state, at, state.net.compiled(name), group)
+    return findings or [Finding("execution", "nothing is waiting: the next decision ends the execution")]
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────
@@ -58,84 +58,88 @@ def why(state: State, at: float, reached: Mapping[str, str] | None = None) -> li
 
 def _end(state: State) -> Finding:
     if state.finished == "success":
-        step = f'; its output is that of step "{state.result_step}"' if state.result_step else ""
-        return Finding("end", f"it has ended well{step}", step=state.result_step or "", since=state.at)
+        step = f'; the output is that of step "{state.result_step}"' if state.result_step else ""
+        return Finding("end", f"completed successfully{step}", step=state.result_step or "", since=state.at)
     reason = f": {state.error.message} ({state.error.kind})" if state.error else ""
     if state.finished == "cancelled":
-        return Finding("end", f"it was cancelled{reason}", since=state.at)
+        return Finding("end", f"cancelled{reason}", since=state.at)
     step = f' at step "{state.result_step}"' if state.result_step else ""
-    return Finding("end", f"it failed{step}{reason}", step=state.result_step or "", since=state.at)
+    return Finding("end", f"failed{step}{reason}", step=state.result_step or "", since=state.at)
 
 
 def _ending(state: State) -> Finding:
     ending = state.ending
-    what = "it was cancelled" if ending is not None and ending.status == "cancelled" else "it failed"
+    what = "cancelled" if ending is not None and ending.status == "cancelled" else "failed"
     where = f' at step "{ending.step}"' if ending is not None and ending.step else ""
-    return Finding("end", f"{what}{where} and is winding down: it waits for its children to end")
+    return Finding("end", f"{what}{where}: the execution ends when its child executions have ended")
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def _about_run(state: State, step_run: StepRun, at: float, reached: Mapping[str, str]) -> Iterator[Finding]:
+def _step_run_findings(state: State, step_run: StepRun, at: float, reached: Mapping[str, str]) -> Iterator[Finding]:
     if step_run.loops:
         for loop in step_run.loops.values():
             if is_innermost(state, loop) or not loop.path:
-                yield _about_loop(state, loop)
-                yield from _held_back(state, loop, reached)
+                yield _loop_finding(state, loop)
+                yield from _limited_iterations(state, loop, reached)
     runs = state.runs_of(step_run)
-    for run in runs[:_MOST]:
-        yield _about_lease(state, run, at, reached)
-    if len(runs) > _MOST:
-        yield Finding("run", f'and {len(runs) - _MOST} more iterations of "{step_run.step.name}" in flight')
+    for run in runs[:_MAX_LISTED]:
+        yield _run_finding(state, run, at, reached)
+    if len(runs) > _MAX_LISTED:
+        yield Finding("run", f'and {len(runs) - _MAX_LISTED} more iterations of "{step_run.step.name}" in flight')
     due = state.due.get(step_run.id)
     if due is not None:
         left = due - at
-        when = f"in {_duration(left)}" if left > 0 else f"{_duration(-left)} ago: its timer is late"
+        when = f"in {_duration(left)}" if left > 0 else f"{_duration(-left)} ago: the timer is late"
         name = step_run.step.name
         yield Finding("timer", f'step "{name}" times out {when}', id=step_run.id, step=name, due=due)
 
 
-def _about_lease(state: State, run: Run, at: float, reached: Mapping[str, str]) -> Finding:
+def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) -> Finding:
     step = run.step_run.step
     what = f'step "{step.name}"' if not run.path else f'iteration {".".join(map(str, run.path))} of "{step.name}"'
     task = run.current or (run.position.task if run.position else None) or (step.tasks[0].name if step.tasks else None)
     at_task = f' at task "{task}"' if task else ""
-    lost = f"; {run.lost} worker{'s' if run.lost > 1 else ''} lost on it in a row" if run.lost else ""
+    lost = f"; {run.lost} worker{'s' if run.lost > 1 else ''} lost in a row" if run.lost else ""
     since = _duration(at - run.at)
     if run.status == "leased":
-        text = f"{what} is run by worker {run.worker} since {since}{at_task} (lease {run.epoch}){lost}"
+        text = f"{what} has been running on worker {run.worker} for {since}{at_task} (lease {run.epoch}){lost}"
     elif run.status == "suspended":
         child = state.children.get(run.child or "")
         whose = f' "{child.request.playbook}"' if child else ""
         named = f" (execution {child.child})" if child and child.child else " (not started yet)"
         return Finding(
-            "child", f"{what} waits since {since} for the child playbook{whose}{named}", run.id, step.name, run.at
+            "child",
+            f"{what} has been waiting for {since} for the child playbook{whose}{named}",
+            run.id,
+            step.name,
+            run.at,
         )
     elif limit := _limit_of(state, step.name, reached):
-        return Finding("limit", f"{what} waits since {since} for {limit}", run.id, step.name, run.at)
+        return Finding("limit", f"{what} has been waiting for {since} for {limit}", run.id, step.name, run.at)
     else:
         pool = f' of pool "{step.pool}"' if step.pool else ""
-        text = f"{what} waits since {since} for a worker{pool}{at_task}{lost}"
+        text = f"{what} has been waiting for {since} for a worker{pool}{at_task}{lost}"
     return Finding("run", text, run.id, step.name, run.at)
 
 
 def _limit_of(state: State, step: str, reached: Mapping[str, str]) -> str | None:
-    """The reached limit that a run of a step waits for, in words."""
+    """The description of the reached limit that a run of a step waits for."""
     own = playbook_key(state.playbook.path)
-    keys = state.net.needs(step) if state.begun else (own, *state.net.needs(step))
+    keys = state.net.concurrency_keys(step) if state.begun else (own, *state.net.concurrency_keys(step))
     return next((reached[key] for key in keys if key in reached), None)
 
 
-def _about_loop(state: State, loop: Loop) -> Finding:
+def _loop_finding(state: State, loop: Loop) -> Finding:
     step_run = loop.step_run
     name = step_run.step.name
-    which = f" (inside iteration {'.'.join(map(str, loop.path))})" if loop.path else ""
+    which = f" (in iteration {'.'.join(map(str, loop.path))})" if loop.path else ""
     open_ = loop.issued - loop.finished
     failed = f", {loop.failed} failed" if loop.failed else ""
-    stopped = ", no more are begun" if loop.stopped else ""
+    stopped = ", no more are started" if loop.stopped else ""
     unclaimed = sum(1 for _ in loop.unclaimed()) if is_innermost(state, loop) else 0
-    queued = f"; {unclaimed} of these wait for a worker" if unclaimed else ""
+    queued = f"; {unclaimed} of them wait for a worker" if unclaimed else ""
     text = (
         f'loop "{name}"{which}: {loop.finished} of {loop.count} iterations have ended{failed}, {open_} are open '
         f"(at most {loop.window} at a time){stopped}{queued}"
@@ -143,7 +147,7 @@ def _about_loop(state: State, loop: Loop) -> Finding:
     return Finding("loop", text, step_run.id, name, step_run.started_at)
 
 
-def _held_back(state: State, loop: Loop, reached: Mapping[str, str]) -> Iterator[Finding]:
+def _limited_iterations(state: State, loop: Loop, reached: Mapping[str, str]) -> Iterator[Finding]:
     """Iterations that wait because a limit is reached."""
     name = loop.step_run.step.name
     limit = _limit_of(state, name, reached) if reached and is_innermost(state, loop) else None
@@ -152,8 +156,8 @@ def _held_back(state: State, loop: Loop, reached: Mapping[str, str]) -> Iterator
         yield Finding("limit", f'{count} iterations of "{name}" wait for {limit}', loop.step_run.id, name)
 
 
-def _orphans(state: State) -> Iterator[Finding]:
-    """Children that nobody waits for any more, but whose end is awaited."""
+def _cancelled_children(state: State) -> Iterator[Finding]:
+    """Cancelled children that have not ended yet."""
     for child in state.children.values():
         if child.run_id not in state.open:
             named = child.child or "not started yet"
@@ -164,24 +168,23 @@ def _orphans(state: State) -> Iterator[Finding]:
 # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
 
-def _about_tokens(state: State, at: float, step: CompiledStep, group: list[Token]) -> Iterator[Finding]:
+def _token_findings(state: State, at: float, step: CompiledStep, group: list[Token]) -> Iterator[Finding]:
     name = step.step.name
     ids = ", ".join(token.id for token in group[:5]) + (", ..." if len(group) > 5 else "")
     origins = sorted({token.origin for token in group if token.origin})
     source = f" from {_listed(origins)}" if origins else ""
-    head = f'{"a token" if len(group) == 1 else f"{len(group)} tokens"}{source} before "{name}"'
+    head = f'{"a token" if len(group) == 1 else f"{len(group)} tokens"}{source} before step "{name}"'
     if state.paused or state.ending is not None:
-        yield Finding("pause" if state.paused else "end", f"{head}: nothing is started now", ids, name)
+        yield Finding("pause" if state.paused else "end", f"{head}: no new run starts now", ids, name)
         return
     if step.step.admission.join == "all":
         blockers = _blockers(state, name)
         if blockers:
-            yield Finding(
-                "join", f"{head} waits for the other branches: {_listed(blockers)} can still reach it", ids, name
-            )
+            text = f"{head}: the join waits for live tokens at {_listed(blockers)}, which can still reach it"
+            yield Finding("join", text, ids, name)
             return
     if step.gate:
-        yield Finding("gate", f"{head} stands before a closed gate: {_gate(state, at, step, group)}", ids, name)
+        yield Finding("gate", f"{head}: the gate is closed: {_gate(state, at, step, group)}", ids, name)
 
 
 def _blockers(state: State, name: str) -> list[str]:
@@ -190,36 +193,36 @@ def _blockers(state: State, name: str) -> list[str]:
 
 
 def _gate(state: State, at: float, step: CompiledStep, group: list[Token]) -> str:
-    """Each rule, and what the names it reads are now."""
+    """Each rule, with the current values of the names that it reads."""
     env = EvaluationContext(state.playbook, at, None, {})
     args: dict[str, Any] = {}
     for token in group:
         args = deep_merge(args, token.args)
     names = at_gate(state, env, group[-1], args)
-    told: list[str] = []
+    rules: list[str] = []
     for rule, (when, _, path) in zip(step.step.admission.rules, step.gate, strict=True):
         if when is None:
-            told.append("`else` denies")
+            rules.append("`else` denies")
             continue
         values = _values(when, names, env)
-        told.append(f"`{rule.when}` does not hold ({state.playbook.where(path)}){values}")
-    return "; ".join(told)
+        rules.append(f"`{rule.when}` is false ({state.playbook.where(path)}){values}")
+    return "; ".join(rules)
 
 
 def _values(when: Compiled, names: Any, env: EvaluationContext) -> str:
-    told = []
+    shown = []
     for dotted in when.names[:6]:
         try:
             value = env.evaluate(compile_value("{{ " + dotted + " }}"), names, "")
         except (Failure, DataNeeded):
-            told.append(f"{dotted} is not defined")
+            shown.append(f"{dotted} is not defined")
             continue
         text = repr(value)
-        told.append(f"{dotted} is {text if len(text) <= 60 else text[:57] + '...'}")
-    return f" [{', '.join(told)}]" if told else ""
+        shown.append(f"{dotted} is {text if len(text) <= 60 else text[:57] + '...'}")
+    return f" [{', '.join(shown)}]" if shown else ""
 
 
-# ── words ───────────────────────────────────────────────────────────────────────────────
+# ── formatting ──────────────────────────────────────────────────────────────────────────
 
 
 def _listed(names: list[str]) -> str:

@@ -35,7 +35,7 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
 
 
 def _node(step: Step, playbook: Playbook, *, made: bool = False) -> dict[str, Any]:
-    place = playbook.place(step.path)
+    place = playbook.location(step.path)
     return {
         "step": step.name,
         "description": step.description,

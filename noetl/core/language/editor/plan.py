@@ -95,7 +95,7 @@ def _task(playbook: Playbook, task: Task, bounded: bool) -> dict[str, Any]:
         "name": task.name,
         "kind": task.kind,
         "line": _line(playbook, task.path),
-        "column": place.column if (place := playbook.place(task.path)) else None,
+        "column": place.column if (place := playbook.location(task.path)) else None,
         "spec": task.spec,
         "effect": task.effect,
         "rules": ["ok: continue", "error: fail"] if task.rules is None else [_rule(rule) for rule in task.rules],
@@ -181,7 +181,7 @@ def _bare(value: Any) -> str:
 
 
 def _line(playbook: Playbook, path: str) -> int | None:
-    place = playbook.place(path)
+    place = playbook.location(path)
     return place.line if place else None
 
 

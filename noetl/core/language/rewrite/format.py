@@ -49,7 +49,7 @@ def _model(text: str, specs: Table[str, ToolSpec]) -> Any:
     compiled = compile_playbook(text, file="", specs=specs)
     if compiled.playbook is None:
         return [(one.code, one.message) for one in compiled.diagnostics if one.severity == "error"]
-    return msgspec.json.encode(msgspec.structs.replace(compiled.playbook, places={}, digest="", surface="canonical"))
+    return msgspec.json.encode(msgspec.structs.replace(compiled.playbook, locations={}, digest="", surface="canonical"))
 
 
 def _changed(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, DocumentSyntax], None]) -> str:

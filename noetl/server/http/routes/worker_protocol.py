@@ -28,7 +28,7 @@ from noetl.core.model.wire import (
     RunsReply,
     RunsRequest,
     SecretsRequest,
-    packed,
+    pack_orders,
 )
 from noetl.core.model.work import HeartbeatReply
 from noetl.server.http.dependencies import AppState, require_role
@@ -131,7 +131,7 @@ async def _claim(state: AppState, workers: WorkerRegistry, request: ClaimRequest
     workers.record_claim(request, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.claim(request.claim, wait=wait)
-    return packed(await (state.unless_stopping(waiting, []) if wait else waiting))
+    return pack_orders(await (state.unless_stopping(waiting, []) if wait else waiting))
 
 
 async def _extend(state: AppState, workers: WorkerRegistry, request: ExtendRequest) -> HeartbeatReply:
@@ -154,7 +154,7 @@ async def _give_back(state: AppState, workers: WorkerRegistry, request: RunsRequ
 async def _report(state: AppState, workers: WorkerRegistry, request: ReportRequest) -> ReportReply:
     workers.record_contact(request.worker, time.time())
     verdicts, orders = await state.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
-    return ReportReply(verdicts, packed(orders))
+    return ReportReply(verdicts, pack_orders(orders))
 
 
 async def _secrets(state: AppState, workers: WorkerRegistry, request: SecretsRequest) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Plays a whole execution against the engine with a scripted worker, and watches it closely.
+"""Runs a whole execution against the engine with a scripted worker, and checks every transition.
 
-After every single event the live state is compared with a state folded from the encoded log, and
-with one restored from a snapshot; every call that decides is checked to leave the state
-untouched. So every test of the engine is a test of replay too.
+After every event the live state is compared with a state folded from the encoded log, and with one
+restored from a snapshot; every deciding call is checked to leave the state unchanged. So every test
+of the engine is a test of replay too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from noetl.core.engine.effects import (
     StartChild,
     StorePayload,
 )
-from noetl.core.engine.lease_rules import claim_refusal
+from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.snapshot import decode_state, encode_state
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
@@ -61,7 +61,7 @@ HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test, path: te
 
 
 def playbook(text: str, *, legacy: bool = False) -> Playbook:
-    """Compile the author's text (the head may be left out)."""
+    """Compile a playbook (the head may be omitted)."""
     compilation = compile_playbook(
         text if "apiVersion" in text else HEAD + text, file="test.yaml", specs=SPECS, legacy=legacy
     )
@@ -70,7 +70,7 @@ def playbook(text: str, *, legacy: bool = False) -> Playbook:
     return compilation.playbook
 
 
-class FixedDraws:
+class FixedNondeterminism:
     def now(self) -> str:
         return "2026-01-01T00:00:00Z"
 
@@ -82,15 +82,15 @@ class FixedDraws:
 
 
 @contextlib.contextmanager
-def watched(play: Play) -> Iterator[None]:
-    """Check every event and every decision while something is advanced."""
+def watched(harness: Harness) -> Iterator[None]:
+    """Check every event and every decision during an advance."""
     decide, settle, accept = machine.decide, machine.settle, machine.accept
 
     def watching(applier: Callable[..., None]) -> Callable[..., None]:
         def apply(state: Any, event: Event, at: float) -> None:
             applier(state, event, at)
-            machine.evolve(play.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at)
-            live, folded = encode_state(state), encode_state(play.shadow)
+            machine.evolve(harness.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at)
+            live, folded = encode_state(state), encode_state(harness.shadow)
             assert live == folded, f"live and folded state differ after {event}"
             assert encode_state(decode_state(state.playbook, live)) == live, f"a snapshot loses something after {event}"
 
@@ -106,7 +106,7 @@ def watched(play: Play) -> Iterator[None]:
 
         return call
 
-    def watched_accept(state: Any, fact: Command, env: Any, record: Any) -> Any:
+    def watched_accept(state: Any, command: Command, env: Any, record: Any) -> Any:
         before = encode_state(state)
 
         def watched_record(events: Any, cause: Any) -> None:
@@ -115,7 +115,7 @@ def watched(play: Play) -> Iterator[None]:
             record(events, cause)
             before = encode_state(state)
 
-        reply = accept(state, fact, env, watched_record)
+        reply = accept(state, command, env, watched_record)
         assert encode_state(state) == before, "accept changed the state"
         return reply
 
@@ -130,8 +130,8 @@ def watched(play: Play) -> Iterator[None]:
         yield
 
 
-class Play:
-    """One execution and its world: a log, a queue, stored payloads, a scripted worker."""
+class Harness:
+    """One execution with a log, a queue, stored payloads and a scripted worker."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Play:
         self.answers: list[AnswerParent] = []
         self.timer: float | None = None
         self.stored: dict[str, Any] = {}
-        self.needs: list[DataRequest] = []
+        self.requests: list[DataRequest] = []
         self.orders: list[RunOrder] = []
         self.at = 1000.0
         self.watch = watch
@@ -163,122 +163,122 @@ class Play:
 
     # ── the shell ───────────────────────────────────────────────────────────────────────
 
-    def tell(self, *facts: Command, at: float | None = None) -> Decision:
-        """Advance with these facts, answer the needs, append, carry out the commands."""
+    def send(self, *commands: Command, at: float | None = None) -> Decision:
+        """Advance with these commands, answer the data requests, append, perform the effects."""
         self.at = at if at is not None else self.at + 1.0
         with watched(self) if self.watch else contextlib.nullcontext():
-            decision = advance(self.state, facts, at=self.at, nondeterminism=FixedDraws())
-            while decision.needs:
-                decision = decision.resume({need.key: self._answer(need) for need in decision.needs})
+            decision = advance(self.state, commands, at=self.at, nondeterminism=FixedNondeterminism())
+            while decision.requests:
+                decision = decision.resume({request.key: self._answer(request) for request in decision.requests})
         first = len(self.log) + 1
         assert [each.seq for each in decision.events] == list(range(first, first + len(decision.events)))
         for each in decision.events:
             assert each.parent_seq is None or each.parent_seq < each.seq
         self.log.extend(decision.events)
-        assert len(decision.replies) == len(facts)
-        for command in decision.commands:
-            self._carry_out(command)
-        self._nothing_is_forgotten()
-        if any(isinstance(command, ContinueLater) for command in decision.commands):
-            self.tell(at=self.at)
+        assert len(decision.replies) == len(commands)
+        for effect in decision.effects:
+            self._perform(effect)
+        self._check_outstanding()
+        if any(isinstance(effect, ContinueLater) for effect in decision.effects):
+            self.send(at=self.at)
         return decision
 
-    def _answer(self, need: DataRequest) -> Any:
-        self.needs.append(need)
-        if isinstance(need, FetchPayload):
-            return self.stored[need.reference.locator["key"]]
-        if isinstance(need, StorePayload):
-            if need.parts:
+    def _answer(self, request: DataRequest) -> Any:
+        self.requests.append(request)
+        if isinstance(request, FetchPayload):
+            return self.stored[request.reference.locator["key"]]
+        if isinstance(request, StorePayload):
+            if request.parts:
                 lists = [
                     msgspec.json.decode(each) if isinstance(each, bytes) else self.stored[each.locator["key"]]
-                    for each in need.parts
+                    for each in request.parts
                 ]
-                return self.store(need.key, [item for each in lists for item in each])
-            return self.store(need.key, msgspec.json.decode(need.data))
+                return self.store(request.key, [item for each in lists for item in each])
+            return self.store(request.key, msgspec.json.decode(request.data))
         assert self.validate is not None
-        return self.validate(need)
+        return self.validate(request)
 
     def store(self, key: str, data: Any) -> Reference:
-        """Keep a payload outside the log."""
+        """Store a payload outside the log."""
         self.stored[key] = data
         size = len(msgspec.json.encode(data))
         return Reference("blob", {"key": key}, ReferenceMeta("application/json", size, f"sha-{key}"))
 
-    def _carry_out(self, command: Effect) -> None:
-        match command:
+    def _perform(self, effect: Effect) -> None:
+        match effect:
             case EnqueueRun():
-                assert command.run_id not in [each.run_id for each in self.queue], "enqueued twice"
-                self.queue.append(command)
+                assert effect.run_id not in [each.run_id for each in self.queue], "enqueued twice"
+                self.queue.append(effect)
             case CancelRun():
-                self.cancelled.append(command)
+                self.cancelled.append(effect)
             case StartChild():
-                self.children.append(command)
+                self.children.append(effect)
             case CancelChild():
-                self.child_cancels.append(command)
+                self.child_cancels.append(effect)
             case AnswerParent():
-                self.answers.append(command)
+                self.answers.append(effect)
             case SetTimer():
-                self.timer = command.at
+                self.timer = effect.at
             case AwaitChild() | ContinueLater():
                 pass
             case _:
-                raise AssertionError(command)
+                raise AssertionError(effect)
 
-    def _nothing_is_forgotten(self) -> None:
-        """What a server that restarts would find to do is what this one has been told."""
+    def _check_outstanding(self) -> None:
+        """The outstanding effects after a restart are the ones that were performed."""
         if not self.watch:
             return
-        owed = outstanding(self.state)
-        runs = {each.run_id for each in owed if isinstance(each, EnqueueRun)}
+        effects = outstanding(self.state)
+        runs = {each.run_id for each in effects if isinstance(each, EnqueueRun)}
         if not self.state.paused:
-            assert runs <= {each.run_id for each in self.queue}, "a run was promised and never enqueued"
-        timers = [each.at for each in owed if isinstance(each, SetTimer)]
+            assert runs <= {each.run_id for each in self.queue}, "an outstanding run was never enqueued"
+        timers = [each.at for each in effects if isinstance(each, SetTimer)]
         assert (timers[0] if timers else None) == (None if self.state.finished else self.timer)
 
     # ── the worker ──────────────────────────────────────────────────────────────────────
 
-    def start(self, payload: dict[str, Any] | None = None, **request: Any) -> Play:
-        """Ask for the execution."""
-        self.tell(StartExecution(ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)))
+    def start(self, payload: dict[str, Any] | None = None, **request: Any) -> Harness:
+        """Start the execution."""
+        self.send(StartExecution(ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)))
         return self
 
-    def run(self, payload: dict[str, Any] | None = None, **request: Any) -> Play:
-        """Ask for the execution and work until nothing is left to do."""
+    def run(self, payload: dict[str, Any] | None = None, **request: Any) -> Harness:
+        """Start the execution and complete all runs."""
         self.start(payload, **request)
         return self.work()
 
-    def work(self) -> Play:
-        """Claim and do everything that is enqueued, first come first served."""
+    def work(self) -> Harness:
+        """Claim and complete all enqueued runs in order."""
         while self.queue:
-            if claim_refusal(self.state, self.queue[0].run_id) is None:
-                self.do(self.take())
-            else:  # it has ended since: the shell finds out when it tries to claim it
-                self.refusal(self.queue.pop(0).run_id)
+            if claim_rejection(self.state, self.queue[0].run_id) is None:
+                self.complete(self.claim())
+            else:  # it has ended since: the claim is rejected
+                self.rejection(self.queue.pop(0).run_id)
         return self
 
-    def take(self, run_id: str | None = None, worker: str = "w1") -> RunOrder:
+    def claim(self, run_id: str | None = None, worker: str = "w1") -> RunOrder:
         """Claim a run (the oldest unless named)."""
         if run_id is None:
             run_id = self.queue[0].run_id
         self.queue = [each for each in self.queue if each.run_id != run_id]
-        reply = self.tell(ClaimRun(worker, run_id)).replies[0]
+        reply = self.send(ClaimRun(worker, run_id)).replies[0]
         assert reply.accepted, reply.reason
         (order,) = reply.orders
         self.orders.append(order)
         return order
 
-    def refusal(self, run_id: str, worker: str = "w1") -> str:
-        """Why a claim is refused."""
-        reply = self.tell(ClaimRun(worker, run_id)).replies[0]
+    def rejection(self, run_id: str, worker: str = "w1") -> str:
+        """The reason why a claim is rejected."""
+        reply = self.send(ClaimRun(worker, run_id)).replies[0]
         assert not reply.accepted
         return reply.reason
 
-    def do(self, order: RunOrder, outcome: Any = None) -> ReportAck:
-        """Do a run as the script says and report it."""
+    def complete(self, order: RunOrder, outcome: Any = None) -> ReportAck:
+        """Complete a run as scripted and report it."""
         return self.report(order, *self.events_for(order, outcome))
 
     def events_for(self, order: RunOrder, outcome: Any = None) -> list[Event]:
-        """What the worker would report of a run."""
+        """The events that the worker reports for a run."""
         if outcome is None:
             outcome = self.script.get(order.context.step, ok())
         if callable(outcome):
@@ -292,9 +292,9 @@ class Play:
         if number is None:
             number = self.numbers[order.run_id] = self.numbers.get(order.run_id, 0) + 1
         sent = tuple(decode_body(each.NAME, each.VERSION, encode_body(each)) for each in events)
-        reply = self.tell(ReportRun(Report(order.run_id, order.epoch, number, sent))).replies[0]
-        assert reply.verdict is not None
-        return reply.verdict
+        reply = self.send(ReportRun(Report(order.run_id, order.epoch, number, sent))).replies[0]
+        assert reply.ack is not None
+        return reply.ack
 
     # ── what happened ───────────────────────────────────────────────────────────────────
 
@@ -322,7 +322,7 @@ class Play:
         return self.state.output.data
 
     def refold(self) -> Any:
-        """The state as a new server would have it."""
+        """The state folded from the log."""
         return fold(self.playbook, self.log)
 
 
@@ -337,7 +337,7 @@ def finished(order: RunOrder, outcome: Outcome, **extra: Any) -> list[Event]:
 
 
 def task_done(order: RunOrder, task: str = "t", outcome: Outcome | None = None, **extra: Any) -> TaskDone:
-    """A task of a run ended."""
+    """The event that a task of a run ended."""
     context = order.context
     return TaskDone(
         step=context.step,
@@ -351,9 +351,9 @@ def task_done(order: RunOrder, task: str = "t", outcome: Outcome | None = None, 
 
 
 def wrote(order: RunOrder, task: str = "t", data: Any = None, **ctx: Any) -> list[Event]:
-    """A run whose one task wrote into ctx, and which then ended."""
+    """The events of a run whose only task wrote to ctx."""
     return [task_done(order, task, ok(data), patch={"ctx": ctx}), *finished(order, ok(data))]
 
 
-def boom(kind: str = "server_error", message: str = "it broke") -> Outcome:
+def failure(kind: str = "server_error", message: str = "it broke") -> Outcome:
     return error(kind, message)

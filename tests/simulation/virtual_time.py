@@ -1,7 +1,7 @@
-"""An event loop whose time is a number, and the clock that goes with it.
+"""An event loop with virtual time, and its clock.
 
-When nothing is ready, the loop does not wait: it moves its time to the next timer. An hour of leases,
-backoffs and deadlines passes in a millisecond, and nothing depends on how fast the machine is.
+When nothing is ready, the loop does not wait: it advances its time to the next timer. An hour of leases,
+backoffs and deadlines passes in a millisecond, independent of the speed of the machine.
 """
 
 from __future__ import annotations
@@ -16,75 +16,75 @@ from weakref import WeakValueDictionary
 EPOCH = 1_750_000_000.0
 
 
-class Stuck(Exception):
-    """Nothing is ready and no timer is set: everybody waits for somebody else."""
+class Deadlock(Exception):
+    """No task is ready and no timer is set."""
 
 
-class _NoWorld(selectors.BaseSelector):
-    """A selector without a world: nothing ever happens outside, so time may pass at once."""
+class _VirtualSelector(selectors.BaseSelector):
+    """A selector without I/O, so that time can pass at once."""
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.passed = 0.0
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Remember the loop's own pipe; it is never written to."""
+        """Register the loop's own pipe, which is never written to."""
         key = selectors.SelectorKey(fileobj, 0, events, data)
         self._keys[fileobj] = key
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """Forget it."""
+        """Unregister it."""
         return self._keys.pop(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Let the time pass."""
+        """Advance the time."""
         if timeout is None:
-            raise Stuck
+            raise Deadlock
         if timeout > 0:
             self.passed += timeout
         return []
 
     def get_map(self) -> Any:
-        """What is registered."""
+        """The registered files."""
         return self._keys
 
     def close(self) -> None:
-        """Let go."""
+        """Nothing to close."""
 
 
 class Process:
-    """Everything that one simulated process does: its tasks, found by the context they were made in."""
+    """A simulated process: its tasks, identified by the context in which they were created."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
-        self.tasks: WeakValueDictionary[int, asyncio.Task[Any]] = WeakValueDictionary()  # by the order they began
-        self._begun = 0
+        self.tasks: WeakValueDictionary[int, asyncio.Task[Any]] = WeakValueDictionary()  # by start order
+        self._started = 0
         self.context = copy_context()
         self.context.run(_PROCESS.set, self)
 
-    def start(self, deed: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Let this process do something; what that starts is this process's too."""
-        return asyncio.get_running_loop().create_task(deed, context=self.context)
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task in this process; tasks that it starts belong to the process too."""
+        return asyncio.get_running_loop().create_task(coroutine, context=self.context)
 
     def kill(self) -> None:
-        """End it where it stands. What its tasks do in answer reaches nobody: see `alive`."""
+        """Stop the process. Its cancelled tasks have no further effect: see `block_if_dead`."""
         self.dead = True
         for _, task in sorted(self.tasks.items()):
             task.cancel()
 
     def own(self, task: asyncio.Task[Any]) -> None:
-        """This task is the process's, and dies with it."""
-        self._begun += 1
-        self.tasks[self._begun] = task
+        """Add a task to the process."""
+        self._started += 1
+        self.tasks[self._started] = task
 
 
 _PROCESS: ContextVar[Process | None] = ContextVar("noetl_simulated_process", default=None)
 
 
-async def alive() -> None:
-    """Stands at every border of a process: the dead do not get past it."""
+async def block_if_dead() -> None:
+    """Block a task of a dead process forever; called at every boundary of a process."""
     process = _PROCESS.get()
     if process is not None and process.dead:
         await asyncio.get_running_loop().create_future()
@@ -101,21 +101,21 @@ def _tagged(
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`asyncio` with invented time, whose tasks know their process."""
+    """An `asyncio` loop with virtual time, whose tasks know their process."""
 
     def __init__(self) -> None:
-        self._world = _NoWorld()
-        super().__init__(self._world)
+        self._virtual = _VirtualSelector()
+        super().__init__(self._virtual)
         self._clock_resolution = 1e-9
         self.set_task_factory(_tagged)  # type: ignore[arg-type]
 
     def time(self) -> float:
-        """Virtual seconds since the loop began."""
-        return self._world.passed
+        """Virtual seconds since the start of the loop."""
+        return self._virtual.passed
 
 
 class VirtualClock:
-    """`ports.Clock` by the virtual loop; `jump` moves the wall clock and leaves the monotonic one."""
+    """A `Clock` of the virtual loop; `jump` sets the wall clock but not the monotonic one."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -126,7 +126,7 @@ class VirtualClock:
         return self._loop.time() + self._offset
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Monotonic seconds."""
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
@@ -134,5 +134,5 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Somebody set the machine's clock."""
+        """Change the wall clock."""
         self._offset += seconds

@@ -1,4 +1,4 @@
-"""Drive a pipeline by hand: tools are functions from a RunTask to an Outcome, no shell, no clock."""
+"""Runs a pipeline without a worker: tools are functions from a RunTask to an Outcome."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from noetl.core.model.playbook import Assignment, Block, Directive, Loop, Playbo
 from noetl.core.model.position import Position
 from noetl.core.model.tool import ToolSpec
 from noetl.core.model.work import Item, RunContext, RunOrder
-from noetl.core.pipeline.actions import Finished, Returned, RunTask, Suspend, Wait
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import apply_outcome, next_action
 from noetl.core.pipeline.frame import Frame, open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import Programs
-from noetl.core.pipeline.scopes import Shared
+from noetl.core.pipeline.scopes import SharedScope
 
 Tool = Callable[[RunTask], Outcome]
 
@@ -27,7 +27,7 @@ SPECS = {
 }
 
 
-class FixedDraws:
+class FixedNondeterminism:
     def __init__(self) -> None:
         self.count = 0
 
@@ -46,11 +46,11 @@ class FixedDraws:
 
 def sets(**targets: Any) -> tuple[Assignment, ...]:
     """`set`: ctx_total=... means ctx.total; dots inside keys by double underscores."""
-    made = []
+    assignments = []
     for target, value in targets.items():
         scope, _, keys = target.partition("_")
-        made.append(Assignment(scope=scope, keys=tuple(keys.split("__")), value=value, path="set"))
-    return tuple(made)
+        assignments.append(Assignment(scope=scope, keys=tuple(keys.split("__")), value=value, path="set"))
+    return tuple(assignments)
 
 
 def rule(when: Any, do: str, **then: Any) -> Rule:
@@ -72,8 +72,8 @@ def playbook(*tasks: Task, blocks: Iterable[Block] = (), others: Iterable[Step] 
     )
 
 
-class Driven:
-    """A run driven to its end (or to where it suspends)."""
+class PipelineRun:
+    """A run, executed to its end or to its suspension."""
 
     def __init__(self, book: Playbook, **order: Any) -> None:
         self.book = book
@@ -92,11 +92,14 @@ class Driven:
         self.finished: Finished | None = None
         self.suspended = False
         self.frame: Frame = open_frame(
-            self.order, Programs(book, SPECS), Shared(self.order.context, book), NondeterminismLog(FixedDraws())
+            self.order,
+            Programs(book, SPECS),
+            SharedScope(self.order.context, book),
+            NondeterminismLog(FixedNondeterminism()),
         )
 
-    def run(self, tools: dict[str, Any] | Tool | None = None, *, stop_after: int | None = None) -> Driven:
-        """`tools`: by task label: an Outcome, a list of them for the executions in turn, or a function."""
+    def run(self, tools: dict[str, Any] | Tool | None = None, *, stop_after: int | None = None) -> PipelineRun:
+        """`tools`: by task label: an Outcome, a list of them for the executions in order, or a function."""
         scripted = {} if tools is None or callable(tools) else tools
         left = {name: list(value) if isinstance(value, list) else value for name, value in scripted.items()}
         while True:
@@ -113,7 +116,7 @@ class Driven:
                 self.events += apply_outcome(self.frame, outcome)
                 if stop_after is not None and len(self.runs) >= stop_after:
                     return self
-            elif isinstance(action, Returned):
+            elif isinstance(action, KnownOutcome):
                 self.events += apply_outcome(self.frame, action.outcome)
             elif isinstance(action, Suspend):
                 self.suspended = True
@@ -150,7 +153,9 @@ class Driven:
         return self.done[-1].position
 
 
-def drive(*tasks: Task, tools: dict[str, Any] | None = None, blocks: Iterable[Block] = (), **others: Any) -> Driven:
+def drive(
+    *tasks: Task, tools: dict[str, Any] | None = None, blocks: Iterable[Block] = (), **others: Any
+) -> PipelineRun:
     """Run a step of these tasks to its end."""
     step = {
         name: others.pop(name)
@@ -159,7 +164,7 @@ def drive(*tasks: Task, tools: dict[str, Any] | None = None, blocks: Iterable[Bl
     }
     step_input = others.pop("step_input", {})
     book = playbook(*tasks, blocks=blocks, input=step_input, **step)
-    return Driven(book, **others).run(tools)
+    return PipelineRun(book, **others).run(tools)
 
 
 def one_item(value: Any, name: str = "item", index: int = 0, count: int = 1) -> dict[str, Any]:

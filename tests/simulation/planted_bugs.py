@@ -1,0 +1,307 @@
+"""Planted bugs, each of which removes one rule: the simulation must catch every one.
+
+A simulation without violations is evidence only if it finds existing bugs. Each planted bug is a small
+patch of production code (or of the simulated store); `first_violation` runs seeds with it until an
+invariant is violated. A patched function is named by reference, so that renaming it elsewhere cannot
+leave a patch without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from noetl.core.engine import accept, advance, decide, outstanding
+from noetl.core.engine.commands import ExpireLease, Reply, ReportRun
+from noetl.core.engine.effects import EnqueueRun, StartChild
+from noetl.core.engine.evolve import runs
+from noetl.core.engine.handlers import admission, execution_completion, reduce, routing
+from noetl.core.model.events import PlaybookProcessed
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.dispatch.leases import Leases
+from noetl.server.dispatch.worker_service import WorkerService
+from noetl.server.lifecycle import children, recovery
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.events import memory
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.ports.events import Append
+from tests.simulation.cluster import Cluster, EffectLedger, FaultyStore
+from tests.simulation.scenarios import ScenarioResult, simulate
+
+PlantedBug = Callable[[], AbstractContextManager[Any]]
+PLANTED_BUGS: dict[str, PlantedBug] = {}
+
+
+def _planted(name: str) -> Callable[[PlantedBug], PlantedBug]:
+    def register(bug: PlantedBug) -> PlantedBug:
+        PLANTED_BUGS[name] = bug
+        return bug
+
+    return register
+
+
+def first_violation(name: str, seeds: range = range(400), faults: int = 60) -> ScenarioResult | None:
+    """The first result in which the planted bug violates an invariant; None if there is none."""
+    for seed in seeds:
+        with PLANTED_BUGS[name]():
+            result = simulate(seed, faults, executions=4)
+        if result.violations:
+            return result
+    return None
+
+
+def _replace(owner: Any, original: Any, replacement: Any) -> Any:
+    """Patch the attribute of `owner` that has the name of the function `original`."""
+    return patch.object(owner, original.__name__, replacement)
+
+
+# ── leases and reports ──────────────────────────────────────────────────────────────────
+
+
+@_planted("reports of an old epoch are accepted")
+def _() -> Any:
+    handle = accept.COMMAND_HANDLERS[ReportRun]
+
+    def unfenced(state: Any, command: Any, env: Any, record: Any) -> Reply:
+        run = state.open.get(command.report.run_id)
+        if run is not None:
+            command = msgspec.structs.replace(command, report=msgspec.structs.replace(command.report, epoch=run.epoch))
+        return handle(state, command, env, record)
+
+    return patch.dict(accept.COMMAND_HANDLERS, {ReportRun: unfenced})
+
+
+@_planted("a claim does not raise the epoch")
+def _() -> Any:
+    def first_epoch(claim: Any) -> Any:
+        def claimed(*arguments: Any) -> Any:
+            events, cause = claim(*arguments)
+            return [msgspec.structs.replace(event, epoch=1) for event in events], cause
+
+        return claimed
+
+    return _all_of(
+        _replace(accept, accept.claim, first_epoch(accept.claim)),
+        _replace(advance, advance.claim, first_epoch(advance.claim)),
+    )
+
+
+@_planted("repeated events are accepted as new ones")
+def _() -> Any:
+    return _replace(accept, accept.checksums_seen, lambda run: {})
+
+
+@_planted("leases never expire")
+def _() -> Any:
+    return _replace(Leases, Leases.expired, lambda self: [])
+
+
+@_planted("leases are not watched after a restart")
+def _() -> Any:
+    return _replace(WorkerService, WorkerService.adopt, lambda self, state: None)
+
+
+@_planted("an expired lease is dropped, but the run is not queued again")
+def _() -> Any:
+    return patch.dict(accept.COMMAND_HANDLERS, {ExpireLease: lambda state, command, env, record: Reply(True)})
+
+
+@_planted("a lease whose order was lost stays until it expires")
+def _() -> Any:
+    return _replace(Leases, Leases.unsaid, lambda self, worker, runs, grace: [])
+
+
+@_planted("a run with a lost lease is not enqueued again")
+def _() -> Any:
+    carry_out = Orchestrator._carry_out
+
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str = "") -> None:
+        state = self._executions.of(execution_id).state
+        lost = {run.id for run in state.open.values() if run.epoch} if state else set()
+        rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
+        carry_out(self, execution_id, rest, path)
+
+    return _replace(Orchestrator, carry_out, forgetful)
+
+
+@_planted("a new lease restarts at the first task")
+def _() -> Any:
+    order_of = advance.order_of
+    return _replace(advance, order_of, lambda state, run: msgspec.structs.replace(order_of(state, run), position=None))
+
+
+# ── limits ──────────────────────────────────────────────────────────────────────────────
+
+
+@_planted("an append does not check the limits")
+def _() -> Any:
+    return _replace(memory, memory.check_capacity, lambda append, counts: None)
+
+
+@_planted("the run of a lost worker still holds its slot")
+def _() -> Any:
+    return _replace(runs, runs.release_lease, lambda state, run: None)
+
+
+@_planted("runs that wait for a limit are never released")
+def _() -> Any:
+    async def idle(self: Any, only: Any = None) -> None:
+        return
+
+    return _replace(ConcurrencyLimiter, ConcurrencyLimiter.look, idle)
+
+
+# ── restarts ────────────────────────────────────────────────────────────────────────────
+
+
+@_planted("a new server ignores outstanding effects")
+def _() -> Any:
+    return _replace(recovery, recovery.outstanding, lambda state: [])
+
+
+@_planted("a new server does not resume unfinished executions")
+def _() -> Any:
+    async def nothing(orchestrator: Any) -> list[str]:
+        return []
+
+    return _replace(recovery, recovery.resume, nothing)
+
+
+@_planted("outstanding child executions are dropped")
+def _() -> Any:
+    return _all_of(
+        _replace(
+            recovery,
+            recovery.outstanding,
+            lambda state: [each for each in outstanding.outstanding(state) if not isinstance(each, StartChild)],
+        ),
+        _replace(children.Children, children.Children._start, _unreliable(children.Children._start)),
+    )
+
+
+def _unreliable(start: Any) -> Any:
+    """Lose the start of every third child, as in a crash of the server."""
+    count = 0
+
+    async def started(self: Any, *arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % 3:
+            await start(self, *arguments)
+
+    return started
+
+
+@_planted("an ended child does not answer its caller")
+def _() -> Any:
+    return _all_of(
+        _replace(outstanding, outstanding.answer_parent, lambda state: iter(())),
+        _replace(advance, advance.answer_parent, lambda state: iter(())),
+    )
+
+
+@_planted("a child is started with a new idempotency key each time")
+def _() -> Any:
+    return _replace(children, Submission, lambda **fields: Submission(**{**fields, "key": None}))
+
+
+# ── storage ─────────────────────────────────────────────────────────────────────────────
+
+
+@_planted("appends are acknowledged before they are durable")
+def _() -> Any:
+    crash = Cluster.crash_server
+
+    def losing(self: Cluster) -> None:
+        for log in self.store._logs.values():
+            del log[max(1, len(log) - 1) :]
+        crash(self)
+
+    return _replace(Cluster, crash, losing)
+
+
+@_planted("an idempotency key is not stored")
+def _() -> Any:
+    append = MemoryEventStore.append
+
+    async def keyless(self: Any, one: Append) -> None:
+        await append(self, msgspec.structs.replace(one, summary=msgspec.structs.replace(one.summary, key=None)))
+
+    return _replace(MemoryEventStore, append, keyless)
+
+
+@_planted("the projection is not written with the events")
+def _() -> Any:
+    append = FaultyStore.append
+
+    async def torn(self: Any, one: Append) -> None:
+        before = self._summaries.get(one.execution_id)
+        await append(self, one)
+        if before is not None and isinstance(one.events[-1].body, PlaybookProcessed):
+            self._summaries[one.execution_id] = before
+
+    return _replace(FaultyStore, append, torn)
+
+
+# ── decisions ───────────────────────────────────────────────────────────────────────────
+
+
+@_planted("a join does not wait for the other branch")
+def _() -> Any:
+    return _replace(admission, admission._others_can_reach, lambda state, step: False)
+
+
+@_planted("a parked token is not examined again")
+def _() -> Any:
+    examine = decide.examine_waiting_tokens
+    return _replace(decide, examine, lambda state, env: examine(state, env) if state.unexamined else [])
+
+
+@_planted("an execution finishes twice")
+def _() -> Any:
+    finish = execution_completion._finish
+    return _replace(execution_completion, finish, lambda status, last: [last, *finish(status, last)])
+
+
+@_planted("the contributions of iterations are not reduced")
+def _() -> Any:
+    return _replace(reduce, reduce.join, lambda reducer, left, right: right)
+
+
+@_planted("writes to ctx are dropped")
+def _() -> Any:
+    def dropping(state: Any, run: Any, event: Any, record: Any) -> None:
+        record([event], run.seq)
+
+    return _replace(accept, accept._accept_writes, dropping)
+
+
+@_planted("an arc without a guard handles a failure")
+def _() -> Any:
+    choose = routing._choose
+
+    def always_success(env: Any, step: Any, step_run: Any, boundary: str, names: Any) -> Any:
+        return choose(env, step, step_run, "step.done", names)
+
+    return _replace(routing, choose, always_success)
+
+
+@_planted("a task counts as done although its tool never ran")
+def _() -> Any:
+    return _replace(EffectLedger, EffectLedger.mark, lambda self, task_run: None)
+
+
+@contextmanager
+def _all_of(*patches: Any) -> Iterator[None]:
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in reversed(patches):
+            each.stop()

@@ -1,0 +1,149 @@
+"""Scenarios: some executions, many faults, then a phase without faults, and a check of all invariants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct, field
+
+from noetl.server.orchestrator.submissions import Submission
+from tests.simulation.cluster import Cluster
+from tests.simulation.faults import FaultInjector
+from tests.simulation.oracles import check, expected_outcomes
+from tests.simulation.playbooks import TEXTS, choose_playbooks, limits_of
+from tests.simulation.virtual_time import Deadlock, VirtualClock, VirtualLoop
+
+FAULT_SECONDS = 120.0  # faults are injected for this long
+RECOVERY_SECONDS = 300.0  # then everything must finish within this time
+
+
+class ScenarioResult(Struct):
+    """The result of one seed."""
+
+    seed: int
+    faults: int
+    violations: list[str] = field(default_factory=list)
+    injected: list[tuple[int, str]] = field(default_factory=list)
+    events: int = 0
+    seconds: float = 0.0  # virtual
+
+    def describe(self) -> str:
+        """The result as text."""
+        lines = [
+            f"seed {self.seed}: {len(self.injected)} faults, {self.events} events, {self.seconds:.0f} virtual seconds"
+        ]
+        lines += [f"  fault {number}: {point}" for number, point in self.injected]
+        lines += [f"  VIOLATED: {each}" for each in self.violations]
+        return "\n".join(lines)
+
+
+def simulate(
+    seed: int,
+    faults: int = 50,
+    *,
+    executions: int = 3,
+    only: frozenset[int] | None = None,
+    prepare: Callable[[Cluster], None] | None = None,
+) -> ScenarioResult:
+    """Run the scenario of a seed; `only` injects just these of its faults."""
+    random.seed(seed)  # workers use the global random source for jitter
+    injector = FaultInjector(seed, faults, only=only)
+    result = ScenarioResult(seed=seed, faults=faults)
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        with _logging_disabled():
+            loop.run_until_complete(_run(result, injector, VirtualClock(loop), executions, prepare))
+    except Deadlock:
+        result.violations.append("deadlock: no task is ready and no timer is set")
+    finally:
+        result.injected = injector.injected
+        result.seconds = loop.time()
+        _close(loop)
+    return result
+
+
+async def _run(
+    result: ScenarioResult,
+    injector: FaultInjector,
+    clock: VirtualClock,
+    executions: int,
+    prepare: Callable[[Cluster], None] | None,
+) -> None:
+    paths = choose_playbooks(result.seed, executions)
+    cluster = Cluster(injector, clock, TEXTS, limits=limits_of(result.seed, paths))
+    if prepare is not None:
+        prepare(cluster)
+    await cluster.start()
+    submitted = [
+        asyncio.ensure_future(cluster.submit(Submission(path=path, key=f"{result.seed}-{number}")))
+        for number, path in enumerate(paths)
+    ]
+    ids = await asyncio.gather(*submitted)
+    ended = await _all_ended(cluster, FAULT_SECONDS)
+    injector.stopped = True
+    if not ended and not await _all_ended(cluster, RECOVERY_SECONDS):
+        result.violations.append(
+            f"not finished {RECOVERY_SECONDS:.0f} s after the last fault: {await cluster.store.unfinished()}"
+        )
+    # Late messages of frozen workers and duplicates arrive after the end, too.
+    await asyncio.sleep(60)
+    result.events = sum([len(await cluster.store.read(execution_id)) for execution_id in ids])
+    result.violations += await check(cluster, dict(zip(ids, paths, strict=True)), expected_outcomes())
+
+
+async def _all_ended(cluster: Cluster, seconds: float) -> bool:
+    deadline = cluster.clock.monotonic() + seconds
+    while cluster.clock.monotonic() < deadline:
+        if not await cluster.store.unfinished():
+            return True
+        await asyncio.sleep(0.5)
+    return False
+
+
+def shrink(result: ScenarioResult, again: Callable[[frozenset[int]], ScenarioResult]) -> ScenarioResult:
+    """Remove faults one by one as long as a violation remains."""
+    remaining = [number for number, _ in result.injected]
+    best = result
+    for number in list(remaining):
+        fewer = frozenset(remaining) - {number}
+        tried = again(fewer)
+        if tried.violations:
+            remaining = [each for each, _ in tried.injected]
+            best = tried
+    return best
+
+
+@contextmanager
+def _logging_disabled() -> Iterator[None]:
+    """Disable the loggers that would report every injected fault."""
+    loggers = [logging.getLogger(name) for name in ("noetl.control", "noetl.work", "asyncio")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
+
+
+def _close(loop: VirtualLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    with _logging_disabled():
+        for _ in range(20):  # handlers of cancelled tasks may start others
+            tasks = asyncio.all_tasks(loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+    asyncio.set_event_loop(None)
+    loop.close()
