@@ -13,11 +13,13 @@ Everything is imported when it is first used: `import noetl` alone is cheap. `__
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncClient": "noetl.client",
     "Client": "noetl.client",
     "InvalidPlaybook": "noetl.errors",
     "NoetlError": "noetl.errors",
@@ -42,3 +44,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _OldPaths:
+    """Finds module paths of 0.1 that no longer exist; asked last, so that it costs nothing when unused."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith("noetl."):
+            return None
+        from noetl import _deprecated
+
+        return _deprecated.find_spec(name)
+
+
+sys.meta_path.append(_OldPaths)  # type: ignore[arg-type]
