@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ def find_spec(name: str) -> ModuleSpec | None:
     return ModuleSpec(name, _Loader(moved), is_package=not moved.modules) if moved is not None else None
 
 
-class _Loader:
+class _Loader(Loader):
     """Creates the module of an old path."""
 
     def __init__(self, moved: Moved) -> None:

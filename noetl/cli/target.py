@@ -114,10 +114,10 @@ class Target(NamedTuple):
 
     def client(self, settings: Settings) -> Client:
         """The line to the server: the one that was named, else the one that runs on this machine."""
-        from noetl.client import Client, found_server
+        from noetl.client import Client, server_settings
 
         running = _running(settings, "cluster-server") or _running(settings, "server")
-        url, token = found_server(settings.server_url or ",".join(running) or None, settings.token)
+        url, token = server_settings(settings.server_url or ",".join(running) or None, settings.token)
         terminal.detail(f"server {url}")
         return Client(url, token or "")
 

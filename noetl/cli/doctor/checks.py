@@ -149,7 +149,7 @@ def _server(settings: Settings) -> Iterator[Finding]:
     """Every address of the server, and whether it lets us in."""
     if settings.server_url is None:
         return
-    from noetl.client import Client, found_server
+    from noetl.client import Client, server_settings
     from noetl.runtime.process_table import readiness
 
     for url in filter(None, (each.strip() for each in settings.server_url.split(","))):
@@ -158,10 +158,10 @@ def _server(settings: Settings) -> Iterator[Finding]:
             words = "; ".join(found.problems) or "it does not say why"
             yield Finding("server", FAILED, f"{url} is not ready: {words}; is it running, and is this its address?")
             continue
-        url, token = found_server(url, settings.token)
+        url, token = server_settings(url, settings.token)
         try:
             with Client(url, token or "", timeout=5.0) as client:
-                role = client.line.ask("GET", "/api/session")["role"]
+                role = client.session()["role"]
             yield Finding("server", OK, f"{url} is ready, and knows this token (role {role})")
         except AccessRefused as problem:
             # A worker's token opens the work routes and nothing else, and that is how it should be.

@@ -352,16 +352,16 @@ def _free_names(fleet: ProcessTable, count: int) -> list[str]:
 
 def _check_token(settings: Settings) -> None:
     """A token that the server does not know is said at once; a server that is away is waited for."""
-    from noetl.transport.api_connection import ApiConnection
+    from noetl.transport.api_connection import ApiConnection, Request
 
     assert settings.server_url is not None
-    line = ApiConnection(settings.server_url, settings.token, timeout=5.0)
+    connection = ApiConnection(settings.server_url, settings.token, timeout=5.0)
     try:
-        line.ask("POST", "/api/work/extend", {"worker": f"check-{os.getpid()}", "runs": []})
+        connection.request(Request("POST", "/api/work/extend", {"worker": f"check-{os.getpid()}", "runs": []}))
     except StoreUnavailable as problem:
         terminal.warn(f"{problem}; the worker waits for it")
     finally:
-        line.close()
+        connection.close()
 
 
 def _serve(settings: Settings, fleet: ProcessTable, called: str) -> None:
