@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from noetl.cli.app import FAILED, INTERRUPTED, TIMED_OUT
-from noetl.cli.backend.executions import Backend
+from noetl.cli.backend.base import Backend
 from noetl.cli.output.display import Display, duration
 from noetl.cli.output.terminal import terminal
 from noetl.errors import Conflict
@@ -43,9 +43,9 @@ class ExecutionFollower:
     `leaves`: an interruption leaves the execution to those who run it (a server); otherwise it is cancelled."""
 
     def __init__(
-        self, desk: Backend, execution_id: str, display: Display, timeout: float | None, *, leaves: bool = False
+        self, backend: Backend, execution_id: str, display: Display, timeout: float | None, *, leaves: bool = False
     ) -> None:
-        self._desk = desk
+        self._backend = backend
         self._id = execution_id
         self._display = display
         self._timeout = timeout
@@ -62,7 +62,7 @@ class ExecutionFollower:
         timer = loop.call_later(self._timeout, self._timed_out) if self._timeout is not None else None
         telling = asyncio.ensure_future(self._tell_what_holds_it())
         try:
-            async for recorded in self._desk.follow(self._id):
+            async for recorded in self._backend.follow(self._id):
                 self._seen += 1
                 self._display.event(recorded)
         finally:
@@ -73,7 +73,7 @@ class ExecutionFollower:
             for name in SIGNALS:
                 loop.remove_signal_handler(name)
         await asyncio.gather(*self._cancelling)
-        result = await self._desk.result(self._id)
+        result = await self._backend.result(self._id)
         if result.status == "success":
             return result, 0
         return result, (self._stopped_by or FAILED) if result.status == "cancelled" else FAILED
@@ -84,7 +84,7 @@ class ExecutionFollower:
         while True:
             await asyncio.sleep(QUIET_SECONDS)
             if before == self._seen != told:
-                for words in (await self._desk.execution(self._id))["waits_for"]:
+                for words in (await self._backend.execution(self._id))["waits_for"]:
                     told = self._seen
                     self._display.log(words)
             before = self._seen
@@ -110,7 +110,7 @@ class ExecutionFollower:
 
     async def _cancel(self, reason: str) -> None:
         try:
-            await self._desk.cancel(self._id, reason)
+            await self._backend.cancel(self._id, reason)
         except Conflict:
             pass  # it ended first, and its end is what counts
 

@@ -150,10 +150,11 @@ def rerun(
         raise click.UsageError("--no-wait needs a server: an execution of this machine runs in this process")
 
     async def begin(engine: LocalEngine) -> str:
-        from noetl.cli.backend.executions import LocalBackend, named
+        from noetl.cli.backend.base import find_execution
+        from noetl.cli.backend.local import LocalBackend
 
         return await engine.orchestrator.rerun(
-            (await named(LocalBackend(engine), execution_id)).execution_id, from_step
+            (await find_execution(LocalBackend(engine), execution_id)).execution_id, from_step
         )
 
     return asyncio.run(drive(begin, place.store, timeout, as_json))
@@ -162,10 +163,10 @@ def rerun(
 async def _rerun_there(
     execution_id: str, from_step: str | None, place: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
-    from noetl.cli.backend.executions import named
+    from noetl.cli.backend.base import find_execution
 
-    async with place.opened() as desk:
-        found = (await named(desk, execution_id)).execution_id
+    async with place.opened() as backend:
+        found = (await find_execution(backend, execution_id)).execution_id
     return await _watch(lambda client: client.rerun(found, from_step), place, timeout, wait, as_json)
 
 
@@ -177,7 +178,7 @@ async def drive(
     **more: Any,
 ) -> int:
     """See an execution through that runs in this process; `begin` answers which."""
-    from noetl.cli.backend.executions import LocalBackend
+    from noetl.cli.backend.local import LocalBackend
     from noetl.cli.follow import ExecutionFollower, Shown, show_result
     from noetl.cli.local_engine import open_engine
     from noetl.cli.output.display import open_display
@@ -197,25 +198,25 @@ async def _watch(
     begin: Callable[[Client], str], place: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
     """See an execution through that runs on a server."""
-    from noetl.cli.backend.executions import RemoteBackend
+    from noetl.cli.backend.remote import RemoteBackend
     from noetl.cli.follow import ExecutionFollower, show_result
     from noetl.cli.output.display import open_display
 
     with place.client(place.settings()) as client:
         execution_id = await asyncio.to_thread(begin, client)
-        desk = RemoteBackend(client)
+        backend = RemoteBackend(client)
         if not wait:
             from noetl.cli.executions.control import show_summary
 
             if not as_json:
                 terminal.data(execution_id)
             else:
-                show_summary(await desk.summary(execution_id), as_json)
+                show_summary(await backend.summary(execution_id), as_json)
             return 0
         display = open_display()
         looking = asyncio.ensure_future(_look_for_workers(client, execution_id, display))
         try:
-            result, code = await ExecutionFollower(desk, execution_id, display, timeout, leaves=True).finish()
+            result, code = await ExecutionFollower(backend, execution_id, display, timeout, leaves=True).finish()
         finally:
             looking.cancel()
             display.close()

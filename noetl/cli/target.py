@@ -17,7 +17,7 @@ import click
 from noetl.cli.output.terminal import terminal
 
 if TYPE_CHECKING:
-    from noetl.cli.backend.executions import Backend
+    from noetl.cli.backend.base import Backend
     from noetl.client import Client
     from noetl.settings import Settings
 
@@ -37,15 +37,15 @@ class Target(NamedTuple):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Backend]:
-        """The desk of this place; the embedded one looks and steers, and never works."""
+        """The backend of this place; the embedded one looks and steers, and never works."""
         settings = self.settings()
         if self.means_server(settings):
-            from noetl.cli.backend.executions import RemoteBackend
+            from noetl.cli.backend.remote import RemoteBackend
 
             with self.client(settings) as client:
                 yield RemoteBackend(client)
             return
-        from noetl.cli.backend.executions import LocalBackend
+        from noetl.cli.backend.local import LocalBackend
         from noetl.embedded import open_local
 
         terminal.detail(f"store {settings.store}")
@@ -56,12 +56,12 @@ class Target(NamedTuple):
             await engine.close()
 
     def ask(self, question: Callable[[Backend], Awaitable[T]]) -> T:
-        """What the desk of this place answers."""
+        """What the backend of this place answers."""
         import asyncio
 
         async def asked() -> T:
-            async with self.opened() as desk:
-                return await question(desk)
+            async with self.opened() as backend:
+                return await question(backend)
 
         return asyncio.run(asked())
 

@@ -42,7 +42,7 @@ def set_(subject: str, name: str, most: int | None, weight: int | None, place: T
 
     Example: noetl limit set credential pg_main 5
     """
-    _show(place.ask(lambda desk: desk.limits.set(subject, name, most, weight)), as_json)
+    _show(place.ask(lambda backend: backend.set_limit(subject, name, most, weight=weight)), as_json)
 
 
 @limit.command("list")
@@ -51,7 +51,7 @@ def set_(subject: str, name: str, most: int | None, weight: int | None, place: T
 @talk
 def list_(place: Target, as_json: bool) -> None:
     """List all limits: how much of each is held, and how many wait."""
-    found = place.ask(lambda desk: desk.limits.list())
+    found = place.ask(lambda backend: backend.limits())
     if as_json:
         terminal.json(found)
     elif found:
@@ -72,7 +72,7 @@ def list_(place: Target, as_json: bool) -> None:
 @talk
 def show(subject: str, name: str, place: Target, as_json: bool) -> None:
     """Show a limit: who holds what it limits, and how many wait."""
-    _show(place.ask(lambda desk: desk.limits.get(subject, name)), as_json)
+    _show(place.ask(lambda backend: backend.limit(subject, name)), as_json)
 
 
 @limit.command()
@@ -82,7 +82,7 @@ def show(subject: str, name: str, place: Target, as_json: bool) -> None:
 @talk
 def remove(subject: str, name: str, place: Target) -> None:
     """Remove a limit; who waits for it goes on."""
-    place.ask(lambda desk: desk.limits.remove(subject, name))
+    place.ask(lambda backend: backend.remove_limit(subject, name))
     terminal.note(f"{subject} {name} is limited no more")
 
 

@@ -75,7 +75,7 @@ def add(
         "overlap": overlap,
         "paused": paused,
     }
-    _show(place.ask(lambda desk: desk.schedules.add(path, cron, **fields)), as_json)
+    _show(place.ask(lambda backend: backend.add_schedule(path, cron, **fields)), as_json)
     if not place.has_server():
         terminal.note("no server runs here yet; `noetl server start` carries schedules out")
 
@@ -86,7 +86,7 @@ def add(
 @talk
 def list_(place: Target, as_json: bool) -> None:
     """List all schedules."""
-    found = place.ask(lambda desk: desk.schedules.list())
+    found = place.ask(lambda backend: backend.schedules())
     if as_json:
         terminal.json(found)
     elif found:
@@ -117,7 +117,7 @@ def list_(place: Target, as_json: bool) -> None:
 @talk
 def show(name: str, place: Target, as_json: bool) -> None:
     """Show a schedule: when it ticks, how far it is, what came of the last tick."""
-    _show(place.ask(lambda desk: desk.schedules.get(name)), as_json)
+    _show(place.ask(lambda backend: backend.schedule(name)), as_json)
 
 
 @schedule.command()
@@ -128,7 +128,7 @@ def show(name: str, place: Target, as_json: bool) -> None:
 @talk
 def next(name: str, count: int, place: Target, as_json: bool) -> None:
     """Print the next ticks, on the clock of the schedule."""
-    found = place.ask(lambda desk: desk.schedules.get(name, count))
+    found = place.ask(lambda backend: backend.schedule(name, count))
     if as_json:
         terminal.json(found["upcoming"])
         return
@@ -145,7 +145,7 @@ def next(name: str, count: int, place: Target, as_json: bool) -> None:
 @talk
 def pause(name: str, place: Target, as_json: bool) -> None:
     """Tick no more; ticks that pass meanwhile are gone."""
-    _show(place.ask(lambda desk: desk.schedules.pause(name)), as_json)
+    _show(place.ask(lambda backend: backend.pause_schedule(name)), as_json)
 
 
 @schedule.command()
@@ -155,7 +155,7 @@ def pause(name: str, place: Target, as_json: bool) -> None:
 @talk
 def resume(name: str, place: Target, as_json: bool) -> None:
     """Tick again, from now on."""
-    _show(place.ask(lambda desk: desk.schedules.resume(name)), as_json)
+    _show(place.ask(lambda backend: backend.resume_schedule(name)), as_json)
 
 
 @schedule.command()
@@ -164,7 +164,7 @@ def resume(name: str, place: Target, as_json: bool) -> None:
 @talk
 def remove(name: str, place: Target) -> None:
     """Forget a schedule; executions that it started go on."""
-    place.ask(lambda desk: desk.schedules.remove(name))
+    place.ask(lambda backend: backend.remove_schedule(name))
     terminal.note(f"schedule {name} is forgotten")
 
 

@@ -14,7 +14,7 @@ from noetl.cli.run import timeout_option
 from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
-    from noetl.cli.backend.executions import Backend
+    from noetl.cli.backend.base import Backend
     from noetl.embedded import LocalEngine
     from noetl.storage.ports.events import ExecutionSummary
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @talk
 def cancel(execution_id: str, reason: str, place: Target, as_json: bool) -> None:
     """Stop an execution; what it has done stays done."""
-    _steer(place, execution_id, lambda desk, found: desk.cancel(found, reason), as_json, "being cancelled")
+    _steer(place, execution_id, lambda backend, found: backend.cancel(found, reason), as_json, "being cancelled")
 
 
 @click.command()
@@ -38,7 +38,7 @@ def cancel(execution_id: str, reason: str, place: Target, as_json: bool) -> None
 @talk
 def pause(execution_id: str, reason: str, place: Target, as_json: bool) -> None:
     """Start nothing new in an execution; what runs goes on."""
-    _steer(place, execution_id, lambda desk, found: desk.pause(found, reason), as_json)
+    _steer(place, execution_id, lambda backend, found: backend.pause(found, reason), as_json)
 
 
 @click.command()
@@ -55,24 +55,24 @@ def resume(execution_id: str, reason: str, timeout: float | None, place: Target,
     stopped; it is shown and waited for like any run. What is paused goes on where it runs.
     """
     if place.means_server(place.settings()):
-        _steer(place, execution_id, lambda desk, found: desk.resume(found, reason), as_json)
+        _steer(place, execution_id, lambda backend, found: backend.resume(found, reason), as_json)
         return 0
     return asyncio.run(_resume_here(execution_id, reason, timeout, place, as_json))
 
 
 async def _resume_here(execution_id: str, reason: str, timeout: float | None, place: Target, as_json: bool) -> int:
-    from noetl.cli.backend.executions import named
+    from noetl.cli.backend.base import find_execution
     from noetl.cli.run import drive
     from noetl.errors import Conflict
 
-    async with place.opened() as desk:
-        summary = await named(desk, execution_id)
+    async with place.opened() as backend:
+        summary = await find_execution(backend, execution_id)
         if summary.ended_at is not None:
             raise Conflict(
                 f"execution {summary.execution_id} has ended ({summary.status}); `noetl rerun` runs it again"
             )
         if summary.status == "paused":
-            summary = await desk.resume(summary.execution_id, reason)
+            summary = await backend.resume(summary.execution_id, reason)
             if place.runs(summary.execution_id):
                 show_summary(summary, as_json)
                 return 0
@@ -98,7 +98,7 @@ def signal(
     from noetl.cli.inputs import read_payload
 
     given = read_payload(payload, sets)
-    _steer(place, execution_id, lambda desk, found: desk.signal(found, name, given), as_json)
+    _steer(place, execution_id, lambda backend, found: backend.signal(found, given, name), as_json)
 
 
 def _steer(
@@ -109,10 +109,10 @@ def _steer(
     goes_on: str = "",  # what to say of it while it has not ended
 ) -> None:
     async def steered() -> ExecutionSummary:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            return await deed(desk, (await named(desk, execution_id)).execution_id)
+        async with place.opened() as backend:
+            return await deed(backend, (await find_execution(backend, execution_id)).execution_id)
 
     show_summary(asyncio.run(steered()), as_json, goes_on)
 

@@ -47,10 +47,8 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, place: Tar
     """List executions, newest first."""
 
     async def listed() -> list[ExecutionSummary]:
-        from noetl.storage.ports.events import ExecutionFilter
-
-        async with place.opened() as desk:
-            return await desk.executions(ExecutionFilter(status=status, path=path, limit=limit))
+        async with place.opened() as backend:
+            return await backend.executions(status=status, path=path, limit=limit)
 
     found = asyncio.run(listed())
     if as_json:
@@ -83,11 +81,11 @@ def status(execution_id: str, place: Target, as_json: bool) -> None:
     """
 
     async def looked() -> Any:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            summary = await named(desk, execution_id)
-            return await (desk.result if as_json else desk.execution)(summary.execution_id)
+        async with place.opened() as backend:
+            summary = await find_execution(backend, execution_id)
+            return await (backend.result if as_json else backend.execution)(summary.execution_id)
 
     found = asyncio.run(looked())
     if as_json:
@@ -143,13 +141,13 @@ def events(execution_id: str, follow: bool, after: int, place: Target, as_json: 
                 sys.stdout.flush()  # who follows through a pipe reads it now
 
     async def read() -> None:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            summary = await named(desk, execution_id)
+        async with place.opened() as backend:
+            summary = await find_execution(backend, execution_id)
             if follow:
                 place.say_if_left(summary.execution_id, summary.status)
-            async for recorded in (desk.follow if follow else desk.events)(summary.execution_id, after):
+            async for recorded in (backend.follow if follow else backend.events)(summary.execution_id, after):
                 show(recorded)
 
     asyncio.run(read())
@@ -168,13 +166,13 @@ def replay(execution_id: str, at: int | None, place: Target, as_json: bool) -> N
     """
 
     async def folded() -> Mapping[str, Any]:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            summary = await named(desk, execution_id)
+        async with place.opened() as backend:
+            summary = await find_execution(backend, execution_id)
             if at is not None and at > summary.seq:
                 raise click.BadParameter(f"the log ends at event {summary.seq}", param_hint="--at")
-            return await desk.state(summary.execution_id, at)
+            return await backend.state(summary.execution_id, at)
 
     document = asyncio.run(folded())
     if as_json:
@@ -195,10 +193,10 @@ def why(execution_id: str, place: Target, as_json: bool) -> None:
     """
 
     async def explained() -> Mapping[str, Any]:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            return await desk.explain((await named(desk, execution_id)).execution_id)
+        async with place.opened() as backend:
+            return await backend.why((await find_execution(backend, execution_id)).execution_id)
 
     found = asyncio.run(explained())
     if as_json:

@@ -35,10 +35,10 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, 
     contents = {name: read_bounded(name, MAX_READ) for name in files}
 
     async def put() -> list[StoredPlaybook] | None:
-        async with place.opened() as desk:
+        async with place.opened() as backend:
             invalid = False
             for name, content in contents.items():
-                found = await desk.check(content, name, strict=strict, legacy=legacy)
+                found = await backend.check(content, name, strict=strict, legacy=legacy)
                 errors = [one for one in found if one.severity == "error"]
                 if errors:
                     terminal.diagnostics(errors, content)
@@ -46,7 +46,7 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, 
             if invalid:
                 return None
             texts = [content.decode("utf-8-sig") for content in contents.values()]
-            return [await desk.register(text, strict=strict, legacy=legacy) for text in texts]
+            return [await backend.register(text, strict=strict, legacy=legacy) for text in texts]
 
     stored = asyncio.run(put())
     if stored is None:
@@ -73,8 +73,8 @@ def list_(search: str | None, place: Target, as_json: bool) -> None:
     """List the newest version of every path."""
 
     async def listed() -> list[StoredPlaybook]:
-        async with place.opened() as desk:
-            return await desk.playbooks(search)
+        async with place.opened() as backend:
+            return await backend.playbooks(search)
 
     found = asyncio.run(listed())
     if as_json:
@@ -95,8 +95,8 @@ def show(path: str, version: int | None, place: Target, as_json: bool) -> None:
     """Print a registered playbook's text."""
 
     async def found() -> StoredPlaybook:
-        async with place.opened() as desk:
-            return await desk.playbook(path, version)
+        async with place.opened() as backend:
+            return await backend.playbook(path, version)
 
     stored = asyncio.run(found())
     if as_json:

@@ -73,14 +73,14 @@ def _net(compilation: Any) -> Any:
 
 async def _kept_net(target: str, legacy: bool, place: Target) -> Any:
     """The net of an execution, or of a registered playbook."""
-    from noetl.cli.backend.executions import LAST, named
+    from noetl.cli.backend.base import LAST, find_execution
     from noetl.cli.inputs import split_version
 
-    async with place.opened() as desk:
+    async with place.opened() as backend:
         if target.isdecimal() or target == LAST:
-            return await desk.graph((await named(desk, target)).execution_id)
+            return await backend.graph((await find_execution(backend, target)).execution_id)
         path, version = split_version(target)
-        stored = await desk.playbook(path, int(version) if version and version.isdecimal() else None)
+        stored = await backend.playbook(path, int(version) if version and version.isdecimal() else None)
     return _net(_compilation(stored.text.encode(), f"{stored.path}@{stored.version}", legacy=legacy))
 
 

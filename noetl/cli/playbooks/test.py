@@ -87,11 +87,12 @@ async def _run(file: str, playbook: Path, cases: list[Case], *, quiet: bool) -> 
 
 
 async def _record(execution_id: str, store: str | None) -> int:
-    from noetl.cli.backend.executions import LocalBackend, named
+    from noetl.cli.backend.base import find_execution
+    from noetl.cli.backend.local import LocalBackend
     from noetl.cli.local_engine import open_engine
     from noetl.testing.playbook_tests.recording import record
 
     async with open_engine(store, work=False) as engine:
-        found = (await named(LocalBackend(engine), execution_id)).execution_id
+        found = (await find_execution(LocalBackend(engine), execution_id)).execution_id
         terminal.data(await record(engine, found))
     return 0
