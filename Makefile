@@ -74,7 +74,7 @@ bench-peers: $(DEV_ENV) ## the same, beside other engines in environments of the
 	@$(PY) -m bench --peers
 
 docs: $(DEV_ENV) ## write the generated reference pages
-	@$(PY) -m noetl.cli.reference.pages docs/reference
+	@$(PY) -m docs.generate
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m tests.simulation --seeds 10000

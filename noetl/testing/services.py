@@ -36,7 +36,7 @@ from noetl.testing.cluster.servers import (
     Nats,
     Postgres,
     Server,
-    answers,
+    accepts_connections,
     free_port,
     plain_environment,
     postgres_dsn,
@@ -87,7 +87,7 @@ class S3(Server):
         self._spawn(
             [sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)], env=environment
         )
-        self._await(lambda: answers(self.port))
+        self._await(lambda: accepts_connections(self.port))
 
 
 @contextlib.contextmanager

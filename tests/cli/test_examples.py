@@ -34,7 +34,7 @@ def test_an_example_gives_its_output(noetl, name):
     assert "warning" not in answer.err
 
 
-def test_the_quickstart_pages_retries_and_keeps_rows(noetl, folder):
+def test_the_quickstart_pages_retries_and_stores_rows(noetl, folder):
     import duckdb
 
     ran = subprocess.run(

@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-def test_the_pages_show_outputs():
+def test_pages_with_outputs_are_found():
     assert len(CASES) >= 10
 
 

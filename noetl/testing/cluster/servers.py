@@ -56,7 +56,7 @@ class Server:
         return self.process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers; a second start uses the same port and data."""
+        """Start it and wait until it is ready; a second start uses the same port and data."""
         raise TypeError("a concrete server says how it starts")
 
     def stop(self) -> None:
@@ -105,8 +105,8 @@ class Server:
             time.sleep(0.02)
 
 
-def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+def accepts_connections(port: int) -> bool:
+    """Whether a process listens on this local port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
@@ -196,14 +196,16 @@ class Postgres(Server):
             command += ["-c", f"{name}={value}"]
         self._spawn(command, cwd="/", env=plain_environment(), **identity)
         probe = [str(binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "2"]
-        self._await(lambda: answers(self.port) and subprocess.run(probe, env=plain_environment()).returncode == 0)
+        self._await(
+            lambda: accepts_connections(self.port) and subprocess.run(probe, env=plain_environment()).returncode == 0
+        )
 
     def kill(self) -> None:
         """SIGKILL the postmaster; its children notice and end, as after a crash."""
         super().kill()
         # The children let go of the shared memory a moment later; a start before that is refused.
         deadline = time.monotonic() + 10
-        while answers(self.port) and time.monotonic() < deadline:
+        while accepts_connections(self.port) and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
@@ -243,7 +245,7 @@ class Nats(Server):
         if self.token:
             command += ["--auth", self.token]
         self._spawn(command)
-        self._await(lambda: answers(self.port))
+        self._await(lambda: accepts_connections(self.port))
 
     def forget(self) -> None:
         """Remove what JetStream kept; the next start finds nothing."""

@@ -1,4 +1,4 @@
-"""The reference page of the HTTP API, written from the routes themselves."""
+"""The reference page of the HTTP API, generated from the routes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TITLES = {
 INTRO = """\
 # The HTTP API
 
-A server answers at `http://127.0.0.1:8642` unless it is told otherwise. `/openapi.json` has every parameter and body,
-`/docs` shows the same for people.
+A server listens on `http://127.0.0.1:8642` by default. `/openapi.json` describes every parameter and body; `/docs` is
+the same as a web page.
 
-- **Tokens.** `Authorization: Bearer TOKEN` on every route but those marked *anybody*. A role includes those before it:
-  `viewer`, `operator`, `author`, `admin`; `worker` is for workers alone (and an admin).
-  `noetl token create NAME --role ROLE` makes one.
+- **Tokens.** `Authorization: Bearer TOKEN` on every route except those marked *anybody*. A role includes those before
+  it: `viewer`, `operator`, `author`, `admin`; `worker` is for workers only (and an admin).
+  `noetl token create NAME --role ROLE` creates a token.
 - **Errors** are problem documents (RFC 9457): `type`, `title`, `status`, `detail`; a playbook with errors has its
   `diagnostics`.
-- **Lists** are pages: `{items, next}`; `next` goes into the parameter `before` or `after` of the next request.
-- **Starting work** takes `Idempotency-Key`: the same key and request is answered with the same execution.
-- **Following** `/api/executions/{execution_id}/events/stream`: server-sent events whose id is the event's `seq`;
-  `Last-Event-ID` goes on after it; `event: end` is the end of the log.
-- From Python: [`noetl.Client`](python.md#a-server); from a shell: the verbs of [the command line](cli.md).
+- **Lists** are paged: `{items, next}`; pass `next` as the parameter `before` or `after` of the next request.
+- **Requests that start work** take `Idempotency-Key`: the same key and request return the same execution.
+- **Streams.** `/api/executions/{execution_id}/events/stream` sends server-sent events whose id is the event's `seq`;
+  `Last-Event-ID` resumes after an event; `event: end` is the end of the log.
+- From Python: [`noetl.Client`](python.md#a-server); from a shell: [the command line](cli.md).
 """
 
 
@@ -65,7 +65,7 @@ def api_page() -> str:
         "## Workers",
         "",
         "`POST /api/work/claim`, `/extend`, `/report`, `/revoked`, `/give-back`, `/secrets` and",
-        "`GET /api/work/playbooks/{digest}` are the workers' line: batched, long-polled, fenced by epochs. They need",
+        "`GET /api/work/playbooks/{digest}` are the worker protocol: batched, long-polled, fenced by epochs. They need",
         "the role worker.",
     ]
     return "\n".join(parts).rstrip() + "\n"

@@ -81,7 +81,7 @@ def orders(folder):
     return write
 
 
-def test_mocked_tools_make_a_playbook_testable_without_the_world(noetl, orders):
+def test_mocked_tools_replace_external_services(noetl, orders):
     orders(GOOD)
     answer = noetl("test")
     assert answer.code == 0, answer.out
@@ -91,7 +91,7 @@ def test_mocked_tools_make_a_playbook_testable_without_the_world(noetl, orders):
     assert "swordfish" not in answer.out
 
 
-def test_every_difference_is_told(noetl, orders):
+def test_every_difference_is_reported(noetl, orders):
     orders(
         "secrets: {shop: {token: x}}\n"
         "tests:\n"
@@ -126,7 +126,7 @@ def test_every_difference_is_told(noetl, orders):
     assert "FAILED" in noetl("test").out
 
 
-def test_what_would_touch_the_world_and_is_not_mocked_fails_with_words(noetl, orders):
+def test_an_external_tool_without_a_mock_fails_with_an_explanation(noetl, orders):
     orders("secrets: {shop: {token: x}}\ntests: [{name: no mock}]\n")
     answer = noetl("test")
     assert answer.code == 1
