@@ -18,7 +18,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "AsyncClient": "noetl.client",
     "Client": "noetl.client",
     "InvalidPlaybook": "noetl.errors",
@@ -30,16 +30,16 @@ _HOMES = {
     "validate": "noetl.embedded",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'noetl' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:
@@ -47,7 +47,7 @@ def __dir__() -> list[str]:
 
 
 class _OldPaths:
-    """Finds module paths of 0.1 that no longer exist; asked last, so that it costs nothing when unused."""
+    """Finds module paths of 0.1 that no longer exist; consulted last, so that it costs nothing when unused."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""The command line as a whole: words in, words and exit codes out."""
+"""The command line as a whole: arguments in, output and exit codes out."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A run is shown from its events: rows that count, words that say, a picture that draws."""
+"""Progress is computed from events and shown as lines or as live rows."""
 
 from __future__ import annotations
 
 import pytest
 
 from noetl.cli.output import display
-from noetl.cli.output.display import LiveDisplay, PlainDisplay, duration, describe_row
+from noetl.cli.output.display import LiveDisplay, PlainDisplay, describe_row, duration
 from noetl.cli.output.progress import Progress
 from noetl.cli.output.terminal import terminal
 from noetl.core.model import events as ev

@@ -1,4 +1,4 @@
-"""Every example runs as it is and gives what its page says."""
+"""Every example runs and has the expected output."""
 
 from __future__ import annotations
 

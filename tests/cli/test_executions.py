@@ -1,4 +1,4 @@
-"""Looking at executions: everything comes out of their logs, also long after they have ended."""
+"""Commands that inspect and control executions from their logs."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ def test_executions_are_listed_newest_first(noetl, ran, playbook):
     assert "tests/other" in noetl("executions").out
 
 
-@pytest.mark.parametrize("verb", ["status", "events", "replay", "why", "cancel", "rerun"])
-def test_an_unknown_id_is_a_one_line_error(noetl, verb):
+@pytest.mark.parametrize("command", ["status", "events", "replay", "why", "cancel", "rerun"])
+def test_an_unknown_id_is_a_one_line_error(noetl, command):
     for name in ("12345", "not-a-number", "last"):
-        answer = noetl(verb, name)
+        answer = noetl(command, name)
         assert answer.code == 2
         assert answer.out == ""
         assert answer.err.count("\n") == 1
@@ -288,10 +288,10 @@ def test_a_control_command_does_not_run_the_effects_itself(noetl, playbook, star
     process.kill()
     process.wait()
     assert noetl("signal", "last", "--set", "go=true").code == 0
-    for verb in ("status", "why", "events", "replay"):
-        assert noetl(verb, "last").code == 0
-    for verb in ("status", "why"):
-        assert "the process that ran it has ended; `noetl resume" in noetl(verb, "last").err
+    for command in ("status", "why", "events", "replay"):
+        assert noetl(command, "last").code == 0
+    for command in ("status", "why"):
+        assert "the process that ran it has ended; `noetl resume" in noetl(command, "last").err
     assert not (folder / "go").exists()
     answer = noetl("resume", "last", "--json")
     assert answer.json["status"] == "success", answer.err

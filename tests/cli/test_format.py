@@ -1,4 +1,4 @@
-"""`noetl fmt`: in place, from stdin, or only looking."""
+"""`noetl fmt` and `noetl migrate`: in place, from stdin, or with --check."""
 
 from __future__ import annotations
 

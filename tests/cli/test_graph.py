@@ -1,4 +1,4 @@
-"""`noetl graph` and `noetl plan`: a playbook shown before it runs."""
+"""`noetl graph` and `noetl plan`: they show a playbook without running it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_last_is_the_newest_execution(noetl, playbook):
 
 
 def test_a_playbook_with_errors_has_no_graph(noetl, playbook):
-    for verb in ("graph", "plan"):
-        answer = noetl(verb, playbook(BAD))
+    for command in ("graph", "plan"):
+        answer = noetl(command, playbook(BAD))
         assert (answer.code, answer.out) == (3, "")
         assert "[unknown-step]" in answer.err
 

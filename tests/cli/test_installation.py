@@ -1,4 +1,4 @@
-"""Verbs about this installation: credentials, health, schema."""
+"""Commands about this installation: credentials, doctor, schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of this machine's own store, and a run that says what holds it."""
+"""Limits in the local store, and a run that reports the limit for which it waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages show what really comes: a playbook on a page gives the output that is printed below it."""
+"""A playbook on a page prints the output that the page shows below it."""
 
 from __future__ import annotations
 

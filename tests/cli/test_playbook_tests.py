@@ -1,4 +1,4 @@
-"""`noetl test`: mocked, recorded and real tools; every difference in words."""
+"""`noetl test`: mocked, recorded and real tools; every difference is reported."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def test_every_difference_is_reported(noetl, orders):
     for words in (
         "output: expected 4, got 3",
         "ctx.counted: expected 9, got 1",
-        "ctx.other: expected 1, and it is missing",
+        "ctx.other: expected 1, but it is missing",
         'steps.nothing.status: expected "success", got "not reached"',
         "order: expected 1 items, got 2",
         "calls.get: expected 2, got 1",
-        'error: expected "something", and there was none',
-        "does not hold",
-        "mocks.fetsh was never asked for",
+        'error: expected "something", got none',
+        "is false",
+        "mocks.fetsh was never used",
     ):
         assert words in told, words
     assert "FAILED" in noetl("test").out

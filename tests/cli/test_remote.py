@@ -1,4 +1,4 @@
-"""The same verbs on a server: the same output, the same exit codes; and what is said when it does not let us in."""
+"""The same commands on a server: the same output and exit codes, and errors of the connection."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_texts_and_documents_are_those_of_the_embedded_engine(there, noetl, play
     remote = {"run": there("execute", file, "--json").json, "id": "last"}
     looks = [("status", "last"), ("why", "last"), ("events", "last"), ("executions", "--limit", "1")]
     shown = {words: there(*words).out for words in looks}
-    documents = {verb: there(verb, "last", "--json") for verb in ("status", "why", "replay")}
+    documents = {command: there(command, "last", "--json") for command in ("status", "why", "replay")}
     monkeypatch.delenv("NOETL_SERVER_URL")
     local = noetl("run", file, "--json").json
     assert {**remote["run"], "execution_id": "", "duration_ms": 0} == {**local, "execution_id": "", "duration_ms": 0}
@@ -78,8 +78,8 @@ def test_texts_and_documents_are_those_of_the_embedded_engine(there, noetl, play
         here_said = noetl(*words).out
         assert [line.split()[:1] for line in here_said.splitlines()] != []
         assert len(here_said.splitlines()) == len(there_said.splitlines())
-    for verb, answer in documents.items():
-        assert set(answer.json) == set(noetl(verb, "last", "--json").json)
+    for command, answer in documents.items():
+        assert set(answer.json) == set(noetl(command, "last", "--json").json)
 
 
 def test_exit_codes_are_those_of_run(there, playbook):
@@ -89,9 +89,9 @@ def test_exit_codes_are_those_of_run(there, playbook):
     assert "nope" in bad.err
     assert there("register", playbook(BAD, "bad")).code == 3
     assert there("execute", "tests/nobody").code == 2
-    for verb in ("status", "events", "why", "cancel", "rerun"):
+    for command in ("status", "events", "why", "cancel", "rerun"):
         for unknown in ("123", "nope", "9" * 30):
-            answer = there(verb, unknown)
+            answer = there(command, unknown)
             assert (answer.code, answer.err) == (2, f"error: there is no execution {unknown}\n")
     timed_out = there("execute", playbook(SLOW, "slow"), "--timeout", "0.5", "--json")
     assert (timed_out.code, timed_out.json["status"]) == (124, "cancelled")

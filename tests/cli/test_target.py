@@ -1,4 +1,4 @@
-"""Where verbs look and act when nobody says so."""
+"""The target of a command without options."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`noetl validate`: all problems of all files, in four notations."""
+"""`noetl validate`: all problems of all files, in four formats."""
 
 from __future__ import annotations
 
