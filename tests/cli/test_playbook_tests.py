@@ -132,7 +132,7 @@ def test_an_external_tool_without_a_mock_fails_with_an_explanation(noetl, orders
     assert answer.code == 1
     assert "no mock for fetch.get" in answer.out
     orders("tests: [{name: no secret, mocks: {fetch: {data: {rows: []}}}}]\n")
-    assert "gives no value under secrets" in noetl("test").out
+    assert "has no value under secrets" in noetl("test").out
 
 
 def test_files_that_cannot_be_used_are_exit_code_3_and_no_tests_are_2(noetl, orders, folder):
