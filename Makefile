@@ -81,7 +81,7 @@ bench-peers: $(DEV_ENV) ## the same, beside other engines in environments of the
 	@$(PY) -m bench --peers
 
 docs: $(DEV_ENV) ## write the generated pages
-	@$(PY) -m noetl.cli.reference.pages docs/reference
+	@$(PY) -m docs.generate
 	@$(PY) tests/core/engine/state_machines.py
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults

@@ -66,7 +66,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 holder.kill()
                 holder.wait()
-        local_cluster.stop_left_over(self.fleet)
+        local_cluster.stop_orphans(self.fleet)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────
 
@@ -171,7 +171,7 @@ def running(**options: Any) -> Iterator[Cluster]:
             raise RuntimeError(f"{type(problem).__name__}: {problem}") from problem
         finally:
             cluster.stop()
-            local_cluster.forget(cluster.home)
+            local_cluster.delete_data(cluster.home)
 
 
 async def _unfinished(dsn: str) -> list[str]:

@@ -13,11 +13,13 @@ Everything is imported when it is first used: `import noetl` alone is cheap. `__
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
+    "AsyncClient": "noetl.client",
     "Client": "noetl.client",
     "InvalidPlaybook": "noetl.errors",
     "NoetlError": "noetl.errors",
@@ -28,17 +30,32 @@ _HOMES = {
     "validate": "noetl.embedded",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'noetl' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _OldPaths:
+    """Finds module paths of 0.1 that no longer exist; consulted last, so that it costs nothing when unused."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith("noetl."):
+            return None
+        from noetl import _deprecated
+
+        return _deprecated.find_spec(name)
+
+
+sys.meta_path.append(_OldPaths)  # type: ignore[arg-type]

@@ -1,3 +1,4 @@
+from noetl.client import AsyncClient as AsyncClient
 from noetl.client import Client as Client
 from noetl.embedded import open_local as open_local
 from noetl.embedded import run as run

@@ -1,8 +1,8 @@
-"""The `noetl` command: finds the verb that was named, and turns whatever goes wrong into one clear line.
+"""The entry point of the `noetl` command.
 
-Starting is what a user waits for most often, so nothing is imported before it is needed: the
-version is answered without click, a verb's file is imported when the verb is named, and the
-engine, the compiler and rich are imported inside the verbs.
+Users wait for the start of the command most often, so nothing is imported before it is needed: `--version` does not
+import click, the module of a command is imported when the command is used, and the engine, the compiler and rich are
+imported inside commands.
 
 Exit codes: 0 done, 1 the execution failed, 2 usage, 3 invalid playbook, 4 cannot connect,
 124 timed out, 130 interrupted.
@@ -22,31 +22,31 @@ from noetl import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave the process with its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    """Run the command line and end the process with its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     _open_streams()
-    if words in (["--version"], ["-V"]):
+    if given in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
     from noetl.runtime.event_loop import GARBAGE
 
-    # What is imported stays: looking through it for garbage again and again is a tenth of the start.
+    # Imported modules stay alive: collecting garbage among them takes a tenth of the start-up time.
     gc.set_threshold(*GARBAGE)
     try:
-        from noetl.cli import app as program
+        from noetl.cli import app
     except KeyboardInterrupt:
         sys.exit(130)
-    code = program.run(words)
+    code = app.run(given)
     if arguments is not None:
         sys.exit(code)
-    _leave(code)
+    _exit(code)
 
 
 def _open_streams() -> None:
-    """Put nothing where a standard stream was closed (`>&-`), lest a file or a socket takes its number."""
+    """Open a null device for a closed standard stream (`>&-`), so that no other file gets its descriptor."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - until the process ends
             if stream.fileno() != number:
                 os.dup2(stream.fileno(), number)
             setattr(sys, name, stream)
@@ -56,17 +56,17 @@ def _open_streams() -> None:
 
 
 def _escaped(problem: UnicodeError) -> tuple[str, int]:
-    """What the output's encoding does not have, as JSON writes it: so documents stay what they are."""
+    """Write characters that the encoding of stdout does not have as JSON escapes, so that documents stay valid."""
     assert isinstance(problem, UnicodeEncodeError)
     found = problem.object[problem.start : problem.end].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{found[i : i + 2].hex()}" for i in range(0, len(found), 2)), problem.end
 
 
-def _leave(code: int) -> None:
-    """End the process at once: taking the interpreter apart would be a fifth of a short command's time.
+def _exit(code: int) -> None:
+    """End the process at once: shutting down the interpreter would take a fifth of a short command's time.
 
-    Everything is closed by now; whoever asked to be called at the end is called, and both streams are
-    flushed (to a reader that may have left)."""
+    Resources are closed by now; exit handlers are called, and both streams are flushed (the reader may have closed
+    them)."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
@@ -333,13 +333,28 @@ def _settings(**flags: Any) -> Settings:
 # ── the Python API ──────────────────────────────────────────────────────────────────────
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of `run` and `run_async`; `LocalEngine.run` explains them."""
+
+    file: str
+    version: int | str | None
+    strict: bool
+    legacy: bool
+    timeout: float | None
+    key: str | None
+    entry_step: str | None
+    return_step: str | None
+    on_start: Callable[[str], None] | None
+    on_event: Callable[[Recorded], None] | None
+
+
 async def run_async(
     playbook: str | os.PathLike[str],
     payload: Mapping[str, Any] | None = None,
     *,
     store: str | None = None,
     settings: Settings | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Run a playbook to its end on an embedded engine; options as of `LocalEngine.run`."""
     async with await open_local(settings, store=store) as engine:
@@ -352,7 +367,7 @@ def run(
     *,
     store: str | None = None,
     settings: Settings | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Run a playbook to its end on an embedded engine; inside an event loop use `run_async`."""
     try:

@@ -1,4 +1,4 @@
-"""The tree of verbs, and the one place where errors become words and exit codes."""
+"""The commands of `noetl`, and the one place where an exception becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -17,8 +16,8 @@ from noetl.errors import AccessRefused, InvalidPlaybook, NoetlError, RequestRefu
 
 FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
 
-# Verb -> file of this folder and the name in it. In the order of the help page.
-VERBS: dict[str, str] = {
+# Command -> module of this package and the name in it, in the order of the help page.
+COMMANDS: dict[str, str] = {
     "run": "run:run",
     "validate": "playbooks.validate:validate",
     "fmt": "playbooks.format:fmt",
@@ -54,20 +53,20 @@ VERBS: dict[str, str] = {
     "doctor": "admin.installation:doctor",
     "completion": "admin.installation:completion",
 }
-# Other names of verbs; they work and are not listed.
+# Other names of commands; they work and are not listed.
 ALIASES = {"lint": "validate"}
 
 
 class LazyGroup(click.Group):
-    """Commands that are imported when they are named."""
+    """Imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of the table."""
-        return list(VERBS)
+        """All commands, in the order of the table."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb's file and take the command out of it."""
-        address = VERBS.get(ALIASES.get(cmd_name, cmd_name))
+        """Import the module of a command and return the command."""
+        address = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
         if address is None:
             return None
         module, _, name = address.partition(":")
@@ -77,14 +76,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that was named; for one that does not exist, the verb that was probably meant."""
+        """The command of a name; the error for an unknown name suggests a similar one."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
-            close = get_close_matches(name, [*VERBS, *ALIASES], n=1)
-            hint = f'did you mean "{close[0]}"?' if close else "`noetl --help` lists them."
-            raise click.UsageError(f'there is no command "{name}"; {hint}', ctx)
+            close = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
+            hint = f'did you mean "{close[0]}"?' if close else "`noetl --help` lists all commands."
+            raise click.UsageError(f'unknown command "{name}"; {hint}', ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -97,78 +96,70 @@ def noetl() -> None:
     """
 
 
-def run(words: Sequence[str]) -> int:
-    """Run one command line; the exit code is the answer."""
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
     try:
-        code = noetl.main(args=list(words), prog_name="noetl", standalone_mode=False)
+        code = noetl.main(args=list(arguments), prog_name="noetl", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except Exception as problem:  # noqa: BLE001 - the last resort: whatever it is, a person gets a line of words
-        return _explain(problem)
+    except Exception as problem:  # noqa: BLE001 - the last resort: every exception becomes one line of text
+        return _report_error(problem)
     except KeyboardInterrupt:
         terminal.error("interrupted")
         return INTERRUPTED
 
 
-def _explain(problem: Exception) -> int:
-    """Say what went wrong on stderr; the exit code tells its sort."""
+# The exit code of an expected exception; the first class that matches counts.
+EXIT_CODES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
+    ((AccessRefused, StoreUnavailable, ConnectionError), UNREACHABLE),
+    (RequestRefused, USAGE),
+    (NoetlError, FAILED),
+)
+
+
+def _report_error(problem: Exception) -> int:
+    """Write the error to stderr and return the exit code for it."""
     if isinstance(problem, click.exceptions.Abort):
         terminal.error("interrupted")
         return INTERRUPTED
     if isinstance(problem, OSError) and problem.errno == errno.EPIPE:
-        # The reader of our output has left (`noetl events 7 | head`): nobody to tell.
+        # The reader of stdout has closed it (`noetl events 7 | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     if terminal.verbose:
         import traceback
 
         traceback.print_exception(problem, file=sys.stderr)
-    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
-        sys.stderr.write(problem.format_message() + "\n")
-        return USAGE
-    if isinstance(problem, click.UsageError):
-        usage = problem.ctx.command_path if problem.ctx else "noetl"
-        terminal.error(f"{_sentence(problem.format_message())} (`{usage} --help` shows the usage)")
-        return USAGE
     if isinstance(problem, click.ClickException):
-        terminal.error(_sentence(problem.format_message()))
-        return USAGE
+        return _report_usage(problem)
     if isinstance(problem, InvalidPlaybook):
         terminal.diagnostics(problem.diagnostics)
         return INVALID
-    if isinstance(problem, AccessRefused):
-        terminal.error(str(problem))
-        return UNREACHABLE
-    if isinstance(problem, RequestRefused):
-        terminal.error(str(problem))
-        return USAGE
-    if isinstance(problem, StoreUnavailable | ConnectionError):
-        terminal.error(str(problem))
-        return UNREACHABLE
-    if isinstance(problem, NoetlError):
-        terminal.error(str(problem))
-        return FAILED
+    for kinds, code in EXIT_CODES:
+        if isinstance(problem, kinds):
+            terminal.error(str(problem))
+            return code
     if isinstance(problem, OSError) and problem.strerror:
         where = f"{problem.filename}: " if problem.filename else ""
         terminal.error(f"{where}{problem.strerror}")
         return FAILED
-    more = "" if terminal.verbose else " (the same command with -v shows where)"
+    more = "" if terminal.verbose else " (run the command with -v for a traceback)"
     terminal.error(f"internal error: {type(problem).__name__}: {problem}{more}")
     return FAILED
 
 
+def _report_usage(problem: click.ClickException) -> int:
+    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
+        sys.stderr.write(problem.format_message() + "\n")
+    elif isinstance(problem, click.UsageError):
+        usage = problem.ctx.command_path if problem.ctx else "noetl"
+        terminal.error(f"{_sentence(problem.format_message())} (see `{usage} --help`)")
+    else:
+        terminal.error(_sentence(problem.format_message()))
+    return USAGE
+
+
 def _sentence(message: str) -> str:
-    """click's message as the rest of a line: no capital, no full stop."""
+    """A message of click without its capital and full stop."""
     message = " ".join(message.split())
     return (message[:1].lower() + message[1:]).rstrip(".")
-
-
-def options(*chosen: Any) -> Any:
-    """Put several click decorators on a command, the first one shown first."""
-
-    def decorate(function: Any) -> Any:
-        for option in reversed(chosen):
-            function = option(function)
-        return function
-
-    return decorate

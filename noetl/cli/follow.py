@@ -1,7 +1,7 @@
-"""See an execution through to its end: show it, heed the clock and Ctrl-C, give its result.
+"""Follows an execution to its end: shows progress, handles the timeout and Ctrl-C, returns the result.
 
-The first Ctrl-C (or SIGTERM) cancels the execution, which is then recorded as cancelled like any
-other; a second one leaves at once, and the log says what had happened until then.
+The first Ctrl-C (or SIGTERM) cancels the execution, which is recorded in its log. The second one ends the process
+at once; the log has what happened until then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from noetl.cli.app import FAILED, INTERRUPTED, TIMED_OUT
-from noetl.cli.backend.executions import Backend
+from noetl.cli.backend.base import Backend
 from noetl.cli.output.display import Display, duration
 from noetl.cli.output.terminal import terminal
 from noetl.errors import Conflict
@@ -21,86 +21,86 @@ from noetl.server.read_models.summaries import RunResult
 from noetl.worker.host import TaskLine, TaskObserver
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-QUIET_SECONDS = 1.0  # without an event, after which it is asked whether a limit holds it
-SHOWN_LINES = 50  # of an output on a terminal; a pipe gets all of it
+QUIET_SECONDS = 1.0  # without an event, after which a reached limit is reported
+MAX_OUTPUT_LINES = 50  # on a terminal; a pipe gets all lines
 
 
-class Shown(TaskObserver):
-    """What tools print goes where the run is shown."""
+class ToolOutput(TaskObserver):
+    """Shows what tools print on the display of the run."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
 
     def line(self, line: TaskLine) -> None:
-        """A line of a tool's own output; who said it only for those who asked for more."""
-        said = f"{line.step}.{line.task}: {line.line}" if terminal.verbose else line.line
-        self._display.log(said)
+        """Show a line; with -v it has the step and the task."""
+        self._display.log(f"{line.step}.{line.task}: {line.line}" if terminal.verbose else line.line)
 
 
 class ExecutionFollower:
-    """One execution that this process waits for.
+    """Waits for one execution.
 
-    `leaves`: an interruption leaves the execution to those who run it (a server); otherwise it is cancelled."""
+    With `detaches` an interruption ends only the waiting (the execution runs on a server); otherwise it cancels
+    the execution."""
 
     def __init__(
-        self, desk: Backend, execution_id: str, display: Display, timeout: float | None, *, leaves: bool = False
+        self, backend: Backend, execution_id: str, display: Display, timeout: float | None, *, detaches: bool = False
     ) -> None:
-        self._desk = desk
+        self._backend = backend
         self._id = execution_id
         self._display = display
         self._timeout = timeout
-        self._leaves = leaves
-        self._stopped_by: int | None = None  # exit code of who cancelled it: the clock or the user
+        self._detaches = detaches
+        self._stopped_by: int | None = None  # exit code of the cause: the timeout or the user
         self._cancelling: set[asyncio.Task[None]] = set()
         self._seen = 0  # events so far
 
     async def finish(self) -> tuple[RunResult, int]:
-        """The result, and the exit code that says how it came about."""
+        """Wait for the end; return the result and the exit code."""
         loop = asyncio.get_running_loop()
         for name in SIGNALS:
             loop.add_signal_handler(name, self._interrupted)
         timer = loop.call_later(self._timeout, self._timed_out) if self._timeout is not None else None
-        telling = asyncio.ensure_future(self._tell_what_holds_it())
+        reporting = asyncio.ensure_future(self._report_limits())
         try:
-            async for recorded in self._desk.follow(self._id):
+            async for recorded in self._backend.follow(self._id):
                 self._seen += 1
                 self._display.event(recorded)
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
             if timer is not None:
                 timer.cancel()
             for name in SIGNALS:
                 loop.remove_signal_handler(name)
         await asyncio.gather(*self._cancelling)
-        result = await self._desk.result(self._id)
+        result = await self._backend.result(self._id)
         if result.status == "success":
             return result, 0
         return result, (self._stopped_by or FAILED) if result.status == "cancelled" else FAILED
 
-    async def _tell_what_holds_it(self) -> None:
-        """Say it, once, when nothing moves because a limit is reached."""
-        before = told = -1
+    async def _report_limits(self) -> None:
+        """Report once when nothing happens because a limit is reached."""
+        before = reported = -1
         while True:
             await asyncio.sleep(QUIET_SECONDS)
-            if before == self._seen != told:
-                for words in (await self._desk.execution(self._id))["waits_for"]:
-                    told = self._seen
-                    self._display.log(words)
+            if before == self._seen != reported:
+                for text in (await self._backend.execution(self._id))["waits_for"]:
+                    reported = self._seen
+                    self._display.log(text)
             before = self._seen
 
     def _timed_out(self) -> None:
         self._stop(TIMED_OUT, f"timed out after {duration(self._timeout or 0)}")
 
     def _interrupted(self) -> None:
-        if self._stopped_by == INTERRUPTED or self._leaves:
+        if self._stopped_by == INTERRUPTED or self._detaches:
             self._display.close()
-            if self._leaves:
-                terminal.note(f"execution {self._id} goes on; `noetl cancel {self._id}` stops it")
+            if self._detaches:
+                terminal.note(f"execution {self._id} continues; `noetl cancel {self._id}` stops it")
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)
-        self._display.log("cancelling; Ctrl-C again leaves at once")
+        self._display.log("cancelling the execution; Ctrl-C again exits at once")
         self._stop(INTERRUPTED, "interrupted by the user")
 
     def _stop(self, code: int, reason: str) -> None:
@@ -110,48 +110,50 @@ class ExecutionFollower:
 
     async def _cancel(self, reason: str) -> None:
         try:
-            await self._desk.cancel(self._id, reason)
+            await self._backend.cancel(self._id, reason)
         except Conflict:
-            pass  # it ended first, and its end is what counts
+            pass  # it has ended meanwhile
 
 
 def show_result(result: RunResult, as_json: bool) -> None:
-    """The output on stdout, how it ended on stderr."""
+    """Write the output to stdout and the status to stderr."""
     if as_json:
         terminal.json(result.document())
     else:
         show_output(result.output)
     took = duration(result.duration_ms / 1000)
     if result.status == "success":
-        terminal.note(f"{terminal.styled('success', 'good')} in {took}, execution {result.execution_id}")
+        terminal.note(f"{terminal.styled('success', 'green')} in {took}, execution {result.execution_id}")
         return
     reason = f": {result.error['kind']}: {result.error['message']}" if result.error else ""
     terminal.error(f"{result.status} after {took}, execution {result.execution_id}{reason}")
 
 
 def show_output(output: dict[str, Any]) -> None:
-    """The payload: text as it is, rows as a table for eyes, everything else as JSON."""
+    """Write the data: text unchanged, rows as a table on a terminal, other data as JSON."""
     data, reference = output.get("data"), output.get("ref")
     if data is None:
         if reference is not None:
             size = reference.get("meta", {}).get("bytes", 0)
-            terminal.note(f"the output ({size} bytes) is kept by reference: {reference['type']} {reference['locator']}")
+            terminal.note(
+                f"the output ({size} bytes) is stored by reference: {reference['type']} {reference['locator']}"
+            )
         return
     if isinstance(data, str):
         terminal.data(data)
     elif not sys.stdout.isatty():
         terminal.json(data)
     elif _is_table(data):
-        rows = data["rows"][:SHOWN_LINES]
+        rows = data["rows"][:MAX_OUTPUT_LINES]
         heads = list(rows[0])
         terminal.table(heads, [[row.get(head) for head in heads] for row in rows])
         if len(data["rows"]) > len(rows):
             terminal.note(f"... and {len(data['rows']) - len(rows)} more rows; --json prints all")
     else:
         lines = terminal.pretty(data).splitlines()
-        terminal.data("\n".join(lines[:SHOWN_LINES]))
-        if len(lines) > SHOWN_LINES:
-            terminal.note(f"... and {len(lines) - SHOWN_LINES} more lines; --json prints all")
+        terminal.data("\n".join(lines[:MAX_OUTPUT_LINES]))
+        if len(lines) > MAX_OUTPUT_LINES:
+            terminal.note(f"... and {len(lines) - MAX_OUTPUT_LINES} more lines; --json prints all")
 
 
 def _is_table(data: Any) -> bool:

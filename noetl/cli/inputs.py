@@ -1,4 +1,4 @@
-"""What a run is given: `--payload` and `--set` read into one mapping, PATH[@VERSION] taken apart."""
+"""Parses the inputs of a run: `--payload` and `--set` into one mapping, PATH[@VERSION] into path and version."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_PAYLOAD = 64 * 1024 * 1024
 
 
 def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
-    """The request's payload: the document of `--payload`, then each `--set` over it."""
+    """The payload: the document of `--payload`, overridden by each `--set`."""
     document = _document(payload) if payload is not None else {}
-    for words in sets:
-        path, value = _assignment(words)
+    for text in sets:
+        path, value = _assignment(text)
         document = put_path(document, path, value)
     return document
 
@@ -66,25 +66,25 @@ def _yaml(text: bytes, name: str) -> Any:
     return data_of(source.root)
 
 
-def _assignment(words: str) -> tuple[tuple[str, ...], Any]:
-    """`a.b=VALUE`: the path below workload, and the value read as YAML."""
-    name, equals, value = words.partition("=")
+def _assignment(text: str) -> tuple[tuple[str, ...], Any]:
+    """`a.b=VALUE`: the path below workload, and the value parsed as YAML."""
+    name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not equals or not all(path):
-        raise click.BadParameter(f"{words!r} is not of the form a.b=VALUE", param_hint="--set")
+        raise click.BadParameter(f"{text!r} is not of the form a.b=VALUE", param_hint="--set")
     return path, _value(value)
 
 
 def _value(text: str) -> Any:
-    """A YAML scalar, or a list or mapping in brackets; what is none of these is text as it stands."""
+    """A YAML scalar, or a list or mapping in brackets; anything else is text."""
     from noetl.core.language.source.yaml_source import data_of, read_source, resolve_plain
 
-    words = text.strip()
-    if words[:1] in ("[", "{", "'", '"'):
-        source = read_source(words)
+    stripped = text.strip()
+    if stripped[:1] in ("[", "{", "'", '"'):
+        source = read_source(stripped)
         return text if source.problems else data_of(source.root)
-    value, trouble = resolve_plain(words)
-    return text if trouble or isinstance(value, str) else value
+    value, problem = resolve_plain(stripped)
+    return text if problem or isinstance(value, str) else value
 
 
 def _kind(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Open the embedded engine for work, with this command's flags."""
+"""Opens the embedded engine with the options of a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from noetl.settings import load
 
 @asynccontextmanager
 async def open_engine(store: str | None = None, **more: Any) -> AsyncIterator[LocalEngine]:
-    """The embedded engine with its workers."""
+    """Open the embedded engine with its workers."""
     loaded = load({"store": store})
     for warning in loaded.warnings:
         terminal.warn(warning)

@@ -1,7 +1,7 @@
-"""Get the text of a playbook, or say in one line why it cannot be had.
+"""Reads files that a command line names.
 
-A file that cannot be read is a usage error (exit 2). A file that can be read and is no playbook
-(empty, binary, far too large) is an invalid playbook (exit 3), told by the compiler's diagnostics.
+A file that cannot be read is a usage error (exit 2). A file that can be read and is not a playbook
+(empty, binary, too large) is an invalid playbook (exit 3), reported by the compiler's diagnostics.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ STDIN = "-"
 
 
 class CannotRead(RequestRefused):
-    """A file that was named and cannot be read."""
+    """A file cannot be read."""
 
 
 def read_bounded(name: str, limit: int) -> bytes:
-    """The bytes of a file (`-` is stdin), and never much more than `limit` of them.
-
-    One byte more than the limit is kept, so that the reader sees that there was too much."""
+    """The bytes of a file (`-` is stdin), at most `limit` + 1: the additional byte shows that it is too large."""
     try:
         if name == STDIN:
             return sys.stdin.buffer.read(limit + 1)
@@ -36,16 +34,16 @@ def read_bounded(name: str, limit: int) -> bytes:
 
 def _reason(problem: OSError, name: str) -> str:
     if isinstance(problem, FileNotFoundError):
-        return "there is no such file" + _nearby(name)
+        return "no such file" + _similar(name)
     if isinstance(problem, IsADirectoryError):
-        return "this is a folder; name a playbook file in it" + _inside(name)
+        return "is a folder; name a playbook file in it" + _contents(name)
     if isinstance(problem, PermissionError):
-        return "this file may not be read (permission denied)"
+        return "permission denied"
     return f"cannot be read: {problem.strerror or problem}"
 
 
-def _nearby(name: str) -> str:
-    """A file beside the missing one that was probably meant."""
+def _similar(name: str) -> str:
+    """A file in the same folder with a similar name."""
     from difflib import get_close_matches
 
     folder = Path(name).parent
@@ -57,7 +55,7 @@ def _nearby(name: str) -> str:
     return f"; did you mean {folder / close[0]}?" if close else ""
 
 
-def _inside(name: str) -> str:
-    """The playbooks of a folder, when they are few."""
+def _contents(name: str) -> str:
+    """The playbooks of a folder, if there are few."""
     found = sorted(entry for entry in os.listdir(name) if entry.endswith((".yaml", ".yml")))
     return f" ({', '.join(found)})" if 0 < len(found) <= 5 else ""

@@ -1,4 +1,4 @@
-"""`noetl run`, `execute` and `rerun`: an execution from its request to its result, here or on a server."""
+"""`noetl run`, `execute` and `rerun`: start an execution and wait for its result, locally or on a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.target import Target, server_option, store_option, token_option, with_target
 from noetl.errors import RequestRefused
@@ -20,21 +20,23 @@ if TYPE_CHECKING:
     from noetl.embedded import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
-PATIENCE = 2.0  # seconds before somebody who waits for nothing is told
+NO_WORKERS_SECONDS = 2.0  # without a started task, after which missing workers are reported
 SHOWN_WARNINGS = 10
 
 timeout_option = click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Cancel the execution after S seconds."
 )
-payload_option = click.option("--payload", metavar="JSON|@FILE", help="Laid over the playbook's workload; @- is stdin.")
+payload_option = click.option(
+    "--payload", metavar="JSON|@FILE", help="Merged into the playbook's workload; @- is stdin."
+)
 set_option = click.option(
     "--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the workload, read as YAML."
 )
-wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the end, or only start it.")
+wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the end, or return after the start.")
 
 
 @click.command()
-@click.argument("target", metavar="FILE|PATH")
+@click.argument("source", metavar="FILE|PATH")
 @payload_option
 @set_option
 @strict
@@ -42,9 +44,9 @@ wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the 
 @timeout_option
 @store_option
 @as_json
-@talk
+@output_options
 def run(
-    target: str,
+    source: str,
     payload: str | None,
     sets: tuple[str, ...],
     strict: bool,
@@ -53,49 +55,49 @@ def run(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Run a playbook to its end, here, without a server.
+    """Run a playbook to its end on this machine, without a server.
 
-    The argument is a file (- is stdin), or the path of a registered playbook. The output goes to
-    stdout: text as it is, other data as JSON; with --json a document with the status, the output, ctx,
-    the error and every step. Progress and what tools print go to stderr.
+    The argument is a file (- is stdin), or the path of a registered playbook. The output is written to
+    stdout: text unchanged, other data as JSON; with --json a document with the status, the output, ctx,
+    the error and every step. Progress and the output of tools are written to stderr.
     """
     from noetl.cli.inputs import read_payload
 
     given = read_payload(payload, sets)
-    named = _from_file(target) if _means_a_file(target) else None
+    named = _from_file(source) if _is_file_name(source) else None
     if named is not None:
-        _check(named, target, strict, legacy)
+        _check(named, source, strict, legacy)
 
     async def begin(engine: LocalEngine) -> str:
         from noetl.server.orchestrator.submissions import Submission
 
-        found = named or await _registered(engine, target) or _from_file(target)
+        found = named or await _registered(engine, source) or _from_file(source)
         if named is None:
-            _check(found, target, strict, legacy)
+            _check(found, source, strict, legacy)
         text = found.text.decode("utf-8-sig")
         request = Submission(
             text=text, file=found.file, version=found.version, payload=given, strict=strict, legacy=legacy
         )
         return await engine.orchestrator.submit(request)
 
-    return asyncio.run(drive(begin, store, timeout, as_json))
+    return asyncio.run(run_locally(begin, store, timeout, as_json))
 
 
 @click.command()
-@click.argument("target", metavar="PATH[@VERSION]|FILE")
+@click.argument("source", metavar="PATH[@VERSION]|FILE")
 @payload_option
 @set_option
 @strict
 @legacy
 @timeout_option
 @wait_option
-@click.option("--key", metavar="TEXT", help="Idempotency key: the same key starts one execution, however often.")
+@click.option("--key", metavar="TEXT", help="Idempotency key: commands with the same key start one execution.")
 @server_option
 @token_option
 @as_json
-@talk
+@output_options
 def execute(
-    target: str,
+    source: str,
     payload: str | None,
     sets: tuple[str, ...],
     strict: bool,
@@ -109,184 +111,185 @@ def execute(
 ) -> int:
     """Run a registered playbook (or a file) on a server.
 
-    Shown like `noetl run`; Ctrl-C stops only the showing. Without --server it is the server of the settings,
-    or the one that runs on this machine.
+    Progress and output are those of `noetl run`; Ctrl-C does not stop the execution. Without --server it is the
+    server of the settings, or the one that is running on this machine.
     """
     from noetl.cli.inputs import read_payload, split_version
 
-    place = Target(server=server, token=token)
+    target = Target(server=server, token=token)
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
-    path, version = split_version(target)
-    if _means_a_file(target):
-        request["content"] = _text(_from_file(target), target)
+    path, version = split_version(source)
+    if _is_file_name(source):
+        request["content"] = _text(_from_file(source), source)
     else:
         request |= {"path": path, "version": version}
 
     def begin(client: Client) -> str:
         return client.submit(**request)
 
-    return asyncio.run(_watch(begin, place, timeout, wait, as_json))
+    return asyncio.run(_run_remotely(begin, target, timeout, wait, as_json))
 
 
 @click.command()
 @click.argument("execution_id", metavar="ID")
-@click.option("--from", "from_step", metavar="STEP", help="Begin at this step and keep what came before it.")
+@click.option("--from", "from_step", metavar="STEP", help="Start at this step and keep the results before it.")
 @timeout_option
 @wait_option
 @with_target
 @as_json
-@talk
+@output_options
 def rerun(
-    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, place: Target, as_json: bool
+    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, target: Target, as_json: bool
 ) -> int:
     """Run an execution's playbook again.
 
-    It is a new execution of the same text with the same payload. An execution of this machine runs in this
-    process and is waited for; one of a server runs there.
+    This starts a new execution of the same text with the same payload. An execution of this machine runs in this
+    process until it ends; one of a server runs there.
     """
-    if place.means_server(place.settings()):
-        return asyncio.run(_rerun_there(execution_id, from_step, place, timeout, wait, as_json))
+    if target.is_remote(target.settings()):
+        return asyncio.run(_rerun_remotely(execution_id, from_step, target, timeout, wait, as_json))
     if not wait:
-        raise click.UsageError("--no-wait needs a server: an execution of this machine runs in this process")
+        raise click.UsageError("--no-wait requires a server: an execution of this machine runs in this process")
 
     async def begin(engine: LocalEngine) -> str:
-        from noetl.cli.backend.executions import LocalBackend, named
+        from noetl.cli.backend.base import find_execution
+        from noetl.cli.backend.local import LocalBackend
 
         return await engine.orchestrator.rerun(
-            (await named(LocalBackend(engine), execution_id)).execution_id, from_step
+            (await find_execution(LocalBackend(engine), execution_id)).execution_id, from_step
         )
 
-    return asyncio.run(drive(begin, place.store, timeout, as_json))
+    return asyncio.run(run_locally(begin, target.store, timeout, as_json))
 
 
-async def _rerun_there(
-    execution_id: str, from_step: str | None, place: Target, timeout: float | None, wait: bool, as_json: bool
+async def _rerun_remotely(
+    execution_id: str, from_step: str | None, target: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
-    from noetl.cli.backend.executions import named
+    from noetl.cli.backend.base import find_execution
 
-    async with place.opened() as desk:
-        found = (await named(desk, execution_id)).execution_id
-    return await _watch(lambda client: client.rerun(found, from_step), place, timeout, wait, as_json)
+    async with target.open() as backend:
+        found = (await find_execution(backend, execution_id)).execution_id
+    return await _run_remotely(lambda client: client.rerun(found, from_step), target, timeout, wait, as_json)
 
 
-async def drive(
+async def run_locally(
     begin: Callable[[LocalEngine], Awaitable[str]],
     store: str | None,
     timeout: float | None,
     as_json: bool,
     **more: Any,
 ) -> int:
-    """See an execution through that runs in this process; `begin` answers which."""
-    from noetl.cli.backend.executions import LocalBackend
-    from noetl.cli.follow import ExecutionFollower, Shown, show_result
+    """Follow an execution that runs in this process; `begin` starts it and returns its id."""
+    from noetl.cli.backend.local import LocalBackend
+    from noetl.cli.follow import ExecutionFollower, ToolOutput, show_result
     from noetl.cli.local_engine import open_engine
     from noetl.cli.output.display import open_display
 
     display = open_display()
     try:
-        async with open_engine(store, observer=Shown(display), **more) as engine:
-            driver = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
-            result, code = await driver.finish()
+        async with open_engine(store, observer=ToolOutput(display), **more) as engine:
+            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
+            result, code = await follower.finish()
     finally:
         display.close()
     show_result(result, as_json)
     return code
 
 
-async def _watch(
-    begin: Callable[[Client], str], place: Target, timeout: float | None, wait: bool, as_json: bool
+async def _run_remotely(
+    begin: Callable[[Client], str], target: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
-    """See an execution through that runs on a server."""
-    from noetl.cli.backend.executions import RemoteBackend
+    """Follow an execution that runs on a server; `begin` starts it and returns its id."""
+    from noetl.cli.backend.remote import RemoteBackend
     from noetl.cli.follow import ExecutionFollower, show_result
     from noetl.cli.output.display import open_display
 
-    with place.client(place.settings()) as client:
+    with target.client(target.settings()) as client:
         execution_id = await asyncio.to_thread(begin, client)
-        desk = RemoteBackend(client)
+        backend = RemoteBackend(client)
         if not wait:
             from noetl.cli.executions.control import show_summary
 
             if not as_json:
                 terminal.data(execution_id)
             else:
-                show_summary(await desk.summary(execution_id), as_json)
+                show_summary(await backend.summary(execution_id), as_json)
             return 0
         display = open_display()
-        looking = asyncio.ensure_future(_look_for_workers(client, execution_id, display))
+        checking = asyncio.ensure_future(_report_missing_workers(client, execution_id, display))
         try:
-            result, code = await ExecutionFollower(desk, execution_id, display, timeout, leaves=True).finish()
+            result, code = await ExecutionFollower(backend, execution_id, display, timeout, detaches=True).finish()
         finally:
-            looking.cancel()
+            checking.cancel()
             display.close()
     show_result(result, as_json)
     return code
 
 
-async def _look_for_workers(client: Client, execution_id: str, display: Display) -> None:
-    """Say so when nothing begins because nobody works: the first thing that is forgotten."""
+async def _report_missing_workers(client: Client, execution_id: str, display: Display) -> None:
+    """Report that no task starts because no worker is running."""
     from noetl.errors import NoetlError
 
-    await asyncio.sleep(PATIENCE)
+    await asyncio.sleep(NO_WORKERS_SECONDS)
     try:
         steps = (await asyncio.to_thread(client.execution, execution_id))["steps"]
         if not any(step["tasks"] for step in steps) and not await asyncio.to_thread(client.workers):
-            display.log("no worker has asked this server for work yet; `noetl worker start` starts one")
+            display.log("no worker has requested work from this server yet; `noetl worker start` starts one")
     except NoetlError:
-        return  # following it tells the same, and better
+        return  # following the execution reports the same error
 
 
-def _text(found: Found, target: str) -> str:
+def _text(found: Found, source: str) -> str:
     try:
         return found.text.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise RequestRefused(f"{target} is not UTF-8 text (byte {problem.start})") from None
+        raise RequestRefused(f"{source} is not UTF-8 text (byte {problem.start})") from None
 
 
 class Found(NamedTuple):
-    """A playbook's text and where it came from."""
+    """The text of a playbook, its file and its version."""
 
     text: bytes
     file: str = ""
     version: str | None = None
 
 
-def _means_a_file(target: str) -> bool:
+def _is_file_name(source: str) -> bool:
     return (
-        target == "-"
-        or target.endswith((".yaml", ".yml", ".json"))
-        or target.startswith((".", "/", "~"))
-        or target[-1:] == "/"
+        source == "-"
+        or source.endswith((".yaml", ".yml", ".json"))
+        or source.startswith((".", "/", "~"))
+        or source[-1:] == "/"
     )
 
 
-async def _registered(engine: LocalEngine, target: str) -> Found | None:
+async def _registered(engine: LocalEngine, source: str) -> Found | None:
     from noetl.cli.inputs import split_version
 
-    stored = await engine.orchestrator.catalog.registered(*split_version(target))
+    stored = await engine.orchestrator.catalog.registered(*split_version(source))
     return Found(stored.text.encode(), stored.file, str(stored.version)) if stored is not None else None
 
 
-def _from_file(target: str) -> Found:
+def _from_file(source: str) -> Found:
     from noetl.cli.playbook_files import read_bounded
     from noetl.errors import NotFound
 
-    if target == "-":
-        return Found(read_bounded(target, MAX_READ))
-    name = os.path.expanduser(target)
+    if source == "-":
+        return Found(read_bounded(source, MAX_READ))
+    name = os.path.expanduser(source)
     for candidate in (name, f"{name}.yaml", f"{name}.yml"):
-        if os.path.exists(candidate) or _means_a_file(target):
+        if os.path.exists(candidate) or _is_file_name(source):
             return Found(read_bounded(candidate, MAX_READ), os.path.abspath(candidate))
-    raise NotFound(f"{target}: no playbook is registered under this path, and there is no such file")
+    raise NotFound(f"{source}: no playbook is registered under this path, and there is no such file")
 
 
-def _check(found: Found, target: str, strict: bool, legacy: bool) -> None:
-    """Compile once for the author's eyes: errors end the command here, warnings are said."""
+def _check(found: Found, source: str, strict: bool, legacy: bool) -> None:
+    """Compile and print the diagnostics; errors end the command."""
     from noetl.cli.app import INVALID
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs
 
-    shown = "<stdin>" if target == "-" else target
+    shown = "<stdin>" if source == "-" else source
     compilation = compile_playbook(found.text, file=shown, specs=specs(), strict=strict, legacy=legacy)
     if compilation.playbook is None:
         terminal.diagnostics((one for one in compilation.diagnostics if one.severity == "error"), found.text)

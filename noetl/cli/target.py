@@ -1,8 +1,8 @@
-"""Where a verb looks and acts: this machine's own store, or a server. Every verb asks here, and nowhere else.
+"""The target of a command: the store of this machine, or a server.
 
-A server is meant when `--server` names one, or a setting does (`NOETL_SERVER_URL`), or while a cluster of this
-home runs (`noetl cluster start`), which has a store of its own; `--store` always means this machine. The verbs then
-speak to a `Backend` and cannot tell the two apart.
+The target is a server if `--server` or a setting (`NOETL_SERVER_URL`) names one, or while a cluster of this
+NOETL_HOME is running (`noetl cluster start`), which has its own store; with `--store` it is always this machine.
+Commands use a `Backend` and work the same way on both.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ import click
 from noetl.cli.output.terminal import terminal
 
 if TYPE_CHECKING:
-    from noetl.cli.backend.executions import Backend
+    from noetl.cli.backend.base import Backend
     from noetl.client import Client
     from noetl.settings import Settings
 
 T = TypeVar("T")
 
 store_option = click.option("--store", metavar="URL", help="Event store: sqlite:///FILE, a file's path, or memory:.")
-server_option = click.option("--server", metavar="URL", help="Server to ask instead of this machine's store.")
-token_option = click.option("--token", metavar="TOKEN", help="Token for the server; NOETL_TOKEN is less visible.")
+server_option = click.option("--server", metavar="URL", help="Server to use instead of the store of this machine.")
+token_option = click.option(
+    "--token", metavar="TOKEN", help="Token for the server; prefer NOETL_TOKEN, which other users cannot see."
+)
 
 
 class Target(NamedTuple):
-    """What a command line says about where."""
+    """The options `--store`, `--server` and `--token` of a command."""
 
     store: str | None = None
     server: str | None = None
     token: str | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Backend]:
-        """The desk of this place; the embedded one looks and steers, and never works."""
+    async def open(self) -> AsyncIterator[Backend]:
+        """Open the back end; the embedded engine is opened without workers."""
         settings = self.settings()
-        if self.means_server(settings):
-            from noetl.cli.backend.executions import RemoteBackend
+        if self.is_remote(settings):
+            from noetl.cli.backend.remote import RemoteBackend
 
             with self.client(settings) as client:
                 yield RemoteBackend(client)
             return
-        from noetl.cli.backend.executions import LocalBackend
+        from noetl.cli.backend.local import LocalBackend
         from noetl.embedded import open_local
 
         terminal.detail(f"store {settings.store}")
@@ -55,18 +57,18 @@ class Target(NamedTuple):
         finally:
             await engine.close()
 
-    def ask(self, question: Callable[[Backend], Awaitable[T]]) -> T:
-        """What the desk of this place answers."""
+    def call(self, operation: Callable[[Backend], Awaitable[T]]) -> T:
+        """Open the back end, run one operation on it and return its result."""
         import asyncio
 
-        async def asked() -> T:
-            async with self.opened() as desk:
-                return await question(desk)
+        async def run() -> T:
+            async with self.open() as backend:
+                return await operation(backend)
 
-        return asyncio.run(asked())
+        return asyncio.run(run())
 
     def settings(self) -> Settings:
-        """The settings with this command's flags over them."""
+        """The settings, overridden by the options of the command."""
         from noetl.settings import load
 
         loaded = load({"store": self.store, "server_url": self.server, "token": self.token})
@@ -74,8 +76,8 @@ class Target(NamedTuple):
             terminal.warn(warning)
         return loaded.settings
 
-    def runs(self, execution_id: str) -> bool:
-        """Whether the process that works on an execution of this machine lives, as far as that can be known."""
+    def is_process_alive(self, execution_id: str) -> bool:
+        """Whether the process that runs an execution of this machine is alive; True where that is not known."""
         from noetl.core.model.ids import process_of
         from noetl.storage.factory import open_process_locks
 
@@ -88,52 +90,52 @@ class Target(NamedTuple):
             owners.close()
 
     def has_server(self) -> bool:
-        """Whether a server is meant, or one runs on this machine."""
+        """Whether the target is a server, or one is running on this machine."""
         from noetl.runtime.process_table import ProcessTable
 
         settings = self.settings()
-        return self.means_server(settings) or bool(ProcessTable(settings.home).members("server"))
+        return self.is_remote(settings) or bool(ProcessTable(settings.home).members("server"))
 
-    def say_if_left(self, execution_id: str, status: str) -> None:
-        """An execution whose process died goes on when somebody resumes it: say so to who looks at it."""
+    def warn_if_orphaned(self, execution_id: str, status: str) -> None:
+        """Warn that an unfinished execution has no process and has to be resumed."""
         settings = self.settings()
         if (
             status in ("pending", "running", "paused")
-            and not self.means_server(settings)
-            and not self.runs(execution_id)
+            and not self.is_remote(settings)
+            and not self.is_process_alive(execution_id)
         ):
-            terminal.warn(f"the process that ran it is gone; `noetl resume {execution_id}` goes on where it stopped")
+            terminal.warn(f"the process that ran it has ended; `noetl resume {execution_id}` continues the execution")
 
-    def means_server(self, settings: Settings) -> bool:
-        """Whether a server is asked."""
+    def is_remote(self, settings: Settings) -> bool:
+        """Whether the target is a server."""
         if self.store is not None and self.server is not None:
-            raise click.UsageError("--store names this machine's own store and --server a server: give one of them")
+            raise click.UsageError("--store and --server exclude each other: --store is a store of this machine")
         if self.store is not None:
             return False
-        return settings.server_url is not None or bool(_running(settings, "cluster-server"))
+        return settings.server_url is not None or bool(_running_servers(settings, "cluster-server"))
 
     def client(self, settings: Settings) -> Client:
-        """The line to the server: the one that was named, else the one that runs on this machine."""
-        from noetl.client import Client, found_server
+        """A client of the server: the one that was given, else the one that is running on this machine."""
+        from noetl.client import Client, server_settings
 
-        running = _running(settings, "cluster-server") or _running(settings, "server")
-        url, token = found_server(settings.server_url or ",".join(running) or None, settings.token)
+        running = _running_servers(settings, "cluster-server") or _running_servers(settings, "server")
+        url, token = server_settings(settings.server_url or ",".join(running) or None, settings.token)
         terminal.detail(f"server {url}")
         return Client(url, token or "")
 
 
-def _running(settings: Settings, prefix: str) -> list[str]:
-    """Addresses of servers that run in this home."""
+def _running_servers(settings: Settings, prefix: str) -> list[str]:
+    """The addresses of servers that are running in this NOETL_HOME."""
     from noetl.runtime.process_table import ProcessTable
 
     return [member.url for member in ProcessTable(settings.home).members(prefix) if member.url]
 
 
 def with_target(function: Any) -> Any:
-    """`--server`, `--token` and `--store`, given to the verb as one `place`."""
+    """Add `--server`, `--token` and `--store` to a command, passed as one `target`."""
 
     @functools.wraps(function)
-    def verb(*, store: str | None, server: str | None, token: str | None, **others: Any) -> Any:
-        return function(place=Target(store, server, token), **others)
+    def command(*, store: str | None, server: str | None, token: str | None, **others: Any) -> Any:
+        return function(target=Target(store, server, token), **others)
 
-    return server_option(token_option(store_option(verb)))
+    return server_option(token_option(store_option(command)))

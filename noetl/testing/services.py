@@ -1,17 +1,14 @@
 """Real servers for tests and benchmarks: Postgres, NATS with JetStream, an S3 API.
 
-They come from packages of the `dev` extra, listen on free loopback ports and keep their data in
-a temporary folder. Two ways to have one:
+They come from packages of the `dev` extra, listen on free loopback ports and store their data in a temporary folder.
 
-- `shared(kind, key)` starts a server once for all processes that ask with the same key (pytest
-  workers of one run, say) and stops it when the last of them is gone, killed ones included.
-- `Postgres(folder)`, `Nats(folder)` and `S3(folder)` are servers of one's own, to be stopped,
-  killed and started again by the experiment that owns them.
+- `shared(kind, key)` starts a server once for all processes with the same key (for example the pytest workers of
+  one run) and stops it when the last of them has ended, also if it was killed.
+- `Postgres(folder)`, `Nats(folder)` and `S3(folder)` are servers of the caller, which may stop, kill and restart them.
 
-How sharing works. Every user holds a shared lock on the file `users`; a keeper process holds the
-server and waits for the exclusive lock, which the kernel grants when the last user has gone,
-however it went. `gate` is held while somebody looks whether a server is there, so two first
-users start one server.
+Every user of a shared server has a shared lock on the file `users`. A keeper process runs the server and waits for
+the exclusive lock, which the kernel grants when the last user has ended. The lock on `gate` is held while a process
+checks for a running server, so that two first users start one server.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from noetl.testing.cluster.servers import (
     Nats,
     Postgres,
     Server,
-    answers,
+    accepts_connections,
     free_port,
     plain_environment,
     postgres_dsn,
@@ -48,7 +45,7 @@ S3_SECRET = "noetl-tests"
 
 @contextlib.contextmanager
 def fresh_database(info: Mapping[str, Any]) -> Iterator[str]:
-    """An empty database for one test, dropped after it whoever is still connected."""
+    """An empty database for one test, dropped afterwards even if it has connections."""
     import psycopg
 
     name = f"t_{secrets.token_hex(8)}"
@@ -62,7 +59,7 @@ def fresh_database(info: Mapping[str, Any]) -> Iterator[str]:
 
 
 class S3(Server):
-    """A server that speaks the S3 API; buckets live in its memory."""
+    """A server with the S3 API; buckets are stored in memory."""
 
     kind = "s3"
 
@@ -81,18 +78,18 @@ class S3(Server):
         }
 
     def start(self) -> None:
-        """Run it, empty."""
+        """Start it without buckets."""
         code = "import sys; from moto.server import main; main(sys.argv[1:])"
         environment = {**plain_environment(), "MOTO_S3_CUSTOM_ENDPOINTS": self.info["endpoint"]}
         self._spawn(
             [sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)], env=environment
         )
-        self._await(lambda: answers(self.port))
+        self._await(lambda: accepts_connections(self.port))
 
 
 @contextlib.contextmanager
 def fresh_bucket(info: Mapping[str, Any]) -> Iterator[str]:
-    """An empty bucket for one test; gone, with all that is in it, after it."""
+    """An empty bucket for one test, deleted afterwards."""
     import urllib.error
     import urllib.request
 
@@ -104,7 +101,7 @@ def fresh_bucket(info: Mapping[str, Any]) -> Iterator[str]:
         yield name
     finally:
         reset = urllib.request.Request(f"{info['endpoint']}/{name}?force-delete", method="DELETE")
-        # A bucket with objects in it stays until the server ends; names are never used twice.
+        # A bucket with objects remains until the server ends; names are unique.
         with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(reset):
             pass
 
@@ -115,35 +112,35 @@ KINDS: dict[str, type[Server]] = {"postgres": Postgres, "nats": Nats, "s3": S3}
 # ── sharing ─────────────────────────────────────────────────────────────────────────────
 
 
-class _Held:
-    """The lock this process holds for as long as it may use a shared server."""
+class _Locks:
+    """The locks of this process on shared servers."""
 
     held: ClassVar[dict[Path, tuple[IO[bytes], dict[str, Any]]]] = {}
 
 
 def shared(kind: str, key: str) -> dict[str, Any]:
-    """The one server of this kind for all processes with this key; started by the first of them.
+    """Connection data of the server of this kind for all processes with this key; the first of them starts it.
 
-    It ends when the last of these processes has ended (or has called `release`).
+    It stops when the last of these processes has ended or called `release`.
     """
     folder = _shared_folder(kind, key)
-    if folder in _Held.held:
-        return _Held.held[folder][1]
+    if folder in _Locks.held:
+        return _Locks.held[folder][1]
     with _gate(folder):
         users = (folder / "users").open("ab")
-        fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is just ending its server
+        fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is stopping its server
         try:
             info = _running(folder) or _start_keeper(kind, folder)
         except BaseException:
             users.close()
             raise
-    _Held.held[folder] = (users, info)
+    _Locks.held[folder] = (users, info)
     return info
 
 
 def release(kind: str, key: str) -> None:
-    """Say that this process no longer needs the shared server."""
-    held = _Held.held.pop(_shared_folder(kind, key), None)
+    """Release the shared server."""
+    held = _Locks.held.pop(_shared_folder(kind, key), None)
     if held:
         held[0].close()
 
@@ -153,13 +150,13 @@ def _shared_folder(kind: str, key: str) -> Path:
 
 
 def _gate(folder: Path) -> IO[bytes]:
-    """Be the only one who looks whether a server is there, until the file is closed."""
+    """Take the lock for checking whether a server is running; closing the file releases it."""
     while True:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             gate = (folder / "gate").open("ab")
             fcntl.flock(gate, fcntl.LOCK_EX)
-            # A keeper that ended meanwhile has removed this very file: begin again with a new one.
+            # A keeper that has ended meanwhile has deleted this file: retry with a new one.
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(gate.fileno()).st_ino == (folder / "gate").stat().st_ino:
                     return gate
@@ -167,7 +164,7 @@ def _gate(folder: Path) -> IO[bytes]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove what was shared, unless somebody already waits to share it again."""
+    """Delete the folder, unless another process waits for the lock."""
     with (folder / "gate").open("ab") as gate:
         try:
             fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,18 +197,18 @@ def _start_keeper(kind: str, folder: Path) -> dict[str, Any]:
         if keeper.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"no {kind} server: {(folder / 'keeper.log').read_text(errors='replace')[-3000:]}")
         time.sleep(0.02)
-    keeper.returncode = 0  # it outlives us on purpose; it is not a child to wait for
+    keeper.returncode = 0  # the keeper outlives this process: do not wait for it
     return info
 
 
 def _keep(kind: str, folder: Path) -> None:
-    """Hold a server until nobody uses it any more."""
+    """Run a server until it has no users."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     state = folder / "state.json"
     with tempfile.TemporaryDirectory(prefix=f"noetl-{kind}-") as data, KINDS[kind](data) as server:
-        fresh = folder / "state.new"
-        fresh.write_text(json.dumps(server.info))
-        fresh.rename(state)
+        temporary = folder / "state.new"
+        temporary.write_text(json.dumps(server.info))
+        temporary.rename(state)
         with (folder / "users").open("ab") as users:
             fcntl.flock(users, fcntl.LOCK_EX)
             state.unlink()

@@ -1,7 +1,6 @@
-"""Run one tool by itself, as its author's tests do: `run_tool(kind, input)` gives its outcome.
+"""Runs one tool without an engine; public as `noetl.testing.run_tool`, `tool_call` and `ToolHost`.
 
-`ToolHost` is the worker's side in memory. What the tool logged, how far it said it was and
-what it stored can be read from it afterwards.
+`ToolHost` replaces the worker. It supplies credentials and records log lines, progress and stored results.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from noetl.tools.registry import load
 
 
 class ToolHost:
-    """A worker in memory: credentials given, logs and results kept."""
+    """A host in memory: given credentials, recorded log lines (`lines`), progress (`counts`) and `results`."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class ToolHost:
         self.results: dict[str, bytes] = {}
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
-        """Keep the line."""
+        """Record the line."""
         self.lines.append((stream, line))
 
     def mask(self, text: str) -> str:
@@ -49,7 +48,7 @@ class ToolHost:
         return text
 
     def progress(self, **counts: float) -> None:
-        """Keep the counts."""
+        """Record the counts."""
         self.counts.append(counts)
 
     async def credential(self, name: str) -> Mapping[str, Any]:
@@ -62,7 +61,7 @@ class ToolHost:
     async def put_result(
         self, chunks: AsyncIterator[bytes], *, content_type: str, rows: int | None = None
     ) -> Reference:
-        """Keep the payload in memory."""
+        """Store the payload in memory."""
         payload = b"".join([chunk async for chunk in chunks])
         digest = hashlib.sha256(payload).hexdigest()
         self.results[digest] = payload
@@ -72,7 +71,7 @@ class ToolHost:
     async def open_result(
         self, reference: Reference, *, offset: int = 0, length: int | None = None
     ) -> AsyncIterator[bytes]:
-        """A kept payload."""
+        """A stored payload."""
         name = reference.locator["name"]
         if name not in self.results:
             raise PayloadUnavailable(f"no stored payload {name}")
@@ -80,15 +79,15 @@ class ToolHost:
         yield self.results[name][offset:end]
 
     async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
-        """The bytes of a file of the folder."""
+        """The bytes of a file in the folder."""
         return (self.folder / uri.removeprefix("file://")).read_bytes()
 
     def resolve_path(self, path: str) -> str:
-        """Below the folder."""
+        """A path in the folder."""
         return str((self.folder / path).resolve())
 
     def allows_address(self, address: str) -> bool:
-        """Whether the address is not among the denied."""
+        """Whether the address is not denied."""
         return address not in self.denied
 
 
@@ -102,7 +101,7 @@ def tool_call(
     attempt: int = 1,
     **others: Any,
 ) -> ToolCall:
-    """The call a worker would make of a task `t` in step `s`."""
+    """The call that a worker makes for task `t` in step `s`."""
     task_run = f"1:s:1:t:1:{attempt}"
     return ToolCall(
         kind=kind,
@@ -120,7 +119,7 @@ def tool_call(
 
 
 def run_tool(kind: str, input: Mapping[str, Any] | None = None, **others: Any) -> Outcome:
-    """Run a tool once in a loop of its own and close what it had opened."""
+    """Run a tool once in its own event loop and close the resources that it has opened."""
 
     async def once() -> Outcome:
         try:

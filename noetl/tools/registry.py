@@ -113,7 +113,7 @@ def _add_plugin(found: _Found, name: str, value: str, plugin: str, entry: Any) -
         return unusable(f"cannot be imported: {type(failure).__name__}: {failure}")
     spec = getattr(module, "SPEC", None)
     if not isinstance(spec, ToolSpec):
-        return unusable("has no SPEC (a noetl.core.model.tool.ToolSpec)")
+        return unusable("has no SPEC (a noetl.tool.ToolSpec)")
     if not callable(getattr(module, "run", None)):
         return unusable("has no `async def run(call)`")
     taken = [word for word in (spec.kind, *spec.aliases) if word in found.modules]

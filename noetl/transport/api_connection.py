@@ -1,7 +1,8 @@
-"""A line to a server for programs and commands: blocking calls, problem documents as exceptions, streams.
+"""The blocking connection to a server's HTTP API: requests, event streams, and problem documents as exceptions.
 
-Of several addresses (separated by commas) the next one is tried when a server is away. Whatever is sent
-may be sent twice: requests that start work carry an `Idempotency-Key`.
+Of several addresses (separated by commas) the next one is used when a server is unreachable. Every request may be sent
+twice: requests that start work carry an `Idempotency-Key`. `http.client` is used because importing it takes a tenth of
+the time that an asynchronous client takes, and every command of the command line waits for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
@@ -30,159 +31,215 @@ from noetl.errors import (
 if TYPE_CHECKING:
     from noetl.core.language.diagnostics import Diagnostic
 
-SILENCE = 45.0  # seconds without a word (a server says something every 15) after which a stream counts as broken
-PATIENCE = 60.0  # seconds that a broken stream is tried again
-PAUSE = 0.5
-AWAY = (OSError, http.client.HTTPException)
+IDLE_SECONDS = 45.0  # a stream without data for so long counts as broken (a server sends something every 15 s)
+RECONNECT_SECONDS = 60.0  # how long a broken stream is retried
+RECONNECT_DELAY = 0.5
+GATEWAY_ERRORS = (502, 503, 504)
+UNREACHABLE = (OSError, http.client.HTTPException)
 
 
-class _Answer:
-    """An answer that has been read."""
+class Request(NamedTuple):
+    """One request of the HTTP API."""
 
-    def __init__(self, status: int, content_type: str, data: bytes) -> None:
-        self.status = status
-        self.content_type = content_type
-        self.data = data
+    method: str
+    path: str
+    body: Any = None  # bytes, or a value that is encoded as JSON
+    query: Mapping[str, Any] | None = None  # values that are None or () are left out
+    headers: Mapping[str, str] | None = None
+    raw: bool = False  # the response is bytes and not JSON
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        given = {name: value for name, value in (self.query or {}).items() if value is not None and value != ()}
+        return f"{self.path}?{urlencode(given, doseq=True)}" if given else self.path
+
+    @property
+    def data(self) -> bytes | None:
+        """The encoded body."""
+        body = self.body
+        return body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+
+
+class Response(NamedTuple):
+    """A response that has been read."""
+
+    status: int
+    content_type: str
+    data: bytes
 
     @property
     def is_json(self) -> bool:
+        """Whether the body is a JSON document."""
         return "json" in self.content_type
 
 
-class ApiConnection:
-    """Speaks to one server at a time; safe for several threads."""
+class ServerAddress:
+    """The addresses of a server and its token: headers of requests, and responses as values or exceptions."""
 
-    def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0) -> None:
-        self._urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
-        for each in self._urls:
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
+        for each in self.urls:
             if urlsplit(each).scheme not in ("http", "https") or not urlsplit(each).hostname:
-                raise RequestRefused(f"{each!r} is no address of a server: write http://HOST:PORT or https://HOST")
-        if not self._urls:
-            raise RequestRefused("the address of a server is missing")
+                raise RequestRefused(f"{each!r} is not a server address: write http://HOST:PORT or https://HOST")
+        if not self.urls:
+            raise RequestRefused("the server address is empty")
         self._token = token
-        self._timeout = timeout
-        self._at = 0
-        self._lock = threading.Lock()
-        self._kept: tuple[str, http.client.HTTPConnection] | None = None
+        self._current = 0
 
     @property
     def url(self) -> str:
-        """The address that is spoken to."""
-        return self._urls[self._at % len(self._urls)]
+        """The address in use."""
+        return self.urls[self._current % len(self.urls)]
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        """The document that answers a request (None where there is none)."""
-        answer = self._answer(method, path + _query(query), body, headers)
-        if not answer.data:
+    def use_next(self) -> None:
+        """Use the next address from now on."""
+        self._current += 1
+
+    def headers(self, request: Request) -> dict[str, str]:
+        """The headers of a request."""
+        headers = {"Accept": "application/json", **(request.headers or {})}
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
+
+    def decode(self, request: Request, response: Response) -> Any:
+        """The value of a response; an error response is raised as an exception."""
+        if response.status >= 300:
+            raise self.error(response)
+        if request.raw:
+            return response.data
+        if not response.data:
             return None
-        if not answer.is_json:
-            raise self._not_ours(answer)
-        return msgspec.json.decode(answer.data)
+        if not response.is_json:
+            raise self._foreign(response)
+        return msgspec.json.decode(response.data)
 
-    def fetch(self, path: str) -> bytes:
-        """The bytes behind a path."""
-        return self._answer("GET", path, None, None).data
+    def error(self, response: Response) -> Exception:
+        """The exception of an error response."""
+        status = response.status
+        if not response.is_json:
+            return self._foreign(response)
+        document: dict[str, Any] = msgspec.json.decode(response.data)
+        detail = str(document.get("detail", f"HTTP {status}"))
+        if status == 401 and "token" in detail:
+            reason = "does not know this token" if self._token else "requires a token"
+            return AccessRefused(
+                f"the server at {self.url} {reason}: set NOETL_TOKEN (or --token) to one of its tokens; "
+                "`noetl token create` on its machine creates one"
+            )
+        if status in (401, 403):
+            return AccessRefused(f"the server at {self.url} refused the request: {detail}")
+        if status == 422 and "diagnostics" in document:
+            return InvalidPlaybook(diagnostics(document["diagnostics"]))
+        if status in (429, 500, *GATEWAY_ERRORS):
+            return StoreUnavailable(f"the server at {self.url} responded {status}: {detail}")
+        kinds: dict[int, type[Exception]] = {404: NotFound, 409: Conflict, 410: PayloadUnavailable}
+        return kinds.get(status, RequestRefused)(detail)
+
+    def unreachable(self, problem: BaseException) -> StoreUnavailable:
+        """The exception for a server that none of the addresses reaches."""
+        urls = ", ".join(self.urls)
+        return StoreUnavailable(
+            f"cannot connect to {urls} ({_reason(problem)}); check that the server is running and the address is right"
+        )
+
+    def _foreign(self, response: Response) -> StoreUnavailable:
+        found = f"HTTP {response.status}, {response.content_type or 'no content type'}"
+        return StoreUnavailable(f"{self.url} responds, but is not a NoETL server ({found})")
+
+
+class ApiConnection(ServerAddress):
+    """A connection to one server at a time; safe for several threads."""
+
+    def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0) -> None:
+        super().__init__(url, token)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._idle: tuple[str, http.client.HTTPConnection] | None = None
+
+    def request(self, request: Request) -> Any:
+        """Send a request and return the document of the response (None where it is empty)."""
+        problem: BaseException | None = None
+        for _ in self.urls:
+            try:
+                response = self._send(request)
+                if response.status not in GATEWAY_ERRORS:
+                    return self.decode(request, response)
+                problem = self.error(response)
+            except UNREACHABLE as broken:
+                problem = broken
+            self.use_next()
+        if isinstance(problem, StoreUnavailable):
+            raise problem
+        assert problem is not None
+        raise self.unreachable(problem) from None
 
     def stream(self, path: str, after: int, *, until: float | None = None, stop: Stop | None = None) -> Iterator[bytes]:
-        """The data of server-sent events after an id, over broken connections, until the server says `end`.
+        """Yield the data of server-sent events after an id, over broken connections, until the server sends `end`.
 
         `until` is an instant of time.monotonic() after which TimeoutError is raised."""
         broken_at: float | None = None
         while True:
             try:
-                for number, data in self._one_stream(path, after, until, stop):
+                for number, data in self._stream_once(path, after, until, stop):
                     broken_at = None
                     if number is None:
                         return
                     after = number
                     yield data
-                raise http.client.IncompleteRead(b"")  # the server stops, or a proxy grew tired
-            except (*AWAY, StoreUnavailable) as problem:
-                if stop is not None and stop.asked:
+                raise http.client.IncompleteRead(b"")  # the server stops, or a proxy closed the connection
+            except (*UNREACHABLE, StoreUnavailable) as problem:
+                if stop is not None and stop.requested:
                     return
                 now = time.monotonic()
                 if until is not None and now >= until:
-                    raise TimeoutError("it took longer") from None
+                    raise TimeoutError("the stream has not ended in time") from None
                 broken_at = broken_at or now
-                if now - broken_at > PATIENCE:
-                    raise self._away(problem) from None
-                self._at += 1
-            time.sleep(PAUSE)
+                if now - broken_at > RECONNECT_SECONDS:
+                    raise self.unreachable(problem) from None
+                self.use_next()
+            time.sleep(RECONNECT_DELAY)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the idle connection."""
         with self._lock:
-            if self._kept is not None:
-                self._kept[1].close()
-                self._kept = None
+            if self._idle is not None:
+                self._idle[1].close()
+                self._idle = None
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────
-
-    def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str] | None) -> _Answer:
-        sent = self._headers(headers)
-        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
-        if data is not None:
-            sent["Content-Type"] = "application/json"
-        problem: BaseException | None = None
-        for _ in self._urls:
-            try:
-                answer = self._send(method, path, data, sent)
-                if answer.status not in (502, 503, 504):
-                    return self._checked(answer)
-                problem = self._refusal(answer)
-            except AWAY as broken:
-                problem = broken
-            self._at += 1
-        if isinstance(problem, StoreUnavailable):
-            raise problem
-        assert problem is not None
-        raise self._away(problem) from None
-
-    def _send(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> _Answer:
+    def _send(self, request: Request) -> Response:
         url = self.url
         with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == url:
+            idle, self._idle = self._idle, None
+        if idle is not None and idle[0] == url:
             try:
-                return self._exchange(url, kept[1], method, path, data, headers)
-            except AWAY:
-                kept[1].close()  # it was idle for too long; a new one will tell
-        elif kept is not None:
-            kept[1].close()
-        return self._exchange(url, self._connect(url, self._timeout), method, path, data, headers)
+                return self._exchange(url, idle[1], request)
+            except UNREACHABLE:
+                idle[1].close()  # the server has closed it while it was idle: try a new one
+        elif idle is not None:
+            idle[1].close()
+        return self._exchange(url, self._connect(url, self._timeout), request)
 
-    def _exchange(
-        self,
-        url: str,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        data: bytes | None,
-        headers: Mapping[str, str],
-    ) -> _Answer:
+    def _exchange(self, url: str, connection: http.client.HTTPConnection, request: Request) -> Response:
         try:
-            connection.request(method, urlsplit(url).path + path, body=data, headers=dict(headers))
-            response = connection.getresponse()
-            answer = _Answer(response.status, response.getheader("Content-Type") or "", response.read())
+            target = urlsplit(url).path + request.target
+            connection.request(request.method, target, body=request.data, headers=self.headers(request))
+            reply = connection.getresponse()
+            response = _read(reply)
         except BaseException:
             connection.close()
             raise
-        if response.will_close:
+        if reply.will_close:
             connection.close()
-            return answer
+            return response
         with self._lock:
-            spare, self._kept = self._kept, (url, connection)
+            spare, self._idle = self._idle, (url, connection)
         if spare is not None:
             spare[1].close()
-        return answer
+        return response
 
     def _connect(self, url: str, timeout: float) -> http.client.HTTPConnection:
         parts: SplitResult = urlsplit(url)
@@ -193,140 +250,105 @@ class ApiConnection:
             )
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
 
-    def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
-        headers = {"Accept": "application/json", **(more or {})}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return headers
-
-    # ── streams ─────────────────────────────────────────────────────────────────────────
-
-    def _one_stream(
+    def _stream_once(
         self, path: str, after: int, until: float | None, stop: Stop | None
     ) -> Iterator[tuple[int | None, bytes]]:
-        """Ids and data of one connection; id None is the end of the log."""
+        """Ids and data of one connection; the id None is the end of the log."""
         url = self.url
-        connection = self._connect(url, SILENCE)
+        connection = self._connect(url, IDLE_SECONDS)
         try:
             if stop is not None:
-                stop.breaks(connection)
-            headers = self._headers({"Accept": "text/event-stream", "Last-Event-ID": str(after)})
-            connection.request("GET", urlsplit(url).path + path, headers=headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                raise self._refusal(_Answer(response.status, response.getheader("Content-Type") or "", response.read()))
-            yield from _events(response, connection, until)
+                stop.attach(connection)
+            request = stream_request(path, after)
+            connection.request("GET", urlsplit(url).path + request.target, headers=self.headers(request))
+            reply = connection.getresponse()
+            if reply.status != 200:
+                raise self.error(_read(reply))
+            parser = EventParser()
+            while line := _next_line(reply, connection, until):
+                if (event := parser.feed(line)) is not None:
+                    yield event
         finally:
             connection.close()
 
-    # ── words ───────────────────────────────────────────────────────────────────────────
 
-    def _checked(self, answer: _Answer) -> _Answer:
-        if answer.status < 300:
-            return answer
-        raise self._refusal(answer)
+class EventParser:
+    """Parses the lines of server-sent events."""
 
-    def _refusal(self, answer: _Answer) -> Exception:
-        """What a refusal means, as an exception."""
-        status = answer.status
-        if not answer.is_json:
-            return self._not_ours(answer)
-        document: dict[str, Any] = msgspec.json.decode(answer.data)
-        detail = str(document.get("detail", f"HTTP {status}"))
-        if status == 401 and "token" not in detail:
-            return AccessRefused(f"the server at {self.url} refused: {detail}")
-        if status == 401:
-            words = "does not know this token" if self._token else "wants a token"
-            return AccessRefused(
-                f"the server at {self.url} {words}: set NOETL_TOKEN (or --token) to one of its tokens; "
-                "`noetl token create` on its machine makes one"
-            )
-        if status == 403:
-            return AccessRefused(f"the server at {self.url} refused: {detail}")
-        if status == 422 and "diagnostics" in document:
-            return InvalidPlaybook(diagnostics(document["diagnostics"]))
-        if status in (429, 500, 502, 503, 504):
-            return StoreUnavailable(f"the server at {self.url} answered {status}: {detail}")
-        kinds: dict[int, type[Exception]] = {404: NotFound, 409: Conflict, 410: PayloadUnavailable}
-        return kinds.get(status, RequestRefused)(detail)
+    def __init__(self) -> None:
+        self._number, self._name, self._data = 0, b"", b""
 
-    def _away(self, problem: BaseException) -> StoreUnavailable:
-        urls = ", ".join(self._urls)
-        reason = _reason(problem)
-        return StoreUnavailable(f"no server answers at {urls} ({reason}); is it running, and is this its address?")
-
-    def _not_ours(self, answer: _Answer) -> StoreUnavailable:
-        told = f"HTTP {answer.status}, {answer.content_type or 'no content type'}"
-        return StoreUnavailable(f"{self.url} answers, but not as a NoETL server does ({told})")
+    def feed(self, line: bytes) -> tuple[int | None, bytes] | None:
+        """Take a line; return the id and data of an event that it completes. The id None is the end of the stream."""
+        field, _, value = line.rstrip(b"\r\n").partition(b": ")
+        if field == b"id":
+            self._number = int(value)
+        elif field == b"event":
+            self._name = value
+        elif field == b"data":
+            self._data = value
+        elif not field and self._name:
+            event = (None if self._name == b"end" else self._number), self._data
+            self._name, self._data = b"", b""
+            return event
+        return None
 
 
 class Stop:
-    """A way for another thread to end a stream."""
+    """Ends a stream from another thread."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._connection: http.client.HTTPConnection | None = None
 
-    def breaks(self, connection: http.client.HTTPConnection) -> None:
-        """This is the connection to break."""
+    def attach(self, connection: http.client.HTTPConnection) -> None:
+        """Set the connection to break."""
         self._connection = connection
 
     def __call__(self) -> None:
-        """End it, also where it waits."""
-        self.asked = True
+        """End the stream, also while it waits for data."""
+        self.requested = True
         sock = self._connection.sock if self._connection is not None else None
         if sock is not None:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # it was not connected any more
+                return  # it is not connected any more
 
 
-def _events(
-    response: http.client.HTTPResponse, connection: http.client.HTTPConnection, until: float | None
-) -> Iterator[tuple[int | None, bytes]]:
-    number, name, data = 0, b"", b""
-    while True:
-        if until is not None:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("it took longer")
-            if connection.sock is not None:
-                connection.sock.settimeout(min(SILENCE, left))
-        line = response.readline()
-        if not line:
-            return
-        field, _, value = line.rstrip(b"\r\n").partition(b": ")
-        if field == b"id":
-            number = int(value)
-        elif field == b"event":
-            name = value
-        elif field == b"data":
-            data = value
-        elif not field and name:
-            yield (None if name == b"end" else number), data
-            name, data = b"", b""
+def stream_request(path: str, after: int) -> Request:
+    """The request that opens a stream of server-sent events after an id."""
+    return Request("GET", path, headers={"Accept": "text/event-stream", "Last-Event-ID": str(after)})
 
 
 def diagnostics(documents: Any) -> list[Diagnostic]:
-    """Diagnostics as a server tells them."""
+    """Diagnostics from the documents of a server."""
     from noetl.core.language.diagnostics import Diagnostic
 
     return msgspec.convert(documents, list[Diagnostic])
 
 
-def _query(query: Mapping[str, Any] | None) -> str:
-    given = {name: value for name, value in (query or {}).items() if value is not None and value != ()}
-    return "?" + urlencode(given, doseq=True) if given else ""
+def _read(reply: http.client.HTTPResponse) -> Response:
+    return Response(reply.status, reply.getheader("Content-Type") or "", reply.read())
+
+
+def _next_line(reply: http.client.HTTPResponse, connection: http.client.HTTPConnection, until: float | None) -> bytes:
+    if until is not None:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the stream has not ended in time")
+        if connection.sock is not None:
+            connection.sock.settimeout(min(IDLE_SECONDS, left))
+    return reply.readline()
 
 
 def _reason(problem: BaseException) -> str:
     if isinstance(problem, ConnectionRefusedError):
-        return "nobody listens there"
+        return "connection refused"
     if isinstance(problem, TimeoutError):
-        return "no answer in time"
+        return "timed out"
     if isinstance(problem, socket.gaierror):
-        return "there is no such host"
+        return "unknown host"
     if isinstance(problem, ssl.SSLError):
         return f"TLS: {problem.reason or problem}"
     if isinstance(problem, OSError) and problem.strerror:

@@ -100,6 +100,6 @@ def test_every_link_to_a_file_leads_to_one(page):
     ],
 )
 def test_the_generated_pages_are_up_to_date(name, page):
-    from noetl.cli.reference import pages as reference
+    from docs.generate import pages as reference
 
     assert (ROOT / "docs" / "reference" / name).read_text() == getattr(reference, page)(), "run `make docs`"

@@ -1,4 +1,4 @@
-"""A command line of its own for every test: its own data folder, its own working folder."""
+"""Fixtures that run command lines, each test with its own data folder and working folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from noetl.cli import app as program
+from noetl.cli import app
 from noetl.cli.output.terminal import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Answer(NamedTuple):
-    """What a command line said."""
+    """Exit code and output of a command line."""
 
     code: int
     out: str
@@ -50,7 +50,7 @@ def noetl(folder: Path, capsys: pytest.CaptureFixture[str]):
 
     def run(*words: str) -> Answer:
         terminal.quiet, terminal.verbose = False, 0
-        code = program.run([str(word) for word in words])
+        code = app.run([str(word) for word in words])
         shown = capsys.readouterr()
         return Answer(code, shown.out, shown.err)
 
@@ -60,7 +60,7 @@ def noetl(folder: Path, capsys: pytest.CaptureFixture[str]):
 
 @pytest.fixture
 def start(folder: Path):
-    """Start a command line as a process of its own; what still runs at the end of the test is killed."""
+    """Start a command line as a process of its own; processes that are still running after the test are killed."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **more: Any) -> subprocess.Popen[str]:

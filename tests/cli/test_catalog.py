@@ -37,14 +37,14 @@ def test_a_registered_playbook_runs_by_its_path(noetl, playbook, folder):
     assert answer.json["output"]["data"] == 1
 
 
-def test_a_path_that_nobody_knows_is_one_clear_line(noetl):
+def test_an_unknown_path_is_a_one_line_error(noetl):
     answer = noetl("run", "tests/nobody")
     assert answer.code == 2
     assert answer.err.count("\n") == 1
     assert "tests/nobody" in answer.err
 
 
-def test_a_bad_file_among_good_ones_registers_nothing(noetl, playbook):
+def test_if_one_file_is_invalid_none_is_registered(noetl, playbook):
     answer = noetl("register", playbook(ONE, "good"), playbook(BAD, "bad"))
     assert answer.code == 3
     assert "bad.yaml:6:18" in answer.err

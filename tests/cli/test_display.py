@@ -1,11 +1,11 @@
-"""A run is shown from its events: rows that count, words that say, a picture that draws."""
+"""Progress is computed from events and shown as lines or as live rows."""
 
 from __future__ import annotations
 
 import pytest
 
 from noetl.cli.output import display
-from noetl.cli.output.display import LiveDisplay, PlainDisplay, duration, sentence
+from noetl.cli.output.display import LiveDisplay, PlainDisplay, describe_row, duration
 from noetl.cli.output.progress import Progress
 from noetl.cli.output.terminal import terminal
 from noetl.core.model import events as ev
@@ -72,22 +72,22 @@ def test_a_step_runs_from_its_scheduling_to_its_end():
 def test_a_failure_keeps_its_reason():
     row = row_after(step("fetch"), failed("fetch"))
     assert row.state == "failed"
-    assert "timeout: too slow" in sentence(row, 0)
+    assert "timeout: too slow" in describe_row(row, 0)
 
 
 def test_retries_are_counted():
     row = row_after(step("fetch"), task("fetch", "retry", error("server_error", "503")), task("fetch"), done("fetch"))
     assert row.retries == 1
-    assert "1 retry" in sentence(row, 0)
+    assert "1 retry" in describe_row(row, 0)
 
 
 def test_a_loop_counts_its_iterations():
     row = row_after(step("fetch"), loop(3), iteration(0), iteration(2))
     assert row.loop == (3, 2, 0)
-    assert sentence(row, 0) == "running, 2 of 3 iterations"
+    assert describe_row(row, 0) == "running, 2 of 3 iterations"
 
 
-def test_a_nested_loop_counts_where_the_work_is():
+def test_a_nested_loop_counts_the_innermost_iterations():
     row = row_after(step("fetch"), loop(2), loop(3, (0,)), iteration(0, 0), iteration(0, 1), loop(4, (1,)))
     assert row.loop == (7, 2, 0)
 
@@ -95,7 +95,7 @@ def test_a_nested_loop_counts_where_the_work_is():
 def test_an_empty_loop_is_complete():
     row = row_after(step("fetch"), loop(0), done("fetch"))
     assert row.loop == (0, 0, 0)
-    assert "0 iterations" in sentence(row, 0)
+    assert "0 iterations" in describe_row(row, 0)
 
 
 def test_a_step_that_runs_twice_is_running_until_both_have_ended():
@@ -105,7 +105,7 @@ def test_a_step_that_runs_twice_is_running_until_both_have_ended():
     assert (row.state, row.runs) == ("done", 2)
 
 
-def test_a_gate_that_stays_closed_is_seen():
+def test_a_closed_gate_is_shown_as_parked():
     parked = ev.TokenParked(step="fetch", token="t")
     assert row_after(parked).state == "parked"
     assert row_after(parked, ev.StepSkipped(step="fetch", token="t")).state == "skipped"
@@ -116,11 +116,11 @@ def test_a_gate_that_stays_closed_is_seen():
     ("seconds", "words"),
     [(0.1234, "0.12 s"), (59.4, "59 s"), (125, "2 min 05 s"), (7500, "2 h 05 min")],
 )
-def test_durations_are_said_as_people_say_them(seconds, words):
+def test_durations_are_formatted_with_units(seconds, words):
     assert duration(seconds) == words
 
 
-def test_lines_say_each_change_once(capsys):
+def test_each_change_is_one_line(capsys):
     lines = PlainDisplay()
     log = Log(lines.event)
     log(*begin(), step("start"), task("start"), done("start"), step("fetch"), failed("fetch"))
@@ -144,13 +144,13 @@ def test_lines_about_a_large_loop_are_few(capsys):
     assert said[-1].endswith("10000 iterations")
 
 
-def test_the_live_picture_shows_steps_bars_retries_and_failures(monkeypatch, capsys):
+def test_the_live_display_shows_steps_bars_retries_and_failures(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     live = LiveDisplay()
     log = Log(live.progress.apply)
     log(*begin(), step("start"), done("start"), step("fetch"), loop(4), iteration(0), task("fetch", "retry"))
     log(step("store"), failed("store"))
-    live._console.print(live._picture())
+    live._console.print(live._render())
     picture = capsys.readouterr().err
     assert "✔ start" in picture
     assert "1/4" in picture
@@ -159,7 +159,7 @@ def test_the_live_picture_shows_steps_bars_retries_and_failures(monkeypatch, cap
     assert "too slow" in picture
 
 
-def test_the_live_picture_stays_within_the_screen(monkeypatch):
+def test_the_live_display_fits_the_screen(monkeypatch):
     monkeypatch.setenv("LINES", "20")
     monkeypatch.setenv("COLUMNS", "100")
     live = LiveDisplay()
@@ -167,7 +167,7 @@ def test_the_live_picture_stays_within_the_screen(monkeypatch):
     log(*begin())
     for number in range(100):
         log(step(f"s{number}"), *([done(f"s{number}")] if number != 3 else []))
-    lines = [line for line in live._console.render_lines(live._picture()) if line]
+    lines = [line for line in live._console.render_lines(live._render()) if line]
     text = "\n".join("".join(segment.text for segment in line) for line in lines)
     assert len(lines) <= 20
     assert "s3 " in text  # what runs is always shown
@@ -184,5 +184,5 @@ def test_quiet_shows_nothing(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_without_a_terminal_there_are_lines():
+def test_without_a_terminal_progress_is_printed_as_lines():
     assert isinstance(display.open_display(), PlainDisplay)

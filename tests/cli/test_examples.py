@@ -1,4 +1,4 @@
-"""Every example runs as it is and gives what its page says."""
+"""Every example runs and has the expected output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_example_gives_its_output(noetl, name):
     assert "warning" not in answer.err
 
 
-def test_the_quickstart_pages_retries_and_keeps_rows(noetl, folder):
+def test_the_quickstart_pages_retries_and_stores_rows(noetl, folder):
     import duckdb
 
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Looking at executions: everything comes out of their logs, also long after they have ended."""
+"""Commands that inspect and control executions from their logs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ran(noetl, playbook) -> dict:
     return noetl("run", playbook(LOOP), "--json").json
 
 
-def test_events_are_envelopes_one_a_line_without_gaps(noetl, ran):
+def test_events_are_printed_as_one_envelope_per_line_without_gaps(noetl, ran):
     answer = noetl("events", ran["execution_id"], "--json")
     assert answer.code == 0
     log = answer.lines
@@ -66,7 +66,7 @@ def test_events_are_envelopes_one_a_line_without_gaps(noetl, ran):
     assert sum(event["name"] == "loop.iteration.done" for event in log) == 3
 
 
-def test_events_for_people_say_whose_they_are_and_what_came_of_them(noetl, ran):
+def test_events_as_text_name_the_step_and_the_details(noetl, ran):
     out = noetl("events", "last").out
     assert "start/1.maybe" in out
     assert "not yet" in out
@@ -75,13 +75,13 @@ def test_events_for_people_say_whose_they_are_and_what_came_of_them(noetl, ran):
     assert "3 succeeded, 0 failed" in out
 
 
-def test_events_can_begin_in_the_middle_and_be_followed_to_the_end(noetl, ran):
+def test_events_start_after_a_seq_and_are_followed_to_the_end(noetl, ran):
     whole = noetl("events", "last", "--json").lines
     assert noetl("events", "last", "--json", "--after", "5").lines == whole[5:]
     assert noetl("events", "last", "--json", "--follow").lines == whole
 
 
-def test_following_shows_a_run_while_it_goes(noetl, start, playbook):
+def test_following_prints_events_while_the_execution_runs(noetl, start, playbook):
     slow = "workflow:\n  - step: start\n    tool: {kind: python, code: 'import time; time.sleep(1.0); result = 1'}\n"
     run = start("run", playbook(slow), "--json")
     follower = None
@@ -115,23 +115,23 @@ def test_executions_are_listed_newest_first(noetl, ran, playbook):
     assert "tests/other" in noetl("executions").out
 
 
-@pytest.mark.parametrize("verb", ["status", "events", "replay", "why", "cancel", "rerun"])
-def test_an_id_that_does_not_exist_is_one_clear_line(noetl, verb):
+@pytest.mark.parametrize("command", ["status", "events", "replay", "why", "cancel", "rerun"])
+def test_an_unknown_id_is_a_one_line_error(noetl, command):
     for name in ("12345", "not-a-number", "last"):
-        answer = noetl(verb, name)
+        answer = noetl(command, name)
         assert answer.code == 2
         assert answer.out == ""
         assert answer.err.count("\n") == 1
 
 
-def test_replay_folds_the_log_to_the_same_end(noetl, ran):
+def test_replay_computes_the_final_state_from_the_log(noetl, ran):
     document = noetl("replay", "last", "--json").json
     assert document["execution_id"] == ran["execution_id"]
     assert document["status"] == "success"
     assert document["ctx"] == ran["ctx"]
 
 
-def test_replay_stops_where_it_is_told(noetl, ran):
+def test_replay_stops_at_the_given_event(noetl, ran):
     whole = noetl("events", "last", "--json").lines
     middle = next(event["seq"] for event in whole if event["name"] == "loop.started")
     document = noetl("replay", "last", "--at", str(middle), "--json").json
@@ -141,7 +141,7 @@ def test_replay_stops_where_it_is_told(noetl, ran):
     assert noetl("replay", "last", "--at", "0").code == 2
 
 
-def test_why_says_in_words_how_it_ended(noetl, ran, playbook):
+def test_why_explains_how_an_execution_ended(noetl, ran, playbook):
     assert "succeeded" in noetl("why", "last").out
     broken = "workflow:\n  - step: start\n    tool: {kind: python, code: 'raise ValueError(\"no such luck\")'}\n"
     noetl("run", playbook(broken, "broken"))
@@ -149,7 +149,7 @@ def test_why_says_in_words_how_it_ended(noetl, ran, playbook):
     assert noetl("why", "last", "--json").json
 
 
-def test_why_says_what_a_running_execution_waits_for(noetl, start, playbook):
+def test_why_explains_what_a_running_execution_waits_for(noetl, start, playbook):
     slow = "workflow:\n  - step: start\n    tool: {kind: python, code: 'import time; time.sleep(60)'}\n"
     run = start("run", playbook(slow))
     for line in run.stderr:
@@ -163,7 +163,7 @@ def test_why_says_what_a_running_execution_waits_for(noetl, start, playbook):
     assert "somebody cancelled it" in noetl("why", "last").out
 
 
-def test_what_has_ended_cannot_be_cancelled(noetl, ran):
+def test_an_ended_execution_cannot_be_cancelled(noetl, ran):
     answer = noetl("cancel", "last")
     assert answer.code == 2
     assert answer.err.count("\n") == 1
@@ -191,7 +191,7 @@ def test_rerun_is_a_new_execution_of_the_same_text_and_payload(noetl, playbook, 
     assert again.json["output"]["data"] == 110
 
 
-def test_rerun_from_a_step_keeps_what_came_before(noetl, ran):
+def test_rerun_from_a_step_keeps_earlier_results(noetl, ran):
     again = noetl("rerun", "last", "--from", "end", "--json")
     assert again.code == 0
     assert again.json["output"]["data"] == 60
@@ -202,7 +202,7 @@ def test_rerun_from_a_step_keeps_what_came_before(noetl, ran):
     assert "nowhere" in answer.err
 
 
-def test_a_killed_run_goes_on_where_it_stopped(noetl, playbook, start, folder):
+def test_a_killed_run_is_resumed_where_it_stopped(noetl, playbook, start, folder):
     file = playbook(
         "workflow:\n"
         "  - step: start\n    tool: {kind: shell, cmd: echo once >> done.txt}\n    next: {arcs: [{step: wait}]}\n"
@@ -247,7 +247,7 @@ workflow:
 """
 
 
-def test_a_run_hears_a_signal_from_another_terminal(noetl, playbook, start, folder):
+def test_a_run_receives_a_signal_from_another_terminal(noetl, playbook, start, folder):
     process = start("run", playbook(TWO_WAYS, "two"), "--json")
     wait_for(lambda: (folder / "waiting").exists())
     assert "gated" in noetl("why", "last").out
@@ -257,7 +257,7 @@ def test_a_run_hears_a_signal_from_another_terminal(noetl, playbook, start, fold
     assert [row["status"] for row in json.loads(out)["steps"]] == ["success"] * 3
 
 
-def test_a_run_hears_that_it_was_cancelled_and_stops_its_tool(noetl, playbook, start, folder):
+def test_a_run_that_is_cancelled_elsewhere_stops_its_tool(noetl, playbook, start, folder):
     process = start("run", playbook(TWO_WAYS, "two"), "--json")
     wait_for(lambda: (folder / "waiting").exists())
     assert noetl("cancel", "last", "--json").json["status"] == "cancelled"
@@ -265,7 +265,7 @@ def test_a_run_hears_that_it_was_cancelled_and_stops_its_tool(noetl, playbook, s
     assert (process.returncode, json.loads(out)["status"]) == (1, "cancelled")
 
 
-def test_a_run_hears_pause_and_resume(noetl, playbook, start, folder):
+def test_a_run_is_paused_and_resumed_from_another_terminal(noetl, playbook, start, folder):
     text = (
         "workflow:\n  - step: start\n    tool: {kind: shell, cmd: 'touch waiting; while [ ! -e go ]; do sleep 0.05; done'}\n"
         "    next: {arcs: [{step: end}]}\n  - step: end\n    tool: {kind: noop}\n"
@@ -282,16 +282,16 @@ def test_a_run_hears_pause_and_resume(noetl, playbook, start, folder):
     assert json.loads(out)["status"] == "success"
 
 
-def test_who_only_steers_leaves_the_deeds_to_who_runs_it(noetl, playbook, start, folder):
+def test_a_control_command_does_not_run_the_effects_itself(noetl, playbook, start, folder):
     process = start("run", playbook(TWO_WAYS, "two"))
     wait_for(lambda: (folder / "waiting").exists())
     process.kill()
     process.wait()
     assert noetl("signal", "last", "--set", "go=true").code == 0
-    for verb in ("status", "why", "events", "replay"):
-        assert noetl(verb, "last").code == 0
-    for verb in ("status", "why"):
-        assert "the process that ran it is gone; `noetl resume" in noetl(verb, "last").err
+    for command in ("status", "why", "events", "replay"):
+        assert noetl(command, "last").code == 0
+    for command in ("status", "why"):
+        assert "the process that ran it has ended; `noetl resume" in noetl(command, "last").err
     assert not (folder / "go").exists()
     answer = noetl("resume", "last", "--json")
     assert answer.json["status"] == "success", answer.err

@@ -1,4 +1,4 @@
-"""Verbs about this installation: credentials, health, schema."""
+"""Commands about this installation: credentials, doctor, schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ workflow:
 """
 
 
-def test_a_credential_is_kept_listed_used_and_forgotten(noetl, playbook, folder):
+def test_a_credential_is_stored_listed_used_and_deleted(noetl, playbook, folder):
     (folder / "secret.json").write_text(json.dumps({"user": "me", "password": SECRET}))
     assert noetl("credential", "set", "shop", "--type", "postgres", "--data", "@secret.json").code == 0
     assert noetl("credential", "list", "--json").json == [{"name": "shop", "type": "postgres"}]
@@ -43,7 +43,7 @@ def test_a_missing_credential_fails_the_run_and_is_named(noetl, playbook):
     assert "nowhere" in answer.err
 
 
-def test_a_credential_can_come_through_a_pipe(noetl, start):
+def test_a_credential_is_read_from_stdin(noetl, start):
     process = start("credential", "set", "piped", "--data", "-", stdin=subprocess.PIPE)
     process.communicate(json.dumps({"password": SECRET}), timeout=30)
     assert process.returncode == 0
@@ -51,14 +51,14 @@ def test_a_credential_can_come_through_a_pipe(noetl, start):
 
 
 @pytest.mark.parametrize("data", [f'{{"password": "{SECRET}"', f'"{SECRET}"', f'["{SECRET}"]'])
-def test_bad_data_is_refused_without_showing_it(noetl, data):
+def test_invalid_data_is_rejected_without_being_shown(noetl, data):
     answer = noetl("credential", "set", "shop", "--data", data)
     assert answer.code == 2
     assert SECRET not in answer.err + answer.out
     assert answer.err.count("\n") == 1
 
 
-def test_a_value_is_nowhere_on_disk_in_plain_text(noetl, folder):
+def test_a_secret_value_is_not_stored_as_plain_text(noetl, folder):
     noetl("credential", "set", "shop", "--data", json.dumps({"password": SECRET}))
     home = folder.parent / "home"
     files = [file for file in home.rglob("*") if file.is_file()]
@@ -66,11 +66,11 @@ def test_a_value_is_nowhere_on_disk_in_plain_text(noetl, folder):
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
 
 
-def test_a_bad_name_is_refused(noetl):
+def test_an_invalid_name_is_rejected(noetl):
     assert noetl("credential", "set", "no spaces", "--data", "{}").code == 2
 
 
-def test_the_doctor_finds_a_fresh_installation_well(noetl):
+def test_doctor_reports_no_failure_for_a_new_installation(noetl):
     answer = noetl("doctor", "--json")
     assert answer.code == 0
     assert {one["check"] for one in answer.json} >= {"noetl", "settings", "home", "sqlite", "store", "tools"}
@@ -78,14 +78,14 @@ def test_the_doctor_finds_a_fresh_installation_well(noetl):
     assert "noop" in noetl("doctor").out
 
 
-def test_the_doctor_finds_a_used_installation_well(noetl, playbook):
+def test_doctor_reports_no_failure_for_a_used_installation(noetl, playbook):
     noetl("run", playbook("workflow:\n  - step: start\n    tool: {kind: noop}\n"))
     store = next(one for one in noetl("doctor", "--json").json if one["check"] == "store")
     assert store["status"] == "ok"
     assert "0 unfinished" in store["detail"]
 
 
-def test_the_doctor_names_what_is_ill(noetl, folder, monkeypatch):
+def test_doctor_names_failures(noetl, folder, monkeypatch):
     monkeypatch.setenv("NOETL_SERVER_URL", "http://127.0.0.1:9")
     home = folder / "home"
     home.mkdir()
@@ -104,7 +104,7 @@ def told(noetl, check: str, *words: str) -> list[tuple[str, str]]:
     return [(one["status"], one["detail"]) for one in noetl("doctor", "--json", *words).json if one["check"] == check]
 
 
-def test_the_doctor_looks_at_what_an_installation_leans_on(noetl, folder, monkeypatch):
+def test_doctor_checks_the_services_of_an_installation(noetl, folder, monkeypatch):
     monkeypatch.setenv("NOETL_RESULTS", "postgresql://me:hush@127.0.0.1:9/x")
     monkeypatch.setenv("NOETL_NATS_URL", "nats://hush@127.0.0.1:9")
     answer = noetl("doctor", "--json", "--store", "postgresql://me:hush@127.0.0.1:9/x")
@@ -116,17 +116,17 @@ def test_the_doctor_looks_at_what_an_installation_leans_on(noetl, folder, monkey
         "results": "failed",
         "nats": "warning",
     }
-    assert "is NOETL_STORE right?" in found["store"]["detail"]
+    assert "NOETL_STORE is right" in found["store"]["detail"]
     assert "hush" not in noetl("config", "show").out
 
 
-def test_the_doctor_says_which_secrets_are_open_or_damaged(noetl, folder):
+def test_doctor_names_secrets_with_wrong_permissions_or_content(noetl, folder):
     home = folder.parent / "home"
     noetl("token", "create", "ci")
     assert told(noetl, "secrets") == [("ok", "tokens: ci")]
     (home / "tokens.json").chmod(0o644)
     assert told(noetl, "secrets") == [
-        ("warning", f"{home}/tokens.json is open to other users: chmod 600 {home}/tokens.json")
+        ("warning", f"{home}/tokens.json is accessible to other users: chmod 600 {home}/tokens.json")
     ]
     (home / "tokens.json").chmod(0o600)
     (home / "tokens.json").write_text("{")
@@ -134,7 +134,7 @@ def test_the_doctor_says_which_secrets_are_open_or_damaged(noetl, folder):
     assert status == "failed" and "is damaged" in detail
 
 
-def test_the_doctor_finds_executions_whose_process_is_gone(noetl, playbook):
+def test_doctor_finds_executions_whose_process_has_ended(noetl, playbook):
     slow = playbook("workflow:\n  - step: start\n    tool: {kind: shell, command: sleep 60}\n")
     process = subprocess.Popen([sys.executable, "-m", "noetl.clictl", "run", slow], stderr=subprocess.PIPE, text=True)
     try:
@@ -149,7 +149,7 @@ def test_the_doctor_finds_executions_whose_process_is_gone(noetl, playbook):
     assert f"`noetl resume {execution_id}`" in detail
 
 
-def test_the_doctor_finds_a_taken_port_and_a_server_that_is_none(noetl, monkeypatch):
+def test_doctor_finds_a_port_in_use_and_a_foreign_server(noetl, monkeypatch):
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(404, "<html>")
@@ -166,7 +166,7 @@ def test_the_doctor_finds_a_taken_port_and_a_server_that_is_none(noetl, monkeypa
         other.shutdown()
 
 
-def test_the_doctor_survives_a_bad_setting(noetl, monkeypatch):
+def test_doctor_reports_an_invalid_setting(noetl, monkeypatch):
     monkeypatch.setenv("NOETL_SLOTS", "none")
     answer = noetl("doctor", "--json")
     assert answer.code == 1

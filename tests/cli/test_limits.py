@@ -1,4 +1,4 @@
-"""Limits of this machine's own store, and a run that says what holds it."""
+"""Limits in the local store, and a run that reports the limit for which it waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ workflow:
 """
 
 
-def test_a_run_that_a_limit_holds_says_so_and_goes_on_without_it(tmp_path, monkeypatch, capsys):
+def test_a_run_that_waits_for_a_limit_reports_it_and_starts_when_it_is_removed(tmp_path, monkeypatch, capsys):
     def noetl(*words: str) -> tuple[int, str, str]:
         code = program.run(words)
         return code, *capsys.readouterr()
@@ -44,7 +44,7 @@ def test_a_run_that_a_limit_holds_says_so_and_goes_on_without_it(tmp_path, monke
         (("remove", "pool", "gpu"), "pool gpu has no limit"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_one_line(tmp_path, monkeypatch, capsys, words, expected):
+def test_an_invalid_limit_is_a_one_line_error(tmp_path, monkeypatch, capsys, words, expected):
     monkeypatch.setenv("NOETL_HOME", str(tmp_path / "home"))
     assert program.run(["limit", *words]) == program.USAGE
     assert expected in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The pages show what really comes: a playbook on a page gives the output that is printed below it."""
+"""A playbook on a page prints the output that the page shows below it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-def test_the_pages_show_outputs():
+def test_pages_with_outputs_are_found():
     assert len(CASES) >= 10
 
 

@@ -42,14 +42,14 @@ def noetl(tmp_path: Path) -> Iterator[Shell]:
     shell("server", "stop")
 
 
-def test_a_server_and_workers_live_in_the_background(noetl: Shell):
+def test_a_server_and_workers_run_in_the_background(noetl: Shell):
     assert noetl("server", "status").returncode == 4
     assert noetl("server", "start", "--background").returncode == 0
     status = json.loads(noetl("server", "status", "--json").stdout)
     assert (status["running"], status["ready"], status["url"]) == (True, True, f"http://127.0.0.1:{noetl.port}")
     again = noetl("server", "start")
     assert again.returncode == 2
-    assert "runs already" in again.stderr
+    assert "already running" in again.stderr
 
     assert noetl("worker", "start", "--count", "2", "--background").returncode == 0
     assert len(json.loads(noetl("worker", "status", "--json").stdout)) == 2
@@ -62,7 +62,7 @@ def test_a_server_and_workers_live_in_the_background(noetl: Shell):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_in_the_foreground_that_is_told_to_stop_ends_well(noetl: Shell, number: signal.Signals):
+def test_a_server_in_the_foreground_stops_cleanly_on_a_signal(noetl: Shell, number: signal.Signals):
     process = subprocess.Popen(
         [sys.executable, "-m", "noetl.clictl", "server", "start"], env=noetl.environ, stderr=subprocess.PIPE, text=True
     )
@@ -75,7 +75,7 @@ def test_a_server_in_the_foreground_that_is_told_to_stop_ends_well(noetl: Shell,
     assert (process.returncode, told) == (0, "")
 
 
-def test_a_server_that_cannot_come_up_says_why(noetl: Shell, tmp_path: Path):
+def test_a_server_that_cannot_start_reports_the_reason(noetl: Shell, tmp_path: Path):
     (tmp_path / "noetl.db").write_text("this is not a database, it is a letter to whoever opens it")
     started = noetl("server", "start", "--background")
     assert started.returncode == 4
@@ -83,7 +83,7 @@ def test_a_server_that_cannot_come_up_says_why(noetl: Shell, tmp_path: Path):
     assert "Traceback" not in started.stderr
 
 
-def test_workers_without_a_server_say_what_they_need(noetl: Shell):
+def test_workers_without_a_server_report_what_is_missing(noetl: Shell):
     started = noetl("worker", "start")
     assert started.returncode == 2
     assert "NOETL_TOKEN" in started.stderr
@@ -98,7 +98,7 @@ def test_dev_runs_everything_until_it_is_interrupted(noetl: Shell):
     )
     assert process.stderr is not None
     try:
-        assert f"NoETL is at http://127.0.0.1:{noetl.port}" in process.stderr.readline()
+        assert f"NoETL is running at http://127.0.0.1:{noetl.port}" in process.stderr.readline()
         assert json.loads(noetl("server", "status", "--json").stdout)["ready"] is True
     finally:
         process.send_signal(signal.SIGINT)
@@ -110,7 +110,7 @@ def test_dev_runs_everything_until_it_is_interrupted(noetl: Shell):
     assert noetl("server", "status").returncode == 4
 
 
-def test_what_dev_started_ends_with_it_however_it_ends(noetl: Shell):
+def test_the_processes_of_dev_end_when_it_is_killed(noetl: Shell):
     process = subprocess.Popen(
         [sys.executable, "-m", "noetl.clictl", "dev", "--workers", "1"],
         env=noetl.environ,
@@ -119,7 +119,7 @@ def test_what_dev_started_ends_with_it_however_it_ends(noetl: Shell):
     )
     assert process.stderr is not None
     try:
-        assert "NoETL is at" in process.stderr.readline()
+        assert "NoETL is running at" in process.stderr.readline()
         assert len(json.loads(noetl("worker", "status", "--json").stdout)) == 1
         again = noetl("dev")
         assert again.returncode == 2
@@ -137,7 +137,7 @@ def test_what_dev_started_ends_with_it_however_it_ends(noetl: Shell):
     assert noetl("worker", "status").returncode == 4
 
 
-def test_a_taken_port_missing_workers_and_a_wrong_token_are_said_in_a_line(noetl: Shell):
+def test_a_port_in_use_missing_workers_and_a_wrong_token_are_one_line_errors(noetl: Shell):
     import socket
 
     with socket.socket() as other:
@@ -163,7 +163,7 @@ def test_a_taken_port_missing_workers_and_a_wrong_token_are_said_in_a_line(noetl
     del noetl.environ["NOETL_TOKEN"]
 
 
-def test_a_server_whose_port_another_one_has_does_not_pass_for_it(noetl: Shell, tmp_path: Path):
+def test_a_server_does_not_start_on_the_port_of_another_one(noetl: Shell, tmp_path: Path):
     assert noetl("server", "start", "--background").returncode == 0
     other = Shell(tmp_path / "other")
     other.environ["NOETL_SERVER_PORT"] = str(noetl.port)
@@ -175,7 +175,7 @@ def test_a_server_whose_port_another_one_has_does_not_pass_for_it(noetl: Shell, 
     assert noetl("server", "status").returncode == 0
 
 
-def test_a_killed_server_leaves_nothing_that_stands_in_the_way(noetl: Shell):
+def test_a_server_starts_after_another_one_was_killed(noetl: Shell):
     noetl("server", "start", "--background")
     killed = json.loads(noetl("server", "status", "--json").stdout)["pid"]
     os.kill(killed, signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_a_killed_server_leaves_nothing_that_stands_in_the_way(noetl: Shell):
     assert noetl("server", "start", "--background").returncode == 0
     beside = noetl("server", "start", "--name", "two", "--port", str(free_port()))
     assert beside.returncode == 2
-    assert "need a store on Postgres" in beside.stderr
+    assert "require a Postgres store" in beside.stderr
 
 
 def test_two_servers_of_one_home_share_a_postgres(noetl: Shell, database: str):
@@ -209,9 +209,7 @@ def test_two_servers_of_one_home_share_a_postgres(noetl: Shell, database: str):
     assert noetl("server", "status").returncode == 4
 
 
-def test_two_servers_start_each_tick_once_and_the_other_goes_on_when_one_is_killed(
-    noetl: Shell, database: str, tmp_path: Path
-):
+def test_two_servers_start_each_tick_once_and_survive_the_death_of_one(noetl: Shell, database: str, tmp_path: Path):
     noetl.environ["NOETL_STORE"] = database
     playbook = tmp_path / "tick.yaml"
     playbook.write_text(

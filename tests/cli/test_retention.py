@@ -39,10 +39,10 @@ def stored(home: Path) -> int:
     return sum(path.is_file() for path in (home / "results").rglob("*"))
 
 
-def test_old_executions_go_with_what_they_stored(home: Path, noetl):
+def test_old_executions_are_deleted_with_their_results(home: Path, noetl):
     assert stored(home) >= 3
     assert noetl("retention", "--older-than", "1d", "--json").json["executions"] == 0
-    assert "3 executions would be forgotten" in noetl("retention", "--older-than", "0.001s", "--dry-run").out
+    assert "3 executions would be deleted" in noetl("retention", "--older-than", "0.001s", "--dry-run").out
     assert len(noetl("executions", "--json").json) == 3
     answer = noetl("retention", "--older-than", "0.001s", "--json")
     assert (answer.code, answer.json) == (0, {"executions": 3, "partitions": 0, "forgotten": True})
@@ -50,13 +50,13 @@ def test_old_executions_go_with_what_they_stored(home: Path, noetl):
     assert stored(home) == 0
 
 
-def test_without_an_age_nothing_is_forgotten(home: Path, noetl):
+def test_without_an_age_nothing_is_deleted(home: Path, noetl):
     assert noetl("retention").code == 2
     assert noetl("retention", "--older-than", "soon").code == 2
     assert len(noetl("executions", "--json").json) == 3
 
 
-def test_doctor_reads_every_log_when_it_is_told_to(home: Path, noetl):
+def test_doctor_verify_reads_every_log(home: Path, noetl):
     answer = noetl("doctor", "--verify", "--json")
     (found,) = [one for one in answer.json if one["check"] == "checksums"]
     assert (answer.code, found["status"]) == (0, "ok")
@@ -69,7 +69,7 @@ def test_doctor_reads_every_log_when_it_is_told_to(home: Path, noetl):
     assert any("damaged" in one["detail"] for one in answer.json if one["check"] == "checksums")
 
 
-def test_a_row_that_does_not_say_what_its_log_says_is_found(home: Path, noetl):
+def test_a_row_that_differs_from_its_log_is_found(home: Path, noetl):
     from noetl.storage.events.event_rows import checksum
 
     with closing(sqlite3.connect(home / "noetl.db")) as connection, connection:

@@ -77,7 +77,7 @@ def test_a_run_that_succeeds_exits_with_0_and_prints_its_output(noetl, playbook)
     assert "success" in answer.err
 
 
-def test_the_json_document_has_what_scripts_hold_on_to(noetl, playbook):
+def test_the_json_document_has_the_documented_fields(noetl, playbook):
     answer = noetl("run", playbook(GREET), "--json", "--quiet")
     document = answer.json
     assert answer.code == 0
@@ -98,7 +98,7 @@ def test_the_json_document_has_what_scripts_hold_on_to(noetl, playbook):
     ]
 
 
-def test_a_run_that_fails_exits_with_1_and_says_why(noetl, playbook):
+def test_a_run_that_fails_exits_with_1_and_prints_the_reason(noetl, playbook):
     answer = noetl("run", playbook(FAILING))
     assert answer.code == 1
     assert answer.out == ""
@@ -111,7 +111,7 @@ def test_a_run_that_fails_exits_with_1_and_says_why(noetl, playbook):
     assert answer.json["output"]["status"] == "error"
 
 
-def test_payload_and_set_are_laid_over_the_workload(noetl, playbook, folder):
+def test_payload_and_set_are_merged_into_the_workload(noetl, playbook, folder):
     file = playbook(GREET)
     (folder / "in.json").write_text('{"who": "file", "deep": {"b": 5}}')
     (folder / "in.yaml").write_text("who: yaml\n")
@@ -144,14 +144,14 @@ def test_bad_arguments_are_usage_errors_in_one_line_and_nothing_runs(noetl, play
     assert noetl("executions", "--json").json == []
 
 
-def test_what_tools_print_goes_to_stderr(noetl, playbook):
+def test_the_output_of_tools_is_written_to_stderr(noetl, playbook):
     answer = noetl("run", playbook(GREET))
     assert "working for world" in answer.err
     assert "working for" not in answer.out
     assert "working for" not in noetl("run", playbook(GREET), "--quiet").err
 
 
-def test_a_broken_playbook_exits_with_3_and_names_every_place(noetl, playbook):
+def test_an_invalid_playbook_exits_with_3_and_names_every_position(noetl, playbook):
     answer = noetl(
         "run", playbook("workflow:\n  - step: start\n    tool: {kind: nope}\n    next: {arcs: [{step: x}]}\n")
     )
@@ -165,14 +165,14 @@ def test_a_broken_playbook_exits_with_3_and_names_every_place(noetl, playbook):
 @pytest.mark.parametrize(
     ("name", "content", "code", "words"),
     [
-        ("missing.yaml", None, 2, "there is no such file"),
+        ("missing.yaml", None, 2, "no such file"),
         ("empty.yaml", b"", 3, "no content"),
         ("binary.yaml", bytes(range(256)), 3, "not valid UTF-8"),
         ("large.yaml", b"a" * 50_000_000, 3, "MB"),
         ("list.yaml", b"- 1\n- 2\n", 3, "list.yaml:1:1"),
     ],
 )
-def test_a_file_that_is_no_playbook_gets_a_clear_line(noetl, folder, name, content, code, words):
+def test_a_file_that_is_not_a_playbook_is_a_one_line_error(noetl, folder, name, content, code, words):
     if content is not None:
         (folder / name).write_bytes(content)
     answer = noetl("run", name)
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_playbook_gets_a_clear_line(noetl, folder, name, conte
     assert "Traceback" not in answer.err
 
 
-def test_a_folder_and_an_unreadable_file_get_a_clear_line(noetl, folder, monkeypatch):
+def test_a_folder_and_an_unreadable_file_are_one_line_errors(noetl, folder, monkeypatch):
     (folder / "some.yaml").mkdir()
     answer = noetl("run", "some.yaml")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
@@ -208,7 +208,7 @@ def test_a_large_output_is_printed_like_a_small_one(noetl, playbook):
     assert noetl("status", "last", "--json").json == document
 
 
-def test_a_playbook_can_come_from_stdin(start, playbook, folder):
+def test_a_playbook_is_read_from_stdin(start, playbook, folder):
     process = start("run", "-", "--json", stdin=subprocess.PIPE)
     out, _ = process.communicate((folder / playbook(NOOP)).read_text(), timeout=30)
     assert process.returncode == 0
@@ -253,7 +253,7 @@ def test_two_runs_side_by_side_both_work(start, playbook):
         assert json.loads(out)["output"]["data"]["hello"] == f"run{number}"
 
 
-def test_a_store_of_its_own_can_be_named(noetl, playbook, folder):
+def test_another_store_can_be_given(noetl, playbook, folder):
     assert noetl("run", playbook(NOOP), "--store", "mine.db").code == 0
     assert (folder / "mine.db").exists()
     assert noetl("executions", "--json").json == []
@@ -261,7 +261,7 @@ def test_a_store_of_its_own_can_be_named(noetl, playbook, folder):
     assert noetl("run", playbook(NOOP), "--store", "memory:").code == 0
 
 
-def test_a_home_that_cannot_be_written_is_one_clear_line(noetl, playbook, folder, monkeypatch):
+def test_a_home_that_is_not_writable_is_a_one_line_error(noetl, playbook, folder, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("NOETL_HOME", str(folder / "file" / "home"))
     answer = noetl("run", playbook(NOOP))

@@ -1,4 +1,4 @@
-"""Settings come from the first place that has them, and say where that was."""
+"""A setting is taken from the first source that has it, and its origin is known."""
 
 from __future__ import annotations
 

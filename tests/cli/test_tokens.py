@@ -1,4 +1,4 @@
-"""`noetl token`: made once, listed without their text, forgotten."""
+"""`noetl token`: created once, listed without their text, revoked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from noetl.server.http.access import Tokens
 
 
-def test_a_token_is_made_listed_and_forgotten(noetl, tmp_path):
+def test_a_token_is_created_listed_and_revoked(noetl, tmp_path):
     made = noetl("token", "add", "vera", "--role", "viewer", "--json")
     assert made.code == 0
     caller = Tokens(tmp_path / "home").caller(made.json["token"])
@@ -18,7 +18,7 @@ def test_a_token_is_made_listed_and_forgotten(noetl, tmp_path):
     assert Tokens(tmp_path / "home").caller(made.json["token"]) is None
 
 
-def test_a_name_twice_an_unknown_one_and_an_unknown_role_are_refused_in_words(noetl):
+def test_a_duplicate_name_an_unknown_name_and_an_unknown_role_are_rejected(noetl):
     assert noetl("token", "add", "ann").code == 0
     again = noetl("token", "add", "ann")
     assert again.code == 2 and "a token named 'ann' already exists" in again.err
@@ -27,7 +27,7 @@ def test_a_name_twice_an_unknown_one_and_an_unknown_role_are_refused_in_words(no
     assert unknown.code == 2 and "noetl token list" in unknown.err
 
 
-def test_the_last_admin_stays_and_a_revoked_ones_file_goes(noetl, tmp_path):
+def test_the_last_admin_token_is_not_revoked_and_the_file_of_a_revoked_one_is_deleted(noetl, tmp_path):
     from noetl.server.http.access import Tokens
 
     home = tmp_path / "home"
@@ -43,7 +43,7 @@ def test_the_last_admin_stays_and_a_revoked_ones_file_goes(noetl, tmp_path):
     assert noetl("token", "revoke", "nobody").code == 2
 
 
-def test_tokens_that_are_made_at_the_same_time_are_all_kept(tmp_path):
+def test_tokens_created_at_the_same_time_are_all_stored(tmp_path):
     names = [f"t{number}" for number in range(24)]
     with ThreadPoolExecutor(8) as others:
         texts = list(others.map(lambda name: Tokens(tmp_path).add(name, "viewer"), names))

@@ -1,4 +1,4 @@
-"""`noetl validate`: all problems of all files, in four notations."""
+"""`noetl validate`: all problems of all files, in four formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_good_playbook_has_no_problems(noetl, playbook):
     assert noetl("validate", playbook(GOOD), "--quiet").err == ""
 
 
-def test_a_bad_playbook_exits_with_3_and_has_a_place_a_reason_and_a_code(noetl, playbook):
+def test_an_invalid_playbook_exits_with_3_and_prints_position_reason_and_code(noetl, playbook):
     answer = noetl("validate", playbook(BAD))
     assert answer.code == 3
     assert answer.out.startswith("sample.yaml:7:26: error: ")
@@ -38,7 +38,7 @@ def test_json_is_a_list_of_findings_of_all_files(noetl, playbook):
     assert noetl("validate", "--format", "json", files[1]).json == []
 
 
-def test_github_and_sarif_are_spoken(noetl, playbook):
+def test_github_and_sarif_are_output_formats(noetl, playbook):
     answer = noetl("validate", "--format", "github", playbook(BAD))
     assert answer.code == 3
     assert answer.out.startswith("::error file=sample.yaml,line=7,")
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(noetl, playbook):
     answer = noetl("validate", "--format", "json", "missing.yaml", playbook(BAD))
     assert answer.code == 2
     assert [finding["file"] for finding in answer.json] == ["sample.yaml"]
-    assert answer.err.splitlines()[0].startswith("error: missing.yaml: there is no such file")
+    assert answer.err.splitlines()[0].startswith("error: missing.yaml: no such file")
 
 
 def test_a_misspelt_name_is_suggested(noetl, playbook):
@@ -59,14 +59,14 @@ def test_a_misspelt_name_is_suggested(noetl, playbook):
     assert "did you mean report.yaml?" in noetl("validate", "reprot.yaml").err
 
 
-def test_strict_makes_spellings_of_v10_errors(noetl, playbook):
+def test_strict_reports_v10_spellings_as_errors(noetl, playbook):
     old = GOOD + "    next: {arcs: [{step: end, args: {a: 1}}]}\n  - step: end\n    tool: {kind: noop}\n"
     assert noetl("validate", playbook(old)).code == 0
     assert "warning" in noetl("validate", playbook(old)).out
     assert noetl("validate", "--strict", playbook(old)).code == 3
 
 
-def test_a_playbook_can_come_from_stdin(start, playbook, folder):
+def test_a_playbook_is_read_from_stdin(start, playbook, folder):
     process = start("validate", "-", "--format", "json", stdin=subprocess.PIPE)
     out, _ = process.communicate((folder / playbook(BAD)).read_text(), timeout=30)
     assert process.returncode == 3

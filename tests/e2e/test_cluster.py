@@ -48,7 +48,7 @@ def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
         assert "1 servers, 1 workers" in started.stderr
         again = noetl("start", "--port", str(cluster.port))
         assert again.returncode == 2
-        assert "a cluster runs already" in again.stderr
+        assert "a cluster is already running" in again.stderr
         with closing(cluster.client()) as client:
             assert len(client.workers()) == 1  # it is not ready before
             execution = client.submit(
@@ -62,7 +62,7 @@ def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
     assert local_cluster.members(cluster.fleet) == []
     assert not (tmp_path / "cluster").exists()
     assert noetl("status").returncode == 4
-    assert "no cluster runs" in noetl("stop").stderr
+    assert "no cluster is running" in noetl("stop").stderr
 
 
 def test_a_worker_serves_several_pools_with_slots_of_their_own(tmp_path: Path):

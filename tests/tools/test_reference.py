@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from noetl.cli.reference.tool_pages import BY_HAND, tool_pages, write_tool_pages
+from docs.generate.tool_pages import BY_HAND, tool_pages, write_tool_pages
 from noetl.tools import registry as tools
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference" / "tools"

@@ -1,4 +1,4 @@
-"""Credentials of this installation or of a server: kept encrypted, never shown again."""
+"""`noetl credential`: credentials of this installation or of a server, stored encrypted and never shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import Target, server_option, token_option
 
 if TYPE_CHECKING:
@@ -23,40 +23,42 @@ MAX_DATA = 1024 * 1024
 
 @click.group()
 def credential() -> None:
-    """Keep credentials that playbooks ask for by name."""
+    """Store credentials that playbooks use by name."""
 
 
 @credential.command("set")
 @click.argument("name")
-@click.option("--type", "type_", default="generic", show_default=True, help="What it is for: postgres, http, s3, ...")
-@click.option("--data", required=True, metavar="JSON|@FILE|-", help="Its fields; - reads them from stdin.")
+@click.option(
+    "--type", "type_", default="generic", show_default=True, help="Type of the credential: postgres, http, s3, ..."
+)
+@click.option("--data", required=True, metavar="JSON|@FILE|-", help="The fields; - reads them from stdin.")
 @server_option
 @token_option
-@talk
+@output_options
 def set_(name: str, type_: str, data: str, server: str | None, token: str | None) -> None:
-    """Keep a credential under NAME, in place of one of the same name.
+    """Store a credential under NAME; it replaces one of the same name.
 
-    Shells remember what was typed: give secrets by @FILE or through a pipe.
+    Shells record the command line in their history: pass secrets by @FILE or through a pipe.
     """
     if not NAME.fullmatch(name):
         raise click.BadParameter(
-            f"{name!r} is no name: letters, digits, _ . and -, not a digit first", param_hint="NAME"
+            f"{name!r} is not a valid name: use letters, digits, _ . and -, and no digit first", param_hint="NAME"
         )
     fields = _fields(data)
 
-    async def keep() -> None:
+    async def store_it() -> None:
         async with _store(Target(server=server, token=token)) as store:
             await store.set(name, type_, fields)
 
-    asyncio.run(keep())
-    terminal.note(f"credential {name} ({type_}) is kept")
+    asyncio.run(store_it())
+    terminal.note(f"credential {name} ({type_}) is stored")
 
 
 @credential.command("list")
 @server_option
 @token_option
 @as_json
-@talk
+@output_options
 def list_(server: str | None, token: str | None, as_json: bool) -> None:
     """List names and types; values are never shown."""
 
@@ -77,27 +79,27 @@ def list_(server: str | None, token: str | None, as_json: bool) -> None:
 @click.argument("name")
 @server_option
 @token_option
-@talk
+@output_options
 def delete(name: str, server: str | None, token: str | None) -> None:
-    """Forget a credential."""
+    """Delete a credential."""
     from noetl.errors import NotFound
 
-    async def forget() -> bool:
+    async def remove() -> bool:
         async with _store(Target(server=server, token=token)) as store:
             return await store.delete(name)
 
-    if not asyncio.run(forget()):
-        raise NotFound(f"there is no credential {name}; `noetl credential list` shows what there is")
-    terminal.note(f"credential {name} is forgotten")
+    if not asyncio.run(remove()):
+        raise NotFound(f"there is no credential {name}; `noetl credential list` lists them")
+    terminal.note(f"credential {name} is deleted")
 
 
 @credential.command()
-@talk
+@output_options
 def rotate() -> None:
     """Replace the master key of this installation.
 
-    With the key in a file, a new one is made and the old one forgotten. With keys in NOETL_SECRET_KEY, put the new
-    one in front (new,old) for every server, rotate, and take the old one out.
+    If the key is in a file, a new one is generated and the old one deleted. If keys are in NOETL_SECRET_KEY, put the
+    new one in front (new,old) for every server, rotate, and remove the old one.
     """
     from noetl.secrets.keychain import open_credentials
     from noetl.settings import load
@@ -109,32 +111,34 @@ def rotate() -> None:
             return await credentials.rotate()
 
     changed = asyncio.run(replace())
-    terminal.note(f"{changed} credentials are under a new master key")
+    terminal.note(f"{changed} credentials are encrypted with the new master key")
 
 
 def _fields(data: str) -> dict[str, Any]:
-    """The fields as given; what is wrong is said without repeating any of it."""
+    """The fields; error messages do not quote the data."""
     import msgspec
 
     from noetl.cli.playbook_files import read_bounded
 
     text = read_bounded(data.removeprefix("@"), MAX_DATA) if data == "-" or data.startswith("@") else data.encode()
     if len(text) > MAX_DATA:
-        raise click.BadParameter("it has more than 1 MB", param_hint="--data")
+        raise click.BadParameter("the data has more than 1 MB", param_hint="--data")
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-        raise click.BadParameter('it must be a JSON mapping such as {"password": "..."}', param_hint="--data") from None
+        raise click.BadParameter(
+            'the data must be a JSON mapping such as {"password": "..."}', param_hint="--data"
+        ) from None
 
 
 class _ServerCredentials:
-    """A server's credentials, as a store that can be written and listed."""
+    """The credentials of a server as a store."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
-        """Keep."""
+        """Store a credential."""
         await asyncio.to_thread(self._client.set_credential, name, type, data)
 
     async def list(self) -> list[tuple[str, str]]:
@@ -142,7 +146,7 @@ class _ServerCredentials:
         return await asyncio.to_thread(self._client.credentials)
 
     async def delete(self, name: str) -> bool:
-        """Forget it."""
+        """Delete a credential."""
         from noetl.errors import NotFound
 
         try:
@@ -153,12 +157,12 @@ class _ServerCredentials:
 
 
 @asynccontextmanager
-async def _store(place: Target) -> AsyncIterator[CredentialStore | _ServerCredentials]:
+async def _store(target: Target) -> AsyncIterator[CredentialStore | _ServerCredentials]:
     from noetl.secrets.keychain import open_credentials
 
-    settings = place.settings()
-    if place.means_server(settings):
-        with place.client(settings) as client:
+    settings = target.settings()
+    if target.is_remote(settings):
+        with target.client(settings) as client:
             yield _ServerCredentials(client)
         return
     async with open_credentials(settings.home, settings.store) as credentials:

@@ -1,10 +1,10 @@
-"""Verbs about this installation: its settings, its health."""
+"""Commands about this installation: settings, shell completion, checks."""
 
 from __future__ import annotations
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import server_option, store_option, token_option
 
 
@@ -14,14 +14,14 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--origin", is_flag=True, help="Print the origin of each value.")
 @as_json
-@talk
+@output_options
 def show(origin: bool, as_json: bool) -> None:
     """Print every setting with its value.
 
-    A value comes from the first place that has it: a flag, NOETL_* in the environment, .env,
-    ./noetl.toml, the user's config.toml, the default.
+    The value is taken from the first of: an option, NOETL_* in the environment, .env, ./noetl.toml,
+    the user's config.toml, the default.
     """
     from noetl.settings import TABLE, load, without_password
 
@@ -52,7 +52,7 @@ def show(origin: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script for completion in SHELL.
+    """Print the completion script for SHELL.
 
     In ~/.bashrc: eval "$(noetl completion bash)". In ~/.zshrc: eval "$(noetl completion zsh)".
     For fish: noetl completion fish > ~/.config/fish/completions/noetl.fish
@@ -67,25 +67,25 @@ def completion(shell: str) -> None:
 
 
 @click.command()
-@click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums; takes a while.")
+@click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums (slow).")
 @server_option
 @token_option
 @store_option
 @as_json
-@talk
+@output_options
 def doctor(verify: bool, server: str | None, token: str | None, store: str | None, as_json: bool) -> int:
     """Check this installation.
 
-    Settings, data folder, secrets, store, results, tools, NATS, server and workers. Exit code 0 when everything
-    needed works (warnings included), 1 when something does not.
+    Checks settings, data folder, secrets, store, results, tools, NATS, server and workers. Exit code 0 if there are
+    no failures (warnings are allowed), otherwise 1.
     """
-    from noetl.cli.doctor.checks import checkup
+    from noetl.cli.doctor.checks import run_checks
     from noetl.cli.doctor.findings import FAILED
 
-    found = checkup({"server_url": server, "token": token, "store": store}, verify=verify)
+    found = run_checks({"server_url": server, "token": token, "store": store}, verify=verify)
     if as_json:
         terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
     else:
-        styles = {"ok": "good", "warning": "odd", "failed": "bad"}
+        styles = {"ok": "green", "warning": "yellow", "failed": "red"}
         terminal.table(("check", "status", "detail"), found, styles=styles)
     return 1 if any(one.status == FAILED for one in found) else 0

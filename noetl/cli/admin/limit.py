@@ -1,4 +1,4 @@
-"""Verbs for limits: at most so many at once."""
+"""`noetl limit`: concurrency limits and weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import Target, with_target
 
 subject_argument = click.argument("subject", metavar="pool|credential|playbook")
@@ -16,9 +16,9 @@ name_argument = click.argument("name", metavar="NAME")
 
 @click.group()
 def limit() -> None:
-    """Let at most so many runs of a pool, runs with a credential, or executions of a playbook go on at once.
+    """Limit concurrent runs of a pool, runs with a credential, or executions of a playbook.
 
-    Limits hold over all servers and workers of an installation. The rest wait in line; `noetl why ID` says for what.
+    Limits apply across all servers and workers of an installation. Further runs wait; `noetl why ID` shows for what.
     """
 
 
@@ -30,28 +30,28 @@ def limit() -> None:
     "--weight",
     type=click.IntRange(1, 60),
     metavar="N",
-    help="Turns that executions of the playbook get where others get one, while runs wait for workers.",
+    help="Share of the workers' slots relative to other playbooks (1), while runs wait.",
 )
 @with_target
 @as_json
-@talk
-def set_(subject: str, name: str, most: int | None, weight: int | None, place: Target, as_json: bool) -> None:
-    """Set a limit or a weight, or change it.
+@output_options
+def set_(subject: str, name: str, most: int | None, weight: int | None, target: Target, as_json: bool) -> None:
+    """Set or change a limit or a weight.
 
-    Who holds more than a lower limit allows, finishes; 0 holds everything back.
+    Runs that exceed a lowered limit finish; with 0 nothing starts.
 
     Example: noetl limit set credential pg_main 5
     """
-    _show(place.ask(lambda desk: desk.limits.set(subject, name, most, weight)), as_json)
+    _show(target.call(lambda backend: backend.set_limit(subject, name, most, weight=weight)), as_json)
 
 
 @limit.command("list")
 @with_target
 @as_json
-@talk
-def list_(place: Target, as_json: bool) -> None:
-    """List all limits: how much of each is held, and how many wait."""
-    found = place.ask(lambda desk: desk.limits.list())
+@output_options
+def list_(target: Target, as_json: bool) -> None:
+    """List all limits, how many slots are in use, and how many runs wait."""
+    found = target.call(lambda backend: backend.limits())
     if as_json:
         terminal.json(found)
     elif found:
@@ -69,21 +69,21 @@ def list_(place: Target, as_json: bool) -> None:
 @name_argument
 @with_target
 @as_json
-@talk
-def show(subject: str, name: str, place: Target, as_json: bool) -> None:
-    """Show a limit: who holds what it limits, and how many wait."""
-    _show(place.ask(lambda desk: desk.limits.get(subject, name)), as_json)
+@output_options
+def show(subject: str, name: str, target: Target, as_json: bool) -> None:
+    """Show a limit, the executions that use its slots, and how many runs wait."""
+    _show(target.call(lambda backend: backend.limit(subject, name)), as_json)
 
 
 @limit.command()
 @subject_argument
 @name_argument
 @with_target
-@talk
-def remove(subject: str, name: str, place: Target) -> None:
-    """Remove a limit; who waits for it goes on."""
-    place.ask(lambda desk: desk.limits.remove(subject, name))
-    terminal.note(f"{subject} {name} is limited no more")
+@output_options
+def remove(subject: str, name: str, target: Target) -> None:
+    """Remove a limit; waiting runs start."""
+    target.call(lambda backend: backend.remove_limit(subject, name))
+    terminal.note(f"the limit of {subject} {name} is removed")
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:

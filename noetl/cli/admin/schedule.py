@@ -1,4 +1,4 @@
-"""Verbs for schedules: playbooks that start by the clock."""
+"""`noetl schedule`: playbooks that start at the times of a cron expression."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import Target, with_target
 
 name_argument = click.argument("name", metavar="NAME")
@@ -15,9 +15,10 @@ name_argument = click.argument("name", metavar="NAME")
 
 @click.group()
 def schedule() -> None:
-    """Start playbooks by the clock.
+    """Start playbooks at scheduled times.
 
-    Schedules are kept beside the catalog; a server carries them out, each tick once, however many servers there are.
+    Schedules are stored with the catalog. A server starts the playbooks; each tick starts one execution, also with
+    several servers.
     """
 
 
@@ -25,27 +26,29 @@ def schedule() -> None:
 @click.argument("path", metavar="PATH[@VERSION]")
 @click.option("--cron", required=True, metavar="EXPR", help="minute hour day month weekday, or @daily, @hourly, ...")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Time zone of the expression.")
-@click.option("--name", metavar="NAME", help="Its name; without one it is called after its path.")
-@click.option("--payload", metavar="JSON|@FILE", help="Laid over the workload; may read {{ tick }} and {{ schedule }}.")
+@click.option("--name", metavar="NAME", help="Name of the schedule; default: the path.")
+@click.option(
+    "--payload", metavar="JSON|@FILE", help="Merged into the workload; may use {{ tick }} and {{ schedule }}."
+)
 @click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the payload, read as YAML.")
 @click.option(
     "--catch-up",
     type=click.Choice(["none", "last", "all"]),
     default="last",
     show_default=True,
-    help="Ticks that passed while no server ran.",
+    help="Ticks that were missed while no server was running.",
 )
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip", "queue", "cancel"]),
     default="allow",
     show_default=True,
-    help="A tick that comes while the execution before still runs.",
+    help="A tick while the previous execution is still running.",
 )
-@click.option("--paused", is_flag=True, help="Keep it, and do not begin yet.")
+@click.option("--paused", is_flag=True, help="Add the schedule paused.")
 @with_target
 @as_json
-@talk
+@output_options
 def add(
     path: str,
     cron: str,
@@ -56,10 +59,10 @@ def add(
     catch_up: str,
     overlap: str,
     paused: bool,
-    place: Target,
+    target: Target,
     as_json: bool,
 ) -> None:
-    """Start a registered playbook whenever EXPR says so.
+    """Start a registered playbook at the times of EXPR.
 
     Example: noetl schedule add reports/daily --cron "30 6 * * mon-fri" --tz Europe/Berlin
     """
@@ -75,18 +78,18 @@ def add(
         "overlap": overlap,
         "paused": paused,
     }
-    _show(place.ask(lambda desk: desk.schedules.add(path, cron, **fields)), as_json)
-    if not place.has_server():
-        terminal.note("no server runs here yet; `noetl server start` carries schedules out")
+    _show(target.call(lambda backend: backend.add_schedule(path, cron, **fields)), as_json)
+    if not target.has_server():
+        terminal.note("no server is running; schedules need one: `noetl server start`")
 
 
 @schedule.command("list")
 @with_target
 @as_json
-@talk
-def list_(place: Target, as_json: bool) -> None:
+@output_options
+def list_(target: Target, as_json: bool) -> None:
     """List all schedules."""
-    found = place.ask(lambda desk: desk.schedules.list())
+    found = target.call(lambda backend: backend.schedules())
     if as_json:
         terminal.json(found)
     elif found:
@@ -104,68 +107,68 @@ def list_(place: Target, as_json: bool) -> None:
                 )
                 for one in found
             ],
-            styles={"paused": "odd"},
+            styles={"paused": "yellow"},
         )
     else:
-        terminal.note("no schedules; `noetl schedule add PATH --cron EXPR` makes one")
+        terminal.note("no schedules; `noetl schedule add PATH --cron EXPR` adds one")
 
 
 @schedule.command()
 @name_argument
 @with_target
 @as_json
-@talk
-def show(name: str, place: Target, as_json: bool) -> None:
-    """Show a schedule: when it ticks, how far it is, what came of the last tick."""
-    _show(place.ask(lambda desk: desk.schedules.get(name)), as_json)
+@output_options
+def show(name: str, target: Target, as_json: bool) -> None:
+    """Show a schedule, its next ticks and its last execution."""
+    _show(target.call(lambda backend: backend.schedule(name)), as_json)
 
 
 @schedule.command()
 @name_argument
-@click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="How many.")
+@click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of ticks.")
 @with_target
 @as_json
-@talk
-def next(name: str, count: int, place: Target, as_json: bool) -> None:
-    """Print the next ticks, on the clock of the schedule."""
-    found = place.ask(lambda desk: desk.schedules.get(name, count))
+@output_options
+def next(name: str, count: int, target: Target, as_json: bool) -> None:
+    """Print the next ticks in the time zone of the schedule."""
+    found = target.call(lambda backend: backend.schedule(name, count))
     if as_json:
         terminal.json(found["upcoming"])
         return
     for tick in found["upcoming"]:
         terminal.data(tick)
     if found["paused"]:
-        terminal.note(f"schedule {name} is paused; `noetl schedule resume {name}` lets it tick again")
+        terminal.note(f"schedule {name} is paused; `noetl schedule resume {name}` continues it")
 
 
 @schedule.command()
 @name_argument
 @with_target
 @as_json
-@talk
-def pause(name: str, place: Target, as_json: bool) -> None:
-    """Tick no more; ticks that pass meanwhile are gone."""
-    _show(place.ask(lambda desk: desk.schedules.pause(name)), as_json)
+@output_options
+def pause(name: str, target: Target, as_json: bool) -> None:
+    """Pause a schedule; ticks that pass meanwhile are dropped."""
+    _show(target.call(lambda backend: backend.pause_schedule(name)), as_json)
 
 
 @schedule.command()
 @name_argument
 @with_target
 @as_json
-@talk
-def resume(name: str, place: Target, as_json: bool) -> None:
-    """Tick again, from now on."""
-    _show(place.ask(lambda desk: desk.schedules.resume(name)), as_json)
+@output_options
+def resume(name: str, target: Target, as_json: bool) -> None:
+    """Continue a paused schedule with its next tick."""
+    _show(target.call(lambda backend: backend.resume_schedule(name)), as_json)
 
 
 @schedule.command()
 @name_argument
 @with_target
-@talk
-def remove(name: str, place: Target) -> None:
-    """Forget a schedule; executions that it started go on."""
-    place.ask(lambda desk: desk.schedules.remove(name))
-    terminal.note(f"schedule {name} is forgotten")
+@output_options
+def remove(name: str, target: Target) -> None:
+    """Delete a schedule; executions that it started continue."""
+    target.call(lambda backend: backend.remove_schedule(name))
+    terminal.note(f"schedule {name} is deleted")
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Verbs for webhooks: signed requests from outside that start playbooks on a server."""
+"""`noetl webhook`: signed requests that start playbooks on a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import Target, server_option, token_option
 
 if TYPE_CHECKING:
@@ -23,22 +23,24 @@ def webhook() -> None:
 
 @webhook.command()
 @click.argument("path", metavar="PATH[@VERSION]")
-@click.option("--name", metavar="NAME", help="Its name, and the end of its address; else it is called after its path.")
-@click.option("--credential", metavar="NAME", help="Credential whose field `secret` signs; else a secret is made.")
-@click.option("--payload", metavar="JSON|@FILE", help="What a request's body is laid over.")
-@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of that payload, read as YAML.")
+@click.option("--name", metavar="NAME", help="Name, and last part of the address; default: the path.")
+@click.option(
+    "--credential", metavar="NAME", help="Credential with the field `secret`; default: a secret is generated."
+)
+@click.option("--payload", metavar="JSON|@FILE", help="The body of a request is merged into this payload.")
+@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the payload, read as YAML.")
 @click.option(
     "--window",
     type=click.FloatRange(min=0, min_open=True, max=86_400),
     default=300.0,
     show_default=True,
     metavar="S",
-    help="How old a signature may be, in seconds.",
+    help="The greatest age of a signature, in seconds.",
 )
 @server_option
 @token_option
 @as_json
-@talk
+@output_options
 def add(
     path: str,
     name: str | None,
@@ -52,7 +54,7 @@ def add(
 ) -> None:
     """Let signed requests start a registered playbook.
 
-    The secret that is made is printed this once; senders sign with it.
+    A generated secret is printed once; senders sign with it.
     """
     from noetl.cli.inputs import read_payload, split_version
 
@@ -75,14 +77,14 @@ def add(
     terminal.data(f"{'address':<10} {added['url']}")
     if "secret" in added:
         terminal.data(f"{'secret':<10} {added['secret']}")
-        terminal.note("the secret is shown this once; it is kept as credential " + added["credential"])
+        terminal.note("the secret is not shown again; it is stored as the credential " + added["credential"])
 
 
 @webhook.command("list")
 @server_option
 @token_option
 @as_json
-@talk
+@output_options
 def list_(server: str | None, token: str | None, as_json: bool) -> None:
     """List all webhooks."""
     with _client(server, token) as client:
@@ -93,30 +95,30 @@ def list_(server: str | None, token: str | None, as_json: bool) -> None:
         rows = [(one["name"], one["path"], one["credential"], one["url"]) for one in found]
         terminal.table(("name", "path", "credential", "address"), rows)
     else:
-        terminal.note("no webhooks; `noetl webhook add PATH` makes one")
+        terminal.note("no webhooks; `noetl webhook add PATH` adds one")
 
 
 @webhook.command()
 @click.argument("name")
 @server_option
 @token_option
-@talk
+@output_options
 def remove(name: str, server: str | None, token: str | None) -> None:
-    """Forget a webhook, and the secret that was made for it."""
+    """Delete a webhook, and the secret that was generated for it."""
     with _client(server, token) as client:
         client.remove_webhook(name)
-    terminal.note(f"webhook {name} is forgotten")
+    terminal.note(f"webhook {name} is deleted")
 
 
 @webhook.command()
 @click.argument("name")
-@click.option("--secret", required=True, metavar="TEXT|@FILE", help="What it is signed with; @- is stdin.")
-@click.option("--body", default="{}", metavar="TEXT|@FILE", help="What is sent.")
+@click.option("--secret", required=True, metavar="TEXT|@FILE", help="The secret to sign with; @- is stdin.")
+@click.option("--body", default="{}", metavar="TEXT|@FILE", help="The body of the request.")
 @server_option
 @as_json
-@talk
+@output_options
 def call(name: str, secret: str, body: str, server: str | None, as_json: bool) -> None:
-    """Sign a request and send it, as a sender would."""
+    """Sign a request and send it to a webhook."""
     with _client(server, None) as client:
         execution_id = client.deliver(name, _read(body, MAX_BODY), _read(secret, MAX_SECRET).decode().strip())
     if as_json:
@@ -125,12 +127,12 @@ def call(name: str, secret: str, body: str, server: str | None, as_json: bool) -
         terminal.data(execution_id)
 
 
-def _read(words: str, limit: int) -> bytes:
+def _read(text: str, limit: int) -> bytes:
     from noetl.cli.playbook_files import read_bounded
 
-    return read_bounded(words[1:], limit) if words.startswith("@") else words.encode()
+    return read_bounded(text[1:], limit) if text.startswith("@") else text.encode()
 
 
 def _client(server: str | None, token: str | None) -> Client:
-    place = Target(server=server, token=token)
-    return place.client(place.settings())
+    target = Target(server=server, token=token)
+    return target.client(target.settings())

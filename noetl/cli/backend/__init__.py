@@ -1,1 +1,1 @@
-"""The engine behind a command: embedded or remote."""
+"""The engine behind a command: `local` is the embedded engine, `remote` a server; commands use only `base`."""

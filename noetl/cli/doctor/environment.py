@@ -1,4 +1,4 @@
-"""What `noetl doctor` looks at around the store: keys and tokens, results, NATS, and the processes of this machine."""
+"""Checks of `noetl doctor` beside the store: keys and tokens, results, NATS, and the processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,59 +18,61 @@ from noetl.settings import Settings, without_password
 if TYPE_CHECKING:
     from noetl.runtime.process_table import Readiness
 
-PATIENCE = 5.0  # seconds that a service gets to answer
+TIMEOUT = 5.0  # seconds for a service to respond
 
 
 def secret_files(settings: Settings) -> Iterator[Finding]:
-    """Tokens and the master key: there, whole, and nobody else's."""
+    """Tokens and the master key: readable, valid, and not accessible to other users."""
     from noetl.secrets import master_key
     from noetl.server.http.access import ADMIN_FILE, TOKENS_FILE, Tokens
 
-    well = True
+    valid = True
     for name in (ADMIN_FILE, TOKENS_FILE, master_key.FILE):
         file = settings.home / name
         if not file.exists():
             continue
         if not os.access(file, os.R_OK):
-            well = False
-            yield Finding("secrets", FAILED, f"{file} cannot be read by this user; it belongs to who starts the server")
+            valid = False
+            yield Finding(
+                "secrets", FAILED, f"{file} cannot be read by this user; the user who starts the server owns it"
+            )
         elif stat.S_IMODE(file.stat().st_mode) & 0o077:
-            well = False
-            yield Finding("secrets", WARNING, f"{file} is open to other users: chmod 600 {file}")
+            valid = False
+            yield Finding("secrets", WARNING, f"{file} is accessible to other users: chmod 600 {file}")
     try:
-        known = Tokens(settings.home).all() if well else []
+        known = Tokens(settings.home).all() if valid else []
         if not os.environ.get(master_key.VARIABLE) and (settings.home / master_key.FILE).exists():
             master_key.open_ring(settings.home, os.environ)
     except NoetlError as problem:
         yield Finding("secrets", FAILED, str(problem))
         return
-    if well:
-        told = (
+    if valid:
+        detail = (
             f"tokens: {', '.join(token.name for token in known)}"
             if known
-            else "no tokens yet (made at the server's first start)"
+            else "no tokens yet (created by the first start of a server)"
         )
-        yield Finding("secrets", OK, told)
+        yield Finding("secrets", OK, detail)
 
 
 def results(settings: Settings) -> Finding:
-    """Whether large results can be kept: a folder is looked at, any other store is written to."""
+    """Whether large results can be stored: permissions of a folder are checked, another store is written to."""
     url = settings.results
     if url.startswith(("blob:", "file:")):
         parts = urlsplit(url)
         folder = Path(unquote(parts.netloc + parts.path))
         nearest = nearest_folder(folder)
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-            return Finding("results", OK, url + ("" if folder.exists() else " (made with the first large result)"))
-        return Finding("results", FAILED, f"{url}: {nearest} does not let us write; set NOETL_RESULTS to another place")
+            return Finding("results", OK, url + ("" if folder.exists() else " (created with the first large result)"))
+        return Finding("results", FAILED, f"{url}: {nearest} is not writable; set NOETL_RESULTS to another location")
 
-    async def keep_and_forget() -> None:
+    async def put_and_delete() -> None:
         from noetl.storage.results import open_results
 
         async def chunks() -> AsyncIterator[bytes]:
-            yield b"is anybody there?"
+            yield b"check of noetl doctor"
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             store = open_results(url)
             try:
                 await store.delete(await store.put("doctor", chunks(), content_type="text/plain"))
@@ -78,23 +80,24 @@ def results(settings: Settings) -> Finding:
                 await store.close()
 
     try:
-        asyncio.run(keep_and_forget())
-        return Finding("results", OK, f"{without_password(url)} takes what it is given")
+        asyncio.run(put_and_delete())
+        return Finding("results", OK, f"{without_password(url)} is writable")
     except TimeoutError:
-        words = f"it did not answer within {PATIENCE:g} s"
+        reason = f"no response within {TIMEOUT:g} s"
     except (NoetlError, OSError) as problem:
-        words = str(problem)
-    return Finding("results", FAILED, f"{without_password(url)}: {words}; is NOETL_RESULTS right, and is it running?")
+        reason = str(problem)
+    detail = f"{without_password(url)}: {reason}; check that it is running and NOETL_RESULTS is right"
+    return Finding("results", FAILED, detail)
 
 
 def nats(settings: Settings) -> Iterator[Finding]:
-    """Whether NATS answers and has JetStream; without it everything goes on over HTTP, more slowly."""
+    """Whether NATS responds and has JetStream; without it workers use HTTP, which is slower."""
     if settings.nats_url is None:
         return
     from noetl.connections.nats import connect
 
-    async def ask() -> None:
-        client = await connect({"url": settings.nats_url}, timeout=PATIENCE)
+    async def connect_once() -> None:
+        client = await connect({"url": settings.nats_url}, timeout=TIMEOUT)
         try:
             await client.jetstream().account_info()
         finally:
@@ -102,28 +105,28 @@ def nats(settings: Settings) -> Iterator[Finding]:
 
     url = without_password(settings.nats_url)
     try:
-        asyncio.run(ask())
-        yield Finding("nats", OK, f"{url} answers, and has JetStream")
-    except Exception as problem:  # noqa: BLE001 - its client raises whatever it likes; here it is told
-        words = str(problem) or type(problem).__name__
+        asyncio.run(connect_once())
+        yield Finding("nats", OK, f"{url} responds and has JetStream")
+    except Exception as problem:  # noqa: BLE001 - its client may raise anything
+        reason = str(problem) or type(problem).__name__
         detail = (
-            f"{url}: {words}; work goes on over HTTP until it is back. Is NOETL_NATS_URL right, does it run with -js?"
+            f"{url}: {reason}; workers use HTTP until it is back. Check NOETL_NATS_URL, and that NATS runs with -js"
         )
         yield Finding("nats", WARNING, detail)
 
 
 def processes(settings: Settings) -> Iterator[Finding]:
-    """The servers and workers of this machine; without a server, whether one could be started."""
-    fleet = ProcessTable(settings.home)
-    servers = [member for prefix in ("server", "cluster-server") for member in fleet.members(prefix)]
-    workers = [member for prefix in ("worker", "cluster-worker") for member in fleet.members(prefix)]
-    asked = (settings.server_url or "").split(",")  # looked at as whoever uses them does
+    """The servers and workers of this machine; without a server, whether one can be started."""
+    table = ProcessTable(settings.home)
+    servers = [member for prefix in ("server", "cluster-server") for member in table.members(prefix)]
+    workers = [member for prefix in ("worker", "cluster-worker") for member in table.members(prefix)]
+    configured = (settings.server_url or "").split(",")  # checked as addresses of the settings
     for member in servers:
-        if member.url in asked:
+        if member.url in configured:
             continue
         yield from _server(member, readiness(member.url))
     if servers and not workers:
-        detail = "none runs on this machine; unless they run elsewhere, `noetl worker start` starts one"
+        detail = "none is running on this machine; unless workers run elsewhere, start one: `noetl worker start`"
         yield Finding("workers", WARNING, detail)
     elif workers:
         yield Finding("workers", OK, f"{len(workers)} on this machine")
@@ -148,6 +151,6 @@ def _address(settings: Settings) -> Finding:
     where = f"{settings.server_host} port {settings.server_port}"
     try:
         take_address(settings).close()
-        return Finding("server", OK, f"none runs here; `noetl server start` would listen at {where}")
+        return Finding("server", OK, f"none is running; `noetl server start` would listen on {where}")
     except RequestRefused as problem:
-        return Finding("server", WARNING, f"none runs here, and none could be started: {problem}")
+        return Finding("server", WARNING, f"none is running, and none can be started: {problem}")

@@ -1,4 +1,4 @@
-"""How one thing of an installation is: what the checks of `noetl doctor` answer with."""
+"""The result of one check of `noetl doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 
 
 class Finding(NamedTuple):
-    """How one thing is."""
+    """The result of one check."""
 
     name: str
     status: str
@@ -17,7 +17,7 @@ class Finding(NamedTuple):
 
 
 def nearest_folder(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or its nearest parent that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -1,4 +1,4 @@
-"""Verbs that steer executions, here or on a server: every one of them is an event in the log."""
+"""Commands that control executions, locally or on a server; each of them is recorded in the log."""
 
 from __future__ import annotations
 
@@ -9,120 +9,120 @@ from typing import TYPE_CHECKING
 import click
 
 from noetl.cli.executions.inspect import id_argument
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.run import timeout_option
 from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
-    from noetl.cli.backend.executions import Backend
+    from noetl.cli.backend.base import Backend
     from noetl.embedded import LocalEngine
     from noetl.storage.ports.events import ExecutionSummary
 
 
 @click.command()
 @id_argument
-@click.option("--reason", default="cancelled by the user", help="Kept in the log.")
+@click.option("--reason", default="cancelled by the user", help="Recorded in the log.")
 @with_target
 @as_json
-@talk
-def cancel(execution_id: str, reason: str, place: Target, as_json: bool) -> None:
-    """Stop an execution; what it has done stays done."""
-    _steer(place, execution_id, lambda desk, found: desk.cancel(found, reason), as_json, "being cancelled")
+@output_options
+def cancel(execution_id: str, reason: str, target: Target, as_json: bool) -> None:
+    """Cancel an execution; completed work is not undone."""
+    _control(target, execution_id, lambda backend, found: backend.cancel(found, reason), as_json, "being cancelled")
 
 
 @click.command()
 @id_argument
-@click.option("--reason", default="", help="Kept in the log.")
+@click.option("--reason", default="", help="Recorded in the log.")
 @with_target
 @as_json
-@talk
-def pause(execution_id: str, reason: str, place: Target, as_json: bool) -> None:
-    """Start nothing new in an execution; what runs goes on."""
-    _steer(place, execution_id, lambda desk, found: desk.pause(found, reason), as_json)
+@output_options
+def pause(execution_id: str, reason: str, target: Target, as_json: bool) -> None:
+    """Start no new run in an execution; runs that have started continue."""
+    _control(target, execution_id, lambda backend, found: backend.pause(found, reason), as_json)
 
 
 @click.command()
 @id_argument
-@click.option("--reason", default="", help="Kept in the log.")
+@click.option("--reason", default="", help="Recorded in the log.")
 @timeout_option
 @with_target
 @as_json
-@talk
-def resume(execution_id: str, reason: str, timeout: float | None, place: Target, as_json: bool) -> int:
-    """Go on with an execution that was paused, or whose process died.
+@output_options
+def resume(execution_id: str, reason: str, timeout: float | None, target: Target, as_json: bool) -> int:
+    """Continue an execution that is paused, or whose process has ended.
 
-    An execution of this machine that was left behind by a killed `noetl run` goes on in this process, where it
-    stopped; it is shown and waited for like any run. What is paused goes on where it runs.
+    An execution of this machine whose `noetl run` was killed continues in this process from where it stopped, with
+    progress and output as for `noetl run`. A paused execution continues in the process that runs it.
     """
-    if place.means_server(place.settings()):
-        _steer(place, execution_id, lambda desk, found: desk.resume(found, reason), as_json)
+    if target.is_remote(target.settings()):
+        _control(target, execution_id, lambda backend, found: backend.resume(found, reason), as_json)
         return 0
-    return asyncio.run(_resume_here(execution_id, reason, timeout, place, as_json))
+    return asyncio.run(_resume_locally(execution_id, reason, timeout, target, as_json))
 
 
-async def _resume_here(execution_id: str, reason: str, timeout: float | None, place: Target, as_json: bool) -> int:
-    from noetl.cli.backend.executions import named
-    from noetl.cli.run import drive
+async def _resume_locally(execution_id: str, reason: str, timeout: float | None, target: Target, as_json: bool) -> int:
+    from noetl.cli.backend.base import find_execution
+    from noetl.cli.run import run_locally
     from noetl.errors import Conflict
 
-    async with place.opened() as desk:
-        summary = await named(desk, execution_id)
+    async with target.open() as backend:
+        summary = await find_execution(backend, execution_id)
         if summary.ended_at is not None:
             raise Conflict(
                 f"execution {summary.execution_id} has ended ({summary.status}); `noetl rerun` runs it again"
             )
         if summary.status == "paused":
-            summary = await desk.resume(summary.execution_id, reason)
-            if place.runs(summary.execution_id):
+            summary = await backend.resume(summary.execution_id, reason)
+            if target.is_process_alive(summary.execution_id):
                 show_summary(summary, as_json)
                 return 0
 
     async def begin(engine: LocalEngine) -> str:
         return summary.execution_id
 
-    return await drive(begin, place.store, timeout, as_json, resume=summary.execution_id)
+    return await run_locally(begin, target.store, timeout, as_json, resume=summary.execution_id)
 
 
 @click.command()
 @id_argument
-@click.option("--payload", metavar="JSON|@FILE", help="Laid over the execution's ctx; @- is stdin.")
+@click.option("--payload", metavar="JSON|@FILE", help="Merged into the execution's ctx; @- is stdin.")
 @click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of ctx, read as YAML.")
-@click.option("--name", default="", help="What the signal is called in the log.")
+@click.option("--name", default="", help="Name of the signal in the log.")
 @with_target
 @as_json
-@talk
+@output_options
 def signal(
-    execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, place: Target, as_json: bool
+    execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, target: Target, as_json: bool
 ) -> None:
-    """Tell an execution something: the values are laid over its ctx, which may open a closed gate."""
+    """Send values to an execution: they are merged into its ctx, which may open a closed gate."""
     from noetl.cli.inputs import read_payload
 
     given = read_payload(payload, sets)
-    _steer(place, execution_id, lambda desk, found: desk.signal(found, name, given), as_json)
+    _control(target, execution_id, lambda backend, found: backend.signal(found, given, name), as_json)
 
 
-def _steer(
-    place: Target,
+def _control(
+    target: Target,
     execution_id: str,
-    deed: Callable[[Backend, str], Awaitable[ExecutionSummary]],
+    operation: Callable[[Backend, str], Awaitable[ExecutionSummary]],
     as_json: bool,
-    goes_on: str = "",  # what to say of it while it has not ended
+    unfinished: str = "",  # printed instead of the status while the execution has not ended
 ) -> None:
-    async def steered() -> ExecutionSummary:
-        from noetl.cli.backend.executions import named
+    async def run() -> ExecutionSummary:
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            return await deed(desk, (await named(desk, execution_id)).execution_id)
+        async with target.open() as backend:
+            return await operation(backend, (await find_execution(backend, execution_id)).execution_id)
 
-    show_summary(asyncio.run(steered()), as_json, goes_on)
+    show_summary(asyncio.run(run()), as_json, unfinished)
 
 
-def show_summary(summary: ExecutionSummary, as_json: bool, goes_on: str = "") -> None:
-    """How an execution is now."""
+def show_summary(summary: ExecutionSummary, as_json: bool, unfinished: str = "") -> None:
+    """Print the status of an execution."""
     if as_json:
         from noetl.server.read_models.documents import summary_document
 
         terminal.json(summary_document(summary))
     else:
-        state = summary.status if summary.ended_at is not None or not goes_on else goes_on
+        state = summary.status if summary.ended_at is not None or not unfinished else unfinished
         terminal.note(f"execution {summary.execution_id} is {state}")

@@ -1,4 +1,4 @@
-"""Verbs that look at executions, here or on a server: all of it comes out of their logs."""
+"""Commands that inspect executions, locally or on a server, from their logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from noetl.core.model.outcome import ErrorInfo
     from noetl.storage.ports.events import ExecutionSummary
 
-COLOURS = {
-    "success": "good",
-    "failed": "bad",
-    "error": "bad",
-    "cancelled": "odd",
-    "skipped": "quiet",
-    "running": "busy",
-    "paused": "odd",
+STATUS_STYLES = {
+    "success": "green",
+    "failed": "red",
+    "error": "red",
+    "cancelled": "yellow",
+    "skipped": "dim",
+    "running": "cyan",
+    "paused": "yellow",
 }
 
 id_argument = click.argument("execution_id", metavar="ID")
@@ -36,21 +36,19 @@ id_argument = click.argument("execution_id", metavar="ID")
     "--status",
     multiple=True,
     type=click.Choice(["pending", "running", "paused", "success", "failed", "cancelled"]),
-    help="Only those with this status (may be repeated).",
+    help="Only executions with this status (may be repeated).",
 )
-@click.option("--path", help="Only those of this playbook.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@click.option("--path", help="Only executions of this playbook.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The greatest number of rows.")
 @with_target
 @as_json
-@talk
-def executions(status: tuple[str, ...], path: str | None, limit: int, place: Target, as_json: bool) -> None:
+@output_options
+def executions(status: tuple[str, ...], path: str | None, limit: int, target: Target, as_json: bool) -> None:
     """List executions, newest first."""
 
     async def listed() -> list[ExecutionSummary]:
-        from noetl.storage.ports.events import ExecutionFilter
-
-        async with place.opened() as desk:
-            return await desk.executions(ExecutionFilter(status=status, path=path, limit=limit))
+        async with target.open() as backend:
+            return await backend.executions(status=status, path=path, limit=limit)
 
     found = asyncio.run(listed())
     if as_json:
@@ -67,7 +65,7 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, place: Tar
             (s.execution_id, s.status, s.path, _when(s.started_at), _took(s.started_at, s.ended_at), s.error)
             for s in found
         ],
-        styles=COLOURS,
+        styles=STATUS_STYLES,
     )
 
 
@@ -75,32 +73,32 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, place: Tar
 @id_argument
 @with_target
 @as_json
-@talk
-def status(execution_id: str, place: Target, as_json: bool) -> None:
-    """Show how an execution is.
+@output_options
+def status(execution_id: str, target: Target, as_json: bool) -> None:
+    """Show the status of an execution, its steps and its error.
 
-    Its status, its steps, its error. With --json the same document as `noetl run --json`.
+    With --json the document is that of `noetl run --json`.
     """
 
-    async def looked() -> Any:
-        from noetl.cli.backend.executions import named
+    async def find() -> Any:
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            summary = await named(desk, execution_id)
-            return await (desk.result if as_json else desk.execution)(summary.execution_id)
+        async with target.open() as backend:
+            summary = await find_execution(backend, execution_id)
+            return await (backend.result if as_json else backend.execution)(summary.execution_id)
 
-    found = asyncio.run(looked())
+    found = asyncio.run(find())
     if as_json:
         terminal.json(found.document())
         return
-    place.say_if_left(found["execution_id"], found["status"])
+    target.warn_if_orphaned(found["execution_id"], found["status"])
     rows = [("execution", found["execution_id"]), ("path", found["path"]), ("status", found["status"])]
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
         rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
-    rows += [("waits", words) for words in found["waits_for"]]
+    rows += [("waits", text) for text in found["waits_for"]]
     for name, value in rows:
-        terminal.data(f"{name:<10} {terminal.painted(value, COLOURS)}")
+        terminal.data(f"{name:<10} {terminal.colored_cell(value, STATUS_STYLES)}")
     if found["steps"]:
         terminal.data("")
         terminal.table(
@@ -117,19 +115,19 @@ def status(execution_id: str, place: Target, as_json: bool) -> None:
                 )
                 for row in found["steps"]
             ],
-            styles=COLOURS,
+            styles=STATUS_STYLES,
         )
 
 
 @click.command()
 @id_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until the execution has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the execution has ended.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
 @with_target
 @as_json
-@talk
-def events(execution_id: str, follow: bool, after: int, place: Target, as_json: bool) -> None:
-    """Print an execution's log; with --json one envelope a line."""
+@output_options
+def events(execution_id: str, follow: bool, after: int, target: Target, as_json: bool) -> None:
+    """Print an execution's log; with --json one event per line."""
 
     def show(recorded: Recorded) -> None:
         from noetl.core.model.events import envelope
@@ -138,18 +136,18 @@ def events(execution_id: str, follow: bool, after: int, place: Target, as_json: 
         if as_json:
             terminal.json_line(document)
         else:
-            _event_line(recorded, document)
+            _print_event(recorded, document)
             if follow:
-                sys.stdout.flush()  # who follows through a pipe reads it now
+                sys.stdout.flush()  # for a reader of a pipe
 
     async def read() -> None:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            summary = await named(desk, execution_id)
+        async with target.open() as backend:
+            summary = await find_execution(backend, execution_id)
             if follow:
-                place.say_if_left(summary.execution_id, summary.status)
-            async for recorded in (desk.follow if follow else desk.events)(summary.execution_id, after):
+                target.warn_if_orphaned(summary.execution_id, summary.status)
+            async for recorded in (backend.follow if follow else backend.events)(summary.execution_id, after):
                 show(recorded)
 
     asyncio.run(read())
@@ -157,26 +155,26 @@ def events(execution_id: str, follow: bool, after: int, place: Target, as_json: 
 
 @click.command()
 @id_argument
-@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Fold only up to this event.")
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="The state after this event.")
 @with_target
 @as_json
-@talk
-def replay(execution_id: str, at: int | None, place: Target, as_json: bool) -> None:
-    """Fold an execution's log again and show the state.
+@output_options
+def replay(execution_id: str, at: int | None, target: Target, as_json: bool) -> None:
+    """Replay an execution's log and show the state.
 
-    No template is rendered, no tool runs: the log has every decision. --at shows any moment of the past.
+    No template is rendered and no tool runs: the log has every decision. --at shows an earlier state.
     """
 
-    async def folded() -> Mapping[str, Any]:
-        from noetl.cli.backend.executions import named
+    async def read() -> Mapping[str, Any]:
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            summary = await named(desk, execution_id)
+        async with target.open() as backend:
+            summary = await find_execution(backend, execution_id)
             if at is not None and at > summary.seq:
                 raise click.BadParameter(f"the log ends at event {summary.seq}", param_hint="--at")
-            return await desk.state(summary.execution_id, at)
+            return await backend.state(summary.execution_id, at)
 
-    document = asyncio.run(folded())
+    document = asyncio.run(read())
     if as_json:
         terminal.json(document)
         return
@@ -187,26 +185,26 @@ def replay(execution_id: str, at: int | None, place: Target, as_json: bool) -> N
 @id_argument
 @with_target
 @as_json
-@talk
-def why(execution_id: str, place: Target, as_json: bool) -> None:
-    """Say in words why an execution is where it is.
+@output_options
+def why(execution_id: str, target: Target, as_json: bool) -> None:
+    """Explain the status of an execution.
 
-    What it waits for or what ended it, and which way its tokens came.
+    What it waits for or what ended it, and the path of its tokens.
     """
 
     async def explained() -> Mapping[str, Any]:
-        from noetl.cli.backend.executions import named
+        from noetl.cli.backend.base import find_execution
 
-        async with place.opened() as desk:
-            return await desk.explain((await named(desk, execution_id)).execution_id)
+        async with target.open() as backend:
+            return await backend.why((await find_execution(backend, execution_id)).execution_id)
 
     found = asyncio.run(explained())
     if as_json:
         terminal.json(found)
         return
-    place.say_if_left(found["execution_id"], found["status"])
+    target.warn_if_orphaned(found["execution_id"], found["status"])
     terminal.data(f"execution {found['execution_id']}: {found['summary']}")
-    for title, lines in (("because", found["because"]), ("the way it came", found["way"])):
+    for title, lines in (("because", found["because"]), ("path", found["way"])):
         if lines:
             terminal.data(f"\n{title}")
         for line in lines:
@@ -214,12 +212,12 @@ def why(execution_id: str, place: Target, as_json: bool) -> None:
 
 
 def show_state(document: Mapping[str, Any]) -> None:
-    """A state for eyes."""
+    """Print a state."""
     import msgspec
 
     def line(name: str, value: Any) -> None:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        terminal.data(f"{name:<10} {terminal.painted(text, COLOURS)}")
+        terminal.data(f"{name:<10} {terminal.colored_cell(text, STATUS_STYLES)}")
 
     line("execution", document["execution_id"])
     line("path", document["path"])
@@ -232,7 +230,7 @@ def show_state(document: Mapping[str, Any]) -> None:
             line(name, document[name])
     sections: tuple[tuple[str, tuple[str, ...], list[dict[str, Any]]], ...] = (
         ("steps", ("step", "status", "runs", "open"), [{"step": k, **v} for k, v in document["steps"].items()]),
-        ("tokens that wait", ("step", "from", "reason"), document["waiting"]),
+        ("waiting tokens", ("step", "from", "reason"), document["waiting"]),
         ("runs in flight", ("run_id", "status", "task", "worker"), document["runs"]),
         ("loops", ("run_id", "count", "finished", "failed"), document["loops"]),
         ("children", ("run_id", "path", "execution_id"), document["children"]),
@@ -240,26 +238,26 @@ def show_state(document: Mapping[str, Any]) -> None:
     for title, heads, rows in sections:
         if rows:
             terminal.data(f"\n{title}")
-            terminal.table(heads, [[row.get(head) for head in heads] for row in rows], styles=COLOURS)
+            terminal.table(heads, [[row.get(head) for head in heads] for row in rows], styles=STATUS_STYLES)
 
 
-# ── words ───────────────────────────────────────────────────────────────────────────────
+# ── formatting ──────────────────────────────────────────────────────────────────────────
 
 
-def _event_line(recorded: Recorded, document: dict[str, Any]) -> None:
-    """An event as a line: place, time, name, whose it is, and the gist of it."""
-    whose = document["step"] or ""
+def _print_event(recorded: Recorded, document: dict[str, Any]) -> None:
+    """Print an event as a line: seq, time, name, status, step and task, details."""
+    owner = document["step"] or ""
     if document["iteration_index"] is not None:
-        whose += "/" + document["iteration_id"].rpartition("/")[2]
+        owner += "/" + document["iteration_id"].rpartition("/")[2]
     if document["task_label"]:
-        whose += f".{document['task_label']}"
-    status = terminal.painted(document["status"], COLOURS, width=11)
-    line = f"{document['seq']:>5}  {document['timestamp'][11:23]}  {document['name']:<28}  {status}  {whose:<24}"
-    terminal.data(f"{line}  {gist(recorded.body)}".rstrip())
+        owner += f".{document['task_label']}"
+    status = terminal.colored_cell(document["status"], STATUS_STYLES, width=11)
+    line = f"{document['seq']:>5}  {document['timestamp'][11:23]}  {document['name']:<28}  {status}  {owner:<24}"
+    terminal.data(f"{line}  {event_details(recorded.body)}".rstrip())
 
 
-def gist(body: Event) -> str:
-    """What is worth knowing of an event in a few words."""
+def event_details(body: Event) -> str:
+    """The most important fields of an event as text."""
     from noetl.core.model import events as ev
 
     match body:
@@ -275,8 +273,8 @@ def gist(body: Event) -> str:
         case ev.CtxPatched():
             return ", ".join(body.patch)
         case ev.TaskDone():
-            told = {"retry": f"retry in {body.delay:g} s", "jump": f"jump to {body.to}"}.get(body.do, body.do)
-            return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else told)))
+            action = {"retry": f"retry in {body.delay:g} s", "jump": f"jump to {body.to}"}.get(body.do, body.do)
+            return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else action)))
         case ev.StepDone() | ev.StepFailed() | ev.IterationDone() | ev.IterationFailed():
             return _error(body.output.error)
         case ev.ChildStarted() | ev.ChildFinished():
@@ -308,7 +306,7 @@ def _took(start: float | None, end: float | None) -> str | None:
 
 
 def _between(document: Mapping[str, Any]) -> str | None:
-    """How long something took, by the instants of its document."""
+    """The time between the start and the end of a document."""
     from noetl.core.model.events import seconds
 
     start, end = document["started_at"], document["ended_at"]

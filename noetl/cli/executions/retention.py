@@ -1,4 +1,4 @@
-"""The verb that forgets old executions: by hand what a server does by itself with the setting `retention`."""
+"""`noetl retention`: deletes old executions, as a server does with the setting `retention`."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import time
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.errors import RequestRefused
 
 
 @click.command()
-@click.option("--older-than", metavar="DURATION", help="Such as 12h, 30d or 52w; the setting `retention` otherwise.")
-@click.option("--dry-run", is_flag=True, help="Say how many there are and forget none.")
-@click.option("--store", metavar="URL", help="Event store; the installation's own otherwise.")
+@click.option("--older-than", metavar="DURATION", help="Age such as 12h, 30d or 52w; default: the setting `retention`.")
+@click.option("--dry-run", is_flag=True, help="Print how many there are and delete none.")
+@click.option("--store", metavar="URL", help="Event store; default: the one of the installation.")
 @as_json
-@talk
+@output_options
 def retention(older_than: str | None, dry_run: bool, store: str | None, as_json: bool) -> None:
-    """Forget executions that ended long ago, with what they stored.
+    """Delete executions that ended long ago, and their stored results.
 
-    Children stay as long as their caller does, and nothing that runs is touched. Works beside a running server.
+    Child executions are deleted with their parent; unfinished executions are never deleted. A server may be running.
     """
     from noetl.settings import load
 
     settings = load({"retention": older_than, "store": store}).settings
     if settings.retention is None:
-        raise RequestRefused("say how old: --older-than 30d, or the setting retention (NOETL_RETENTION=30d)")
+        raise RequestRefused("the age is missing: --older-than 30d, or the setting retention (NOETL_RETENTION=30d)")
     before = time.time() - settings.retention
-    count, partitions = asyncio.run(_forget(settings.store, settings.results, before, dry_run=dry_run))
+    count, partitions = asyncio.run(_delete(settings.store, settings.results, before, dry_run=dry_run))
     if as_json:
         terminal.json({"executions": count, "partitions": partitions, "forgotten": not dry_run})
     else:
         what = "executions" if count != 1 else "execution"
-        terminal.data(f"{count} {what} {'would be' if dry_run else 'were' if count != 1 else 'was'} forgotten")
+        terminal.data(f"{count} {what} {'would be' if dry_run else 'were' if count != 1 else 'was'} deleted")
 
 
-async def _forget(store: str, results: str, before: float, *, dry_run: bool) -> tuple[int, int]:
+async def _delete(store: str, results: str, before: float, *, dry_run: bool) -> tuple[int, int]:
     from noetl.server.lifecycle.retention import forget_old
     from noetl.storage.factory import open_stores
     from noetl.storage.results import open_results

@@ -1,7 +1,6 @@
-"""Show a run while it goes: a live picture on a terminal, a line per change elsewhere.
+"""Shows the progress of an execution on stderr: live rows on a terminal, one line per change elsewhere.
 
-Both displays take the same three calls: `event` for what the log says, `log` for what tools
-print, `close` at the end. Everything goes to stderr.
+A display has three methods: `event` takes an event of the log, `log` a line that a tool prints, `close` ends it.
 """
 
 from __future__ import annotations
@@ -14,29 +13,33 @@ from noetl.cli.output.progress import Progress, StepRow
 from noetl.cli.output.terminal import terminal
 from noetl.core.model.events import LoopStarted, Recorded, StepScheduled
 
-LINE_EVERY = 1.0  # seconds between two lines about the same loop
+LOOP_LINE_SECONDS = 1.0  # the least time between two lines about the same loop
 FRAMES_PER_SECOND = 8
-BAR = 24
+BAR_WIDTH = 24
 
 
 class Display(Protocol):
-    """What a run is shown on."""
+    """Shows the progress of one execution."""
 
     def event(self, recorded: Recorded) -> None:
-        """Something happened."""
+        """Show an event."""
 
     def log(self, line: str) -> None:
-        """A tool printed a line."""
+        """Show a line that a tool prints."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the display."""
 
 
 def open_display() -> Display:
-    """The display that suits this terminal and the user's wishes."""
+    """The display for this terminal and the given options."""
     if terminal.quiet:
         return SilentDisplay()
-    if sys.stderr.isatty() and terminal.colours(sys.stderr) and (sys.stderr.encoding or "").lower().startswith("utf"):
+    if (
+        sys.stderr.isatty()
+        and terminal.supports_color(sys.stderr)
+        and (sys.stderr.encoding or "").lower().startswith("utf")
+    ):
         return LiveDisplay()
     return PlainDisplay()
 
@@ -45,25 +48,25 @@ class SilentDisplay:
     """--quiet."""
 
     def event(self, recorded: Recorded) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
     def log(self, line: str) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
     def close(self) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
 
 class PlainDisplay:
-    """A line whenever a step changes its state; about a loop, at most one a second."""
+    """Writes a line when a step changes its state; for a loop at most one per second."""
 
     def __init__(self) -> None:
         self.progress = Progress()
-        self._said: dict[str, str] = {}
-        self._at: dict[str, float] = {}
+        self._last_state: dict[str, str] = {}
+        self._last_time: dict[str, float] = {}
 
     def event(self, recorded: Recorded) -> None:
-        """Say what has changed, if it has."""
+        """Write a line if a step has changed."""
         first = not self.progress.execution_id
         name = self.progress.apply(recorded)
         if first:
@@ -71,45 +74,45 @@ class PlainDisplay:
         if name is None:
             return
         row = self.progress.steps[name]
-        news = row.state if row.state != "running" else f"running {row.loop or ''}{row.retries or ''}"
-        if news == self._said.get(name):
+        state = row.state if row.state != "running" else f"running {row.loop or ''}{row.retries or ''}"
+        if state == self._last_state.get(name):
             return
         now = time.monotonic()
         change = row.state != "running" or isinstance(recorded.body, StepScheduled | LoopStarted)
-        if not change and not terminal.verbose and now - self._at.get(name, 0.0) < LINE_EVERY:
+        if not change and not terminal.verbose and now - self._last_time.get(name, 0.0) < LOOP_LINE_SECONDS:
             return
-        self._said[name], self._at[name] = news, now
-        terminal.note(f"{name}: {sentence(row, recorded.at)}")
+        self._last_state[name], self._last_time[name] = state, now
+        terminal.note(f"{name}: {describe_row(row, recorded.at)}")
 
     def log(self, line: str) -> None:
-        """Pass it on."""
+        """Write the line."""
         terminal.note(line)
 
     def close(self) -> None:
-        """Every line has been said."""
+        """Every line has been written."""
 
 
-def sentence(row: StepRow, now: float) -> str:
-    """A row in words."""
+def describe_row(row: StepRow, now: float) -> str:
+    """A row as text."""
     parts = [
         row.state if row.ended_at is None or row.state == "skipped" else f"{row.state} in {duration(row.seconds(now))}"
     ]
     if row.runs > 1:
         parts.append(f"{row.runs} runs")
     if row.loop is not None:
-        owed, done, failed = row.loop
-        parts.append(f"{done + failed} of {owed} iterations" if row.ended_at is None else f"{owed} iterations")
+        total, done, failed = row.loop
+        parts.append(f"{done + failed} of {total} iterations" if row.ended_at is None else f"{total} iterations")
         if failed:
             parts.append(f"{failed} failed")
     if row.retries:
         parts.append(f"{row.retries} retries" if row.retries > 1 else "1 retry")
-    if row.state == "failed" and row.trouble:
-        parts.append(row.trouble)
+    if row.state == "failed" and row.error:
+        parts.append(row.error)
     return ", ".join(parts)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """A number of seconds as text."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 120:
@@ -119,7 +122,7 @@ def duration(seconds: float) -> str:
 
 
 class LiveDisplay:
-    """A row per step that moves: a spinner, the loop's bar, retries, time."""
+    """One live row per step: a spinner, the progress of a loop, retries, time."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -129,42 +132,42 @@ class LiveDisplay:
         self._console = Console(stderr=True, highlight=False)
         self._live = RichLive(
             console=self._console,
-            get_renderable=self._picture,
+            get_renderable=self._render,
             refresh_per_second=FRAMES_PER_SECOND,
             redirect_stdout=False,
             redirect_stderr=False,
         )
 
     def event(self, recorded: Recorded) -> None:
-        """Take it in; the next frame shows it."""
+        """Apply an event; the next frame shows it."""
         self.progress.apply(recorded)
         if not self._live.is_started:
             self._live.start()
 
     def log(self, line: str) -> None:
-        """Print it above the moving picture."""
+        """Print a line above the rows."""
         from rich.text import Text
 
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the last picture standing."""
+        """Stop; the last frame stays on the terminal."""
         self._live.stop()
 
-    def _picture(self) -> Any:
+    def _render(self) -> Any:
         from rich.table import Table
         from rich.text import Text
 
         now = time.time()
         rows = list(self.progress.steps.values())
-        room = max(4, self._console.size.height - 6)
+        height = max(4, self._console.size.height - 6)
         hidden = 0
-        if len(rows) > room:
-            moving = [row for row in rows if row.state in ("running", "failed")]
-            resting = [row for row in rows if row not in moving]
-            kept = {row.name for row in (moving[-room:] + resting[-max(0, room - len(moving)) :])[:room]}
-            hidden = len(rows) - len(kept)
-            rows = [row for row in rows if row.name in kept]
+        if len(rows) > height:
+            active = [row for row in rows if row.state in ("running", "failed")]
+            others = [row for row in rows if row not in active]
+            shown = {row.name for row in (active[-height:] + others[-max(0, height - len(active)) :])[:height]}
+            hidden = len(rows) - len(shown)
+            rows = [row for row in rows if row.name in shown]
         grid = Table.grid(padding=(0, 1))
         for _ in range(5):
             grid.add_column(no_wrap=True, overflow="ellipsis")
@@ -172,16 +175,16 @@ class LiveDisplay:
             grid.add_row("", Text(f"... and {hidden} more steps", style="dim"))
         for row in rows:
             grid.add_row(
-                _sign(row),
+                _symbol(row),
                 Text(row.name, style="bold"),
                 _bar(row),
                 Text(duration(row.seconds(now)), style="dim"),
-                _remark(row),
+                _notes(row),
             )
         return grid
 
 
-_SIGNS = {
+_SYMBOLS = {
     "done": ("✔", "green"),
     "failed": ("✖", "red"),
     "skipped": ("·", "dim"),
@@ -191,13 +194,13 @@ _SIGNS = {
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-def _sign(row: StepRow) -> Any:
+def _symbol(row: StepRow) -> Any:
     from rich.text import Text
 
     if row.state == "running":
         return Text(_SPINNER[int(time.monotonic() * FRAMES_PER_SECOND) % len(_SPINNER)], style="cyan")
-    sign, style = _SIGNS[row.state]
-    return Text(sign, style=style)
+    symbol, style = _SYMBOLS[row.state]
+    return Text(symbol, style=style)
 
 
 def _bar(row: StepRow) -> Any:
@@ -205,30 +208,30 @@ def _bar(row: StepRow) -> Any:
 
     if row.loop is None:
         return Text("")
-    owed, done, failed = row.loop
-    good = BAR * done // owed if owed else BAR
-    bad = min(BAR - good, -(-BAR * failed // owed)) if owed else 0
+    total, done, failed = row.loop
+    green = BAR_WIDTH * done // total if total else BAR_WIDTH
+    red = min(BAR_WIDTH - green, -(-BAR_WIDTH * failed // total)) if total else 0
     return Text.assemble(
-        ("━" * good, "green"),
-        ("━" * bad, "red"),
-        ("━" * (BAR - good - bad), "bright_black"),
-        f" {done + failed}/{owed}",
+        ("━" * green, "green"),
+        ("━" * red, "red"),
+        ("━" * (BAR_WIDTH - green - red), "bright_black"),
+        f" {done + failed}/{total}",
     )
 
 
-def _remark(row: StepRow) -> Any:
+def _notes(row: StepRow) -> Any:
     from rich.text import Text
 
     parts = []
     if row.state == "failed":
-        parts.append((row.trouble, "red"))
-    elif row.state == "running" and row.doing:
-        parts.append((row.doing, "cyan"))
+        parts.append((row.error, "red"))
+    elif row.state == "running" and row.task:
+        parts.append((row.task, "cyan"))
     if row.retries:
         parts.append((f"{row.retries} retries" if row.retries > 1 else "1 retry", "yellow"))
     if row.runs > 1:
         parts.append((f"{row.runs} runs", "dim"))
-    remark = Text()
+    notes = Text()
     for text, style in parts:
-        remark.append(("  " if len(remark) else "") + " ".join(text.split()), style=style)
-    return remark
+        notes.append(("  " if len(notes) else "") + " ".join(text.split()), style=style)
+    return notes

@@ -1,6 +1,6 @@
-"""What a run looks like from outside, folded from its events: one row per step.
+"""The progress of an execution, computed from its events: one row per step.
 
-Pure: events in, rows out. `display.py` draws the rows.
+There is no I/O here; `display.py` draws the rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from noetl.core.model.outcome import Outcome
 
 
 class StepRow:
-    """How far one step is, over all its runs."""
+    """The progress of one step over all its runs."""
 
     def __init__(self, name: str, at: float) -> None:
         self.name = name
@@ -22,31 +22,59 @@ class StepRow:
         self.open_runs = 0
         self.attempts = 0
         self.retries = 0
-        self.doing = ""  # the task that runs now
-        self.trouble = ""  # the last error
-        self._loops: dict[int, list[int]] = {}  # depth -> iterations owed, done, failed
+        self.task = ""  # the task that is running
+        self.error = ""  # the last error
+        self._loops: dict[int, list[int]] = {}  # depth -> iterations in total, done, failed
 
     @property
     def loop(self) -> tuple[int, int, int] | None:
-        """Iterations owed, ended well and failed, counted where the pipelines run (the innermost loop)."""
+        """Iterations of the innermost loop: in total, done and failed."""
         if not self._loops:
             return None
-        owed, done, failed = self._loops[max(self._loops)]
-        return owed, done, failed
+        total, done, failed = self._loops[max(self._loops)]
+        return total, done, failed
 
     def seconds(self, now: float) -> float:
-        """How long it took, or has taken so far."""
+        """The duration so far, or from the start to the end."""
         return max(0.0, (self.ended_at or now) - self.scheduled_at)
 
-    def _count(self, path: IterationPath, owed: int = 0, done: int = 0, failed: int = 0) -> None:
+    def schedule(self, at: float) -> None:
+        """A run of the step is scheduled."""
+        if not self.open_runs and self.runs == 0:
+            self.scheduled_at = at
+        self.runs += 1
+        self.open_runs += 1
+        self.state, self.ended_at = "running", None
+
+    def finish_task(self, body: ev.TaskDone) -> None:
+        """An attempt of a task has ended."""
+        self.task = body.task
+        self.attempts += 1
+        self.retries += body.do == "retry"
+        if body.outcome.error is not None:
+            self.error = f"{body.task}: {_error_text(body.outcome)}"
+
+    def finish(self, body: ev.StepDone | ev.StepFailed, at: float) -> None:
+        """A run of the step has ended."""
+        self.open_runs = max(0, self.open_runs - 1)
+        failed = isinstance(body, ev.StepFailed)
+        if failed:
+            self.error = _error_text(body.output) or self.error
+        if failed or self.state != "failed":
+            self.state = "failed" if failed else ("running" if self.open_runs else "done")
+        if not self.open_runs:
+            self.ended_at, self.task = at, ""
+
+    def count(self, path: IterationPath, total: int = 0, done: int = 0, failed: int = 0) -> None:
+        """Add to the iterations of the loop at the depth of `path`."""
         counts = self._loops.setdefault(len(path), [0, 0, 0])
-        counts[0] += owed
+        counts[0] += total
         counts[1] += done
         counts[2] += failed
 
 
 class Progress:
-    """The rows of one execution, in the order in which their steps were first reached."""
+    """The rows of one execution, in the order in which steps were first scheduled."""
 
     def __init__(self) -> None:
         self.execution_id = ""
@@ -57,7 +85,7 @@ class Progress:
         self.steps: dict[str, StepRow] = {}
 
     def apply(self, recorded: ev.Recorded) -> str | None:
-        """Take an event in; the name of the step it changed, if any."""
+        """Apply an event; return the name of the step that it changed, if any."""
         body, at = recorded.body, recorded.at
         if self.started_at is None:
             self.started_at = at
@@ -80,45 +108,29 @@ class Progress:
         return str(name)
 
     def _change(self, row: StepRow, body: ev.Event, at: float) -> None:
-        if isinstance(body, ev.StepScheduled):
-            if not row.open_runs and row.runs == 0:
-                row.scheduled_at = at
-            row.runs += 1
-            row.open_runs += 1
-            row.state, row.ended_at = "running", None
-        elif isinstance(body, ev.TokenParked):
-            if not row.open_runs and row.state == "waiting":
+        match body:
+            case ev.StepScheduled():
+                row.schedule(at)
+            case ev.TokenParked() if not row.open_runs and row.state == "waiting":
                 row.state = "parked"
-        elif isinstance(body, ev.StepSkipped):
-            if not row.runs:
+            case ev.StepSkipped() if not row.runs:
                 row.state, row.ended_at = "skipped", at
-        elif isinstance(body, ev.LoopStarted):
-            row._count((*body.path, 0), owed=body.count)
-        elif isinstance(body, ev.IterationDone):
-            row._count(body.path, done=1)
-        elif isinstance(body, ev.IterationFailed):
-            row._count(body.path, failed=1)
-            row.trouble = _words(body.output)
-        elif isinstance(body, ev.TaskStarted):
-            row.doing = body.task
-        elif isinstance(body, ev.TaskDone):
-            row.doing = body.task
-            row.attempts += 1
-            row.retries += body.do == "retry"
-            if body.outcome.error is not None:
-                row.trouble = f"{body.task}: {_words(body.outcome)}"
-        elif isinstance(body, ev.StepDone | ev.StepFailed):
-            row.open_runs = max(0, row.open_runs - 1)
-            failed = isinstance(body, ev.StepFailed)
-            if failed:
-                row.trouble = _words(body.output) or row.trouble
-            if failed or row.state != "failed":
-                row.state = "failed" if failed else ("running" if row.open_runs else "done")
-            if not row.open_runs:
-                row.ended_at, row.doing = at, ""
+            case ev.LoopStarted():
+                row.count((*body.path, 0), total=body.count)
+            case ev.IterationDone():
+                row.count(body.path, done=1)
+            case ev.IterationFailed():
+                row.count(body.path, failed=1)
+                row.error = _error_text(body.output)
+            case ev.TaskStarted():
+                row.task = body.task
+            case ev.TaskDone():
+                row.finish_task(body)
+            case ev.StepDone() | ev.StepFailed():
+                row.finish(body, at)
 
 
-def _words(outcome: Outcome) -> str:
+def _error_text(outcome: Outcome) -> str:
     if outcome.error is None:
         return ""
     return f"{outcome.error.kind}: {outcome.error.message}"

@@ -1,6 +1,6 @@
-"""Where words go: data to stdout, everything else to stderr, in colour only for eyes.
+"""Output of commands: data on stdout, messages on stderr, colors only on a terminal.
 
-One `terminal` for the whole process; the options `--quiet` and `-v` of a command turn its knobs.
+There is one `terminal` per process; the options `--quiet` and `-v` of a command change what it prints.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, TextIO
 
 import click
 
-SHOWN_TEXT = 8 * 1024 * 1024  # a text larger than any playbook is not quoted from
-STYLES = {"good": "32", "bad": "31", "odd": "33", "quiet": "2", "strong": "1", "busy": "36"}
+MAX_QUOTED_BYTES = 8 * 1024 * 1024  # diagnostics of a larger text do not quote it
+STYLES = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1", "cyan": "36"}
 
 
 class Terminal:
-    """This process's two streams."""
+    """The standard output and error of this process."""
 
     def __init__(self) -> None:
         self.quiet = False
@@ -26,24 +26,24 @@ class Terminal:
     # ── data ────────────────────────────────────────────────────────────────────────────
 
     def data(self, text: str) -> None:
-        """A line (or more) of what the command is about."""
+        """Write lines of data to stdout."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
     def json(self, document: Any) -> None:
-        """One JSON document: indented for eyes, on one line for programs."""
+        """Write a JSON document to stdout, indented on a terminal."""
         import msgspec
 
-        eyes = sys.stdout.isatty()
-        self.data(self.pretty(document) if eyes else msgspec.json.encode(document, enc_hook=str).decode())
+        indented = sys.stdout.isatty()
+        self.data(self.pretty(document) if indented else msgspec.json.encode(document, enc_hook=str).decode())
 
     def pretty(self, document: Any) -> str:
-        """A JSON document on indented lines."""
+        """A JSON document with indentation."""
         import msgspec
 
         return msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2).decode()
 
     def json_line(self, document: Any) -> None:
-        """One line of a stream of documents, readable at once by whoever follows."""
+        """Write one line of a stream of JSON documents and flush it."""
         import msgspec
 
         self.data(msgspec.json.encode(document, enc_hook=str).decode())
@@ -52,72 +52,74 @@ class Terminal:
     def table(
         self, heads: Sequence[str], rows: Iterable[Sequence[Any]], *, styles: dict[str, str] | None = None
     ) -> None:
-        """Columns as wide as their contents; a cell that is a key of `styles` wears that style."""
+        """Write a table; a cell that is a key of `styles` has that style."""
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
-        colour = self.colours(sys.stdout)
+        colored = self.supports_color(sys.stdout)
 
         def line(row: Sequence[str], style: Callable[[str], str | None]) -> str:
             parts = []
             for i, (text, width) in enumerate(zip(row, widths, strict=True)):
                 padded = text if i == len(row) - 1 else text.ljust(width)
-                parts.append(_wear(padded, style(text)) if colour else padded)
+                parts.append(_colored(padded, style(text)) if colored else padded)
             return "  ".join(parts).rstrip()
 
-        self.data(line([head.upper() for head in heads], lambda text: "quiet"))
+        self.data(line([head.upper() for head in heads], lambda text: "dim"))
         for row in cells:
             self.data(line(row, lambda text: (styles or {}).get(text)))
 
-    # ── words ───────────────────────────────────────────────────────────────────────────
+    # ── messages ────────────────────────────────────────────────────────────────────────
 
     def note(self, text: str) -> None:
-        """Something worth knowing, unless the user asked for quiet."""
+        """Write a message, unless --quiet is given."""
         if not self.quiet:
-            self._say(text)
+            self._write(text)
 
     def detail(self, text: str) -> None:
-        """Something only a user who asked for more wants to know."""
+        """Write a message if -v is given."""
         if self.verbose:
-            self._say(text)
+            self._write(text)
 
     def warn(self, text: str) -> None:
-        """Something odd that does not stop the command."""
+        """Write a warning, unless --quiet is given."""
         if not self.quiet:
-            self._say(f"{self.styled('warning:', 'odd')} {text}")
+            self._write(f"{self.styled('warning:', 'yellow')} {text}")
 
     def error(self, text: str) -> None:
-        """Why the command did not do what it was asked."""
-        self._say(f"{self.styled('error:', 'bad')} {text}")
+        """Write an error."""
+        self._write(f"{self.styled('error:', 'red')} {text}")
 
     def diagnostics(self, found: Iterable[Any], text: bytes = b"") -> None:
-        """Problems of a playbook, each with its place in the text and its way out."""
+        """Write the problems of a playbook, each with its position in the text and its fix."""
         from noetl.core.language.diagnostics import as_text
 
         found = list(found)
         try:
-            source = text.decode() if len(text) <= SHOWN_TEXT else ""
+            source = text.decode() if len(text) <= MAX_QUOTED_BYTES else ""
         except UnicodeDecodeError:
-            source = ""  # bytes that are no text are not quoted
-        self._say(as_text(found, {one.file: source for one in found}, color=self.colours(sys.stderr)).rstrip("\n"))
+            source = ""  # binary data is not quoted
+        self._write(
+            as_text(found, {one.file: source for one in found}, color=self.supports_color(sys.stderr)).rstrip("\n")
+        )
 
     def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
-        """The text in a style, where the stream (stderr) can show one."""
-        return _wear(text, style) if self.colours(stream or sys.stderr) else text
+        """The text in a style, if the stream (stderr) supports colors."""
+        return _colored(text, style) if self.supports_color(stream or sys.stderr) else text
 
-    def painted(self, text: str, styles: dict[str, str], width: int = 0) -> str:
-        """A word for stdout, padded, in the style that `styles` has for it."""
+    def colored_cell(self, text: str, styles: dict[str, str], width: int = 0) -> str:
+        """A padded text for stdout in the style that `styles` has for it."""
         padded = text.ljust(width)
-        return _wear(padded, styles.get(text)) if self.colours(sys.stdout) else padded
+        return _colored(padded, styles.get(text)) if self.supports_color(sys.stdout) else padded
 
-    def colours(self, stream: TextIO) -> bool:
-        """Whether this stream shows colours and the user wants them."""
+    def supports_color(self, stream: TextIO) -> bool:
+        """Whether the stream supports colors and the user has not turned them off."""
         if os.environ.get("NO_COLOR"):
             return False
         if os.environ.get("FORCE_COLOR"):
             return True
         return stream.isatty() and os.environ.get("TERM") != "dumb"
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         sys.stdout.flush()
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -126,7 +128,7 @@ class Terminal:
 terminal = Terminal()
 
 
-def _wear(text: str, style: str | None) -> str:
+def _colored(text: str, style: str | None) -> str:
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style and text else text
 
 
@@ -134,22 +136,24 @@ def _cell(value: Any) -> str:
     return "-" if value is None or value == "" else " ".join(str(value).split())
 
 
-# ── the options every verb has ──────────────────────────────────────────────────────────
+# ── the options of every command ────────────────────────────────────────────────────────
 
 
-def _be_quiet(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+def _set_quiet(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     terminal.quiet = terminal.quiet or value
 
 
-def _be_verbose(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
+def _set_verbose(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
     terminal.verbose = max(terminal.verbose, value)
 
 
-def talk(function: Any) -> Any:
-    """`--quiet` and `-v`, on any command."""
-    quiet = click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_be_quiet, help="Say only errors.")
+def output_options(function: Any) -> Any:
+    """Add `--quiet` and `-v` to a command."""
+    quiet = click.option(
+        "-q", "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print only errors."
+    )
     verbose = click.option(
-        "-v", "--verbose", count=True, expose_value=False, callback=_be_verbose, help="Say more, and show tracebacks."
+        "-v", "--verbose", count=True, expose_value=False, callback=_set_verbose, help="Print more, and tracebacks."
     )
     return quiet(verbose(function))
 

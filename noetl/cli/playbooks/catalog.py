@@ -1,4 +1,4 @@
-"""The catalog, here or on a server: playbooks under their paths, in versions."""
+"""`noetl register` and `noetl catalog`: versions of playbooks under their paths, locally or on a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.run import MAX_READ
 from noetl.cli.target import Target, with_target
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 @legacy
 @with_target
 @as_json
-@talk
-def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, as_json: bool) -> int:
-    """Put playbooks into the catalog.
+@output_options
+def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target, as_json: bool) -> int:
+    """Register playbooks in the catalog.
 
-    Each goes under its own metadata.path. A text that differs from the newest version becomes a new
-    version; the same text again changes nothing. When one of the files has errors, none is registered.
+    Each is registered under its metadata.path. A text that differs from the newest version becomes a new
+    version; the same text again changes nothing. If one of the files has errors, none is registered.
     """
     from noetl.cli.app import INVALID
     from noetl.cli.playbook_files import read_bounded
@@ -35,10 +35,10 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, 
     contents = {name: read_bounded(name, MAX_READ) for name in files}
 
     async def put() -> list[StoredPlaybook] | None:
-        async with place.opened() as desk:
+        async with target.open() as backend:
             invalid = False
             for name, content in contents.items():
-                found = await desk.check(content, name, strict=strict, legacy=legacy)
+                found = await backend.check(content, name, strict=strict, legacy=legacy)
                 errors = [one for one in found if one.severity == "error"]
                 if errors:
                     terminal.diagnostics(errors, content)
@@ -46,7 +46,7 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, 
             if invalid:
                 return None
             texts = [content.decode("utf-8-sig") for content in contents.values()]
-            return [await desk.register(text, strict=strict, legacy=legacy) for text in texts]
+            return [await backend.register(text, strict=strict, legacy=legacy) for text in texts]
 
     stored = asyncio.run(put())
     if stored is None:
@@ -61,20 +61,20 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, place: Target, 
 
 @click.group()
 def catalog() -> None:
-    """Show what is registered."""
+    """Show registered playbooks."""
 
 
 @catalog.command("list")
-@click.option("--search", metavar="WORDS", help="Only paths that contain this.")
+@click.option("--search", metavar="TEXT", help="Only paths that contain this text.")
 @with_target
 @as_json
-@talk
-def list_(search: str | None, place: Target, as_json: bool) -> None:
+@output_options
+def list_(search: str | None, target: Target, as_json: bool) -> None:
     """List the newest version of every path."""
 
     async def listed() -> list[StoredPlaybook]:
-        async with place.opened() as desk:
-            return await desk.playbooks(search)
+        async with target.open() as backend:
+            return await backend.playbooks(search)
 
     found = asyncio.run(listed())
     if as_json:
@@ -82,7 +82,7 @@ def list_(search: str | None, place: Target, as_json: bool) -> None:
     elif found:
         terminal.table(("path", "version", "registered"), [(one.path, one.version, _when(one)) for one in found])
     else:
-        terminal.note("nothing is registered")
+        terminal.note("no playbooks are registered")
 
 
 @catalog.command()
@@ -90,13 +90,13 @@ def list_(search: str | None, place: Target, as_json: bool) -> None:
 @click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version instead of the newest.")
 @with_target
 @as_json
-@talk
-def show(path: str, version: int | None, place: Target, as_json: bool) -> None:
-    """Print a registered playbook's text."""
+@output_options
+def show(path: str, version: int | None, target: Target, as_json: bool) -> None:
+    """Print the text of a registered playbook."""
 
     async def found() -> StoredPlaybook:
-        async with place.opened() as desk:
-            return await desk.playbook(path, version)
+        async with target.open() as backend:
+            return await backend.playbook(path, version)
 
     stored = asyncio.run(found())
     if as_json:

@@ -1,4 +1,4 @@
-"""Verbs that rewrite playbooks: their layout, and their surface."""
+"""`noetl fmt` and `noetl migrate`: commands that rewrite playbooks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from noetl.cli.app import FAILED, INVALID, USAGE
-from noetl.cli.output.terminal import talk, terminal
+from noetl.cli.output.terminal import output_options, terminal
 from noetl.cli.playbook_files import CannotRead, read_bounded
 
 
-def readable(name: str) -> tuple[str | None, Any]:
-    """A playbook's text; None, with its problems told, when it is no YAML."""
+def read_yaml(name: str) -> tuple[str | None, Any]:
+    """The text of a playbook; None, after printing the problems, if it is not YAML."""
     from noetl.core.language.diagnostics import Findings
     from noetl.core.language.source.yaml_source import MAX_BYTES, read_source
 
@@ -31,14 +31,16 @@ def readable(name: str) -> tuple[str | None, Any]:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--check", is_flag=True, help="Write nothing; name what would change and exit with 1.")
-@talk
+@click.option(
+    "--check", is_flag=True, help="Write nothing; print the names of files that would change and exit with 1."
+)
+@output_options
 def fmt(files: tuple[str, ...], check: bool) -> int:
-    """Bring playbooks into their canonical layout, in place (- is stdin to stdout).
+    """Format playbooks in place (- is stdin to stdout).
 
-    Indentation by two, flat `set` targets, `name:` tasks, no white space at the end of lines. Comments, blank lines
-    and the order of keys stay, and so does the meaning. Exit code 0, 1 when --check found something, 3 when a file
-    is no YAML, 2 when it could not be read.
+    Indentation by two, flat `set` targets, `name:` tasks, no trailing white space. Comments, blank lines, the order
+    of keys and the meaning do not change. Exit code 0; 1 if --check found a file to format; 3 if a file is not
+    YAML; 2 if it could not be read.
     """
     from noetl.core.language.rewrite.format import format_text
     from noetl.tools import registry as tools
@@ -47,7 +49,7 @@ def fmt(files: tuple[str, ...], check: bool) -> int:
     code = 0
     for name in files:
         try:
-            text, content = readable(name)
+            text, content = read_yaml(name)
         except CannotRead as problem:
             terminal.error(str(problem))
             code = USAGE
@@ -69,28 +71,28 @@ def fmt(files: tuple[str, ...], check: bool) -> int:
 
 
 def write(name: str, text: str) -> None:
-    """Put a text in the place of a file's, all of it or nothing."""
+    """Replace the text of a file atomically."""
     path = Path(name).resolve()
-    beside = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        beside.write_bytes(text.encode())
-        beside.chmod(path.stat().st_mode & 0o777)
-        beside.replace(path)
+        temporary.write_bytes(text.encode())
+        temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @click.command()
 @click.argument("file", metavar="FILE")
 @click.option("--write", "in_place", is_flag=True, help="Write the file instead of stdout.")
-@click.option("--diff", is_flag=True, help="Print what changes, as a unified diff.")
-@talk
+@click.option("--diff", is_flag=True, help="Print the changes as a unified diff.")
+@output_options
 def migrate(file: str, in_place: bool, diff: bool) -> int:
-    """Rewrite a playbook of v10 or 2025-11 (- is stdin) in canonical words; comments and order stay.
+    """Translate a playbook of v10 or 2025-11 (- is stdin) into the canonical dialect; comments and order are kept.
 
-    The new text goes to stdout. What cannot be said exactly is marked with a comment in place and told with its line
-    on stderr. Exit code 0 when all of it was translated (canonical text comes out as it is), 1 when something is
-    marked, 3 when the playbook has errors, 2 when the file could not be read.
+    The new text is written to stdout. Parts that cannot be translated exactly are marked with a comment and listed
+    with their lines on stderr. Exit code 0 if everything was translated (canonical text does not change), 1 if
+    something is marked, 3 if the playbook has errors, 2 if the file could not be read.
     """
     from difflib import unified_diff
 
@@ -100,8 +102,8 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
     from noetl.tools import registry as tools
 
     if in_place and file == "-":
-        raise RequestRefused("--write needs a file, stdin cannot be written")
-    text, content = readable(file)
+        raise RequestRefused("--write requires a file: stdin cannot be written")
+    text, content = read_yaml(file)
     if text is None:
         return INVALID
     name = "<stdin>" if file == "-" else file

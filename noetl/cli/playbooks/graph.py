@@ -1,4 +1,4 @@
-"""Verbs that show a playbook before it runs: its net, and its plan."""
+"""`noetl graph` and `noetl plan`: show a playbook without running it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.playbook_files import read_bounded
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.target import Target, with_target
 
 
 def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
-    """A playbook's compilation; with errors they are told and nothing else happens (exit 3)."""
+    """The compilation of a file; InvalidPlaybook if it has errors."""
     from noetl.core.language.source.yaml_source import MAX_BYTES
 
     text = read_bounded(name, MAX_BYTES)
@@ -35,30 +35,30 @@ def _compilation(text: bytes, file: str, *, strict: bool = False, legacy: bool =
 
 
 @click.command()
-@click.argument("target", metavar="FILE|PATH|ID")
+@click.argument("source", metavar="FILE|PATH|ID")
 @click.option(
     "--format",
     "format",
     type=click.Choice(["mermaid", "dot", "svg", "json"]),
     default="mermaid",
     show_default=True,
-    help="What to write.",
+    help="Output format.",
 )
 @legacy
 @with_target
-@talk
-def graph(target: str, format: str, legacy: bool, place: Target) -> None:
-    """Draw the steps and arcs of a playbook; run nothing.
+@output_options
+def graph(source: str, format: str, legacy: bool, target: Target) -> None:
+    """Print the steps and arcs of a playbook as a graph; nothing runs.
 
     The argument is a file (- is stdin), the path of a registered playbook, or the id of an execution.
 
-    mermaid is what Markdown pages show, dot is for Graphviz, svg stands alone and follows the reader's light or
-    dark scheme, json has the nodes and arcs as data.
+    mermaid is for Markdown pages, dot for Graphviz, svg is a standalone image that follows the light or dark
+    scheme of the viewer, json has the nodes and arcs as data.
     """
     from noetl.core.language.editor import graph as draw
 
-    is_file = target == "-" or os.path.exists(target) or target.endswith((".yaml", ".yml", ".json"))
-    net = _net(compiled(target, legacy=legacy)) if is_file else asyncio.run(_kept_net(target, legacy, place))
+    is_file = source == "-" or os.path.exists(source) or source.endswith((".yaml", ".yml", ".json"))
+    net = _net(compiled(source, legacy=legacy)) if is_file else asyncio.run(_registered_net(source, legacy, target))
     if format == "json":
         terminal.json(net)
     else:
@@ -71,16 +71,16 @@ def _net(compilation: Any) -> Any:
     return net_document(compilation.playbook)
 
 
-async def _kept_net(target: str, legacy: bool, place: Target) -> Any:
+async def _registered_net(source: str, legacy: bool, target: Target) -> Any:
     """The net of an execution, or of a registered playbook."""
-    from noetl.cli.backend.executions import LAST, named
+    from noetl.cli.backend.base import LAST, find_execution
     from noetl.cli.inputs import split_version
 
-    async with place.opened() as desk:
-        if target.isdecimal() or target == LAST:
-            return await desk.graph((await named(desk, target)).execution_id)
-        path, version = split_version(target)
-        stored = await desk.playbook(path, int(version) if version and version.isdecimal() else None)
+    async with target.open() as backend:
+        if source.isdecimal() or source == LAST:
+            return await backend.graph((await find_execution(backend, source)).execution_id)
+        path, version = split_version(source)
+        stored = await backend.playbook(path, int(version) if version and version.isdecimal() else None)
     return _net(_compilation(stored.text.encode(), f"{stored.path}@{stored.version}", legacy=legacy))
 
 
@@ -89,22 +89,22 @@ async def _kept_net(target: str, legacy: bool, place: Target) -> Any:
 @strict
 @legacy
 @as_json
-@talk
+@output_options
 def plan(file: str, strict: bool, legacy: bool, as_json: bool) -> None:
-    """Show what FILE (- is stdin) would do: its steps in order, effective specs, findings, needs. Touches nothing."""
+    """Show what FILE (- is stdin) would run: steps in order, effective specs, findings, requirements. Nothing runs."""
     from noetl.core.language.editor.plan import as_text, missing_timeouts, plan_document
     from noetl.tools import registry as tools
 
     compilation = compiled(file, strict=strict, legacy=legacy)
     document = plan_document(compilation.playbook, dict(tools.specs()))
-    told = sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook)))
+    findings = sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook)))
     if as_json:
         import msgspec
 
-        from noetl.core.language.diagnostics import as_json as findings
+        from noetl.core.language.diagnostics import as_json as findings_json
 
-        terminal.json({**document, "findings": msgspec.json.decode(findings(told))})
+        terminal.json({**document, "findings": msgspec.json.decode(findings_json(findings))})
         return
     terminal.data(as_text(document))
-    for one in told:
+    for one in findings:
         terminal.data(f"{one.severity}: {one.file}:{one.line}:{one.column}: {one.message} [{one.code}]")

@@ -1,4 +1,4 @@
-"""`noetl test`: playbooks with mocked or recorded tools, and what came of them."""
+"""`noetl test`: runs playbooks with mocked or recorded tools and checks their results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import store_option
 
 if TYPE_CHECKING:
@@ -19,33 +19,35 @@ FAILED, USAGE, INVALID = 1, 2, 3
 
 
 @click.command("test")
-@click.argument("places", nargs=-1, metavar="[FILE|FOLDER]...")
-@click.option("-k", "words", metavar="WORDS", help="Only tests whose name has this in it.")
-@click.option("--record", metavar="ID", help="Write a test from an execution of this machine, on stdout; run nothing.")
+@click.argument("paths", nargs=-1, metavar="[FILE|FOLDER]...")
+@click.option("-k", "pattern", metavar="TEXT", help="Only tests whose name contains this text.")
+@click.option(
+    "--record", metavar="ID", help="Print a test that is generated from an execution of this machine; run nothing."
+)
 @store_option
 @as_json
-@talk
-def test(places: tuple[str, ...], words: str | None, record: str | None, store: str | None, as_json: bool) -> int:
+@output_options
+def test(paths: tuple[str, ...], pattern: str | None, record: str | None, store: str | None, as_json: bool) -> int:
     """Run playbook tests: NAME.test.yaml beside NAME.yaml.
 
-    Without arguments, those of this folder and below. Tools that touch the world are mocked or recorded; exit code 0
-    when every test passed, 1 when one did not, 3 when a playbook or a test file is invalid, 2 when there are no tests.
+    Without arguments, all tests in this folder and below. Tools with external effects are mocked or recorded. Exit
+    code 0 if every test passed, 1 if one failed, 3 if a playbook or a test file is invalid, 2 if there are no tests.
     """
     if record is not None:
         return asyncio.run(_record(record, store))
     from noetl.testing.playbook_tests.cases import BadTestFile, find, read
 
-    verdicts: list[CaseResult] = []
+    results: list[CaseResult] = []
     broken: list[str] = []
-    for file in find(list(places)):
+    for file in find(list(paths)):
         try:
             tests, playbook = read(file)
         except BadTestFile as problem:
             broken.append(str(problem))
             terminal.error(str(problem))
             continue
-        chosen = [case for case in tests.cases() if words is None or words.lower() in case.name.lower()]
-        verdicts += asyncio.run(_run(str(file), playbook, chosen, quiet=as_json))
+        chosen = [case for case in tests.cases() if pattern is None or pattern.lower() in case.name.lower()]
+        results += asyncio.run(_run(str(file), playbook, chosen, quiet=as_json))
     if as_json:
         terminal.json(
             [
@@ -56,42 +58,43 @@ def test(places: tuple[str, ...], words: str | None, record: str | None, store: 
                     "problems": list(one.problems),
                     "duration_ms": one.duration_ms,
                 }
-                for one in verdicts
+                for one in results
             ]
         )
-    if broken or any(one.invalid for one in verdicts):
+    if broken or any(one.invalid for one in results):
         return INVALID
-    if not verdicts:
+    if not results:
         terminal.error("there are no tests: write NAME.test.yaml beside a playbook NAME.yaml")
         return USAGE
-    failed = sum(not one.ok for one in verdicts)
-    terminal.note(f"{len(verdicts) - failed} passed" + (f", {failed} failed" if failed else ""))
+    failed = sum(not one.ok for one in results)
+    terminal.note(f"{len(results) - failed} passed" + (f", {failed} failed" if failed else ""))
     return FAILED if failed else 0
 
 
 async def _run(file: str, playbook: Path, cases: list[Case], *, quiet: bool) -> list[CaseResult]:
     from noetl.testing.playbook_tests.assertions import run_case
 
-    verdicts = []
+    results = []
     for case in cases:
-        verdict = await run_case(file, playbook, case)
-        verdicts.append(verdict)
+        result = await run_case(file, playbook, case)
+        results.append(result)
         if quiet:
             continue
-        sign = "ok" if verdict.ok else "FAILED"
-        terminal.data(f"{terminal.painted(sign, {'ok': 'good', 'FAILED': 'bad'}, 6)}  {file}: {verdict.name}")
-        for problem in verdict.problems:
+        label = "ok" if result.ok else "FAILED"
+        terminal.data(f"{terminal.colored_cell(label, {'ok': 'green', 'FAILED': 'red'}, 6)}  {file}: {result.name}")
+        for problem in result.problems:
             for line in problem.splitlines():
                 terminal.data(f"        {line}")
-    return verdicts
+    return results
 
 
 async def _record(execution_id: str, store: str | None) -> int:
-    from noetl.cli.backend.executions import LocalBackend, named
+    from noetl.cli.backend.base import find_execution
+    from noetl.cli.backend.local import LocalBackend
     from noetl.cli.local_engine import open_engine
     from noetl.testing.playbook_tests.recording import record
 
     async with open_engine(store, work=False) as engine:
-        found = (await named(LocalBackend(engine), execution_id)).execution_id
+        found = (await find_execution(LocalBackend(engine), execution_id)).execution_id
         terminal.data(await record(engine, found))
     return 0

@@ -1,4 +1,4 @@
-"""Verbs about playbooks as texts: they read files and run nothing."""
+"""`noetl validate` and `noetl schema`: they read files and run nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from noetl.cli.app import INVALID, USAGE
-from noetl.cli.output.terminal import talk, terminal
+from noetl.cli.output.terminal import output_options, terminal
 from noetl.cli.playbook_files import CannotRead, read_bounded
 
-strict = click.option("--strict", is_flag=True, help="Spellings of v10 are errors, not warnings.")
-legacy = click.option("--legacy", is_flag=True, help="Accept the surface of 2025-11.")
+strict = click.option("--strict", is_flag=True, help="Report v10 spellings as errors, not warnings.")
+legacy = click.option("--legacy", is_flag=True, help="Accept the 2025-11 dialect.")
 
 
 @click.command()
@@ -25,13 +25,13 @@ legacy = click.option("--legacy", is_flag=True, help="Accept the surface of 2025
     type=click.Choice(["text", "json", "github", "sarif"]),
     default="text",
     show_default=True,
-    help="How findings are written.",
+    help="Output format.",
 )
-@talk
+@output_options
 def validate(files: tuple[str, ...], strict: bool, legacy: bool, format: str) -> int:
-    """Find all problems of all FILEs (- is stdin); run nothing.
+    """Report all problems of all FILEs (- is stdin); nothing runs.
 
-    Exit code 0 without errors, 3 with errors in a playbook, 2 when a file could not be read.
+    Exit code 0 if there are no errors, 3 if a playbook has errors, 2 if a file could not be read.
     """
     from noetl import __version__
     from noetl.core.language import diagnostics as write
@@ -55,8 +55,8 @@ def validate(files: tuple[str, ...], strict: bool, legacy: bool, format: str) ->
         found += compile_playbook(text, file=file, specs=specs, strict=strict, legacy=legacy).diagnostics
     errors = sum(one.severity == "error" for one in found)
     if format == "text":
-        sys.stdout.write(write.as_text(found, sources, color=terminal.colours(sys.stdout)))
-        _sum_up(len(files), errors, len(found) - errors)
+        sys.stdout.write(write.as_text(found, sources, color=terminal.supports_color(sys.stdout)))
+        _print_totals(len(files), errors, len(found) - errors)
     elif format == "json":
         sys.stdout.write(write.as_json(found))
     elif format == "github":
@@ -66,9 +66,9 @@ def validate(files: tuple[str, ...], strict: bool, legacy: bool, format: str) ->
     return USAGE if unreadable else INVALID if errors else 0
 
 
-def _sum_up(files: int, errors: int, warnings: int) -> None:
-    def count(number: int, word: str) -> str:
-        return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def _print_totals(files: int, errors: int, warnings: int) -> None:
+    def count(number: int, noun: str) -> str:
+        return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
     if not errors and not warnings:
         terminal.note(f"{count(files, 'file')}: no problems")
@@ -77,11 +77,11 @@ def _sum_up(files: int, errors: int, warnings: int) -> None:
 
 
 @click.command()
-@talk
+@output_options
 def schema() -> None:
     """Print the JSON Schema of playbooks.
 
-    It knows every tool kind this installation has. For editors that speak JSON Schema: `noetl schema >
+    It includes every installed tool kind. For editors with JSON Schema support: `noetl schema >
     playbook.schema.json`, and as the first line of a playbook: # yaml-language-server:
     $schema=playbook.schema.json
     """

@@ -1,4 +1,4 @@
-"""Verbs for the life of servers and workers: start, stop, status, scale; and `dev`, all in one terminal."""
+"""Commands that start, stop and inspect servers and workers of this machine, and `noetl dev`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, talk, terminal
+from noetl.cli.output.terminal import as_json, output_options, terminal
 from noetl.cli.target import token_option
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 from noetl.runtime.process_table import Readiness, readiness, wait_ready
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from noetl.settings import Settings
 
 UNREACHABLE = 4
-DETACHED = "NOETL_DETACHED"  # tells a process that the one which started it has written it down
-TAKEN = "NOETL_TAKEN"  # the descriptor of the server's address, when whoever started the process has taken it
-HELD = "NOETL_HELD"  # tells a process to stop when its standard input is closed: whoever started it is gone
+DETACHED = "NOETL_DETACHED"  # the parent has recorded this process in the process table
+SOCKET = "NOETL_TAKEN"  # the descriptor of the listening socket that the parent has opened
+TIED = "NOETL_HELD"  # stop when standard input is closed: the parent has ended
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,50}")
 
 store_option = click.option("--store", metavar="URL", help="Event store of the server.")
 host_option = click.option("--host", metavar="ADDRESS", help="Address to listen on.")
 port_option = click.option("--port", metavar="PORT", help="Port to listen on.")
-name_option = click.option("--name", metavar="NAME", help="Which of several servers on one Postgres.")
-log_option = click.option("--log-format", type=click.Choice(["text", "json"]), help="Form of the log.")
+name_option = click.option("--name", metavar="NAME", help="Name of the server, if several share a Postgres store.")
+log_option = click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of the log.")
 
 
 @click.group()
 def server() -> None:
-    """Start, stop and look at the server of this installation."""
+    """Start, stop and inspect the server of this installation."""
 
 
 @server.command("start")
@@ -46,76 +46,78 @@ def server() -> None:
 @store_option
 @name_option
 @log_option
-@click.option("--background", is_flag=True, help="Return once it is ready; its words go to a log file.")
-@talk
+@click.option("--background", is_flag=True, help="Return when the server is ready; output is written to a log file.")
+@output_options
 def server_start(
     host: str | None, port: str | None, store: str | None, name: str | None, log_format: str | None, background: bool
 ) -> None:
-    """Serve the API and the web page; with --background, without this terminal."""
+    """Serve the API and the web page, in this terminal or with --background."""
     settings = _settings(server_host=host, server_port=port, store=store, log_format=log_format)
-    fleet = _fleet(settings)
-    called = _called(name)
+    table = _process_table(settings)
+    server_name = _server_name(name)
     if not os.environ.get(DETACHED):
-        _check_others(fleet, called, settings)
+        _check_others(table, server_name, settings)
     if not background:
-        _serve(settings, fleet, called)
+        _serve(settings, table, server_name)
         return
     flags = _flags(**{"host": host, "port": port, "store": store, "name": name, "log-format": log_format})
     with _address(settings) as sock:
-        environ = {DETACHED: "1", TAKEN: str(sock.fileno())}
-        member = fleet.start(called, ["server", "start", *flags], environ, _url(settings), (sock.fileno(),))
-    _wait_ready(fleet, member)
+        environ = {DETACHED: "1", SOCKET: str(sock.fileno())}
+        member = table.start(server_name, ["server", "start", *flags], environ, _url(settings), (sock.fileno(),))
+    _wait_ready(table, member)
     terminal.note(f"the server is ready at {member.url} (process {member.pid}, log {member.log})")
 
 
 @server.command("stop")
 @name_option
-@talk
+@output_options
 def server_stop(name: str | None) -> None:
-    """Let requests finish, then stop; without --name every server of this installation."""
-    fleet = _fleet(_settings())
-    members = [member for member in fleet.members("server") if name is None or member.name == _called(name)]
+    """Let requests finish, then stop; without --name all servers of this installation."""
+    table = _process_table(_settings())
+    members = [member for member in table.members("server") if name is None or member.name == _server_name(name)]
     if not members:
-        terminal.note("no server runs")
+        terminal.note("no server is running")
     for member in members:
-        if not fleet.stop(member):
-            terminal.warn("the server did not stop in time and was killed; nothing that was acknowledged is lost")
+        if not table.stop(member):
+            terminal.warn("the server did not stop in time and was killed; acknowledged work is not lost")
         terminal.note("the server has stopped" if len(members) == 1 else f"{member.name} has stopped")
 
 
 @server.command("status")
 @name_option
 @as_json
-@talk
+@output_options
 def server_status(name: str | None, as_json: bool) -> int:
-    """Say whether it runs and whether it makes progress."""
+    """Show whether the server is running and ready."""
     members = [
-        member for member in _fleet(_settings()).members("server") if name is None or member.name == _called(name)
+        member
+        for member in _process_table(_settings()).members("server")
+        if name is None or member.name == _server_name(name)
     ]
     found = [(member, readiness(member.url)) for member in members]
-    nothing = "no server runs; `noetl server start` starts one"
+    message = "no server is running; `noetl server start` starts one"
     if as_json:
         rows = [_server_document(*each) for each in found]
-        none = _server_document(None, Readiness(False, [nothing], []))
+        none = _server_document(None, Readiness(False, [message], []))
         terminal.json({**(rows[0] if rows else none), "servers": rows})
     elif not found:
-        terminal.data(nothing)
+        terminal.data(message)
     else:
-        for member, said in found:
-            called = f"{member.name} " if len(found) > 1 else ""
-            state = "ready" if said.ready else "not ready"
-            terminal.data(f"{called}running at {member.url} (process {member.pid}): {state}")
-            for words in (*said.problems, *said.warnings):
-                terminal.data(f"  {words}")
-    return 0 if found and all(said.ready for _, said in found) else UNREACHABLE
+        for member, status in found:
+            prefix = f"{member.name} " if len(found) > 1 else ""
+            state = "ready" if status.ready else "not ready"
+            terminal.data(f"{prefix}running at {member.url} (process {member.pid}): {state}")
+            for text in (*status.problems, *status.warnings):
+                terminal.data(f"  {text}")
+    return 0 if found and all(status.ready for _, status in found) else UNREACHABLE
 
 
-def _server_document(member: ProcessEntry | None, said: Readiness) -> dict[str, Any]:
+def _server_document(member: ProcessEntry | None, status: Readiness) -> dict[str, Any]:
     return {
         "running": member is not None,
-        "ready": said.ready,
-        "problems": said.problems,
-        "warnings": said.warnings,
+        "ready": status.ready,
+        "problems": status.problems,
+        "warnings": status.warnings,
         "url": member.url if member else None,
         "pid": member.pid if member else None,
         "log": (member.log or None) if member else None,
@@ -125,13 +127,13 @@ def _server_document(member: ProcessEntry | None, said: Readiness) -> dict[str, 
 
 @click.group()
 def worker() -> None:
-    """Start, stop and look at workers on this machine."""
+    """Start, stop and inspect workers on this machine."""
 
 
 count_option = click.option("--count", type=click.IntRange(min=1, max=256), default=1, show_default=True)
-server_option = click.option("--server", metavar="URL", help="Server to lease from; several are separated by commas.")
-pool_option = click.option("--pool", metavar="NAME", help="Pool to lease from.")
-slots_option = click.option("--slots", metavar="N", help="Runs a worker works on at once.")
+server_option = click.option("--server", metavar="URL", help="Server to lease runs from; separate several with commas.")
+pool_option = click.option("--pool", metavar="NAME", help="Pool to lease runs from.")
+slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a worker.")
 
 
 @worker.command("start")
@@ -141,8 +143,8 @@ slots_option = click.option("--slots", metavar="N", help="Runs a worker works on
 @server_option
 @token_option
 @log_option
-@click.option("--background", is_flag=True, help="Return at once; their words go to log files.")
-@talk
+@click.option("--background", is_flag=True, help="Return at once; output is written to log files.")
+@output_options
 def worker_start(
     count: int,
     pool: str | None,
@@ -152,40 +154,42 @@ def worker_start(
     log_format: str | None,
     background: bool,
 ) -> None:
-    """Lease runs from the server; more than one, or with --background, without this terminal."""
-    settings = _joined(_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format))
+    """Start workers, in the background if --background is given or COUNT is greater than 1."""
+    settings = _with_server(
+        _settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format)
+    )
     _check_token(settings)
-    fleet = _fleet(settings)
+    table = _process_table(settings)
     if count == 1 and not background:
         if not os.environ.get(DETACHED):
-            fleet.join(_free_names(fleet, 1)[0])
+            table.join(_free_names(table, 1)[0])
         _work(settings)
         return
-    for member in _start_workers(fleet, settings, count, pool, slots):
-        terminal.note(f"{member.name} runs (process {member.pid}, log {member.log})")
+    for member in _start_workers(table, settings, count, pool, slots):
+        terminal.note(f"{member.name} is running (process {member.pid}, log {member.log})")
 
 
 @worker.command("stop")
-@talk
+@output_options
 def worker_stop() -> None:
-    """Let runs finish, give the rest back, then stop."""
-    fleet = _fleet(_settings())
-    stopped = _stop(fleet, fleet.members("worker"))
+    """Let started runs finish, return the others to the server, then stop."""
+    table = _process_table(_settings())
+    stopped = _stop(table, table.members("worker"))
     terminal.note(f"{stopped} workers have stopped" if stopped != 1 else "1 worker has stopped")
 
 
 @worker.command("status")
 @as_json
-@talk
+@output_options
 def worker_status(as_json: bool) -> int:
     """List the workers of this machine."""
-    members = _fleet(_settings()).members("worker")
+    members = _process_table(_settings()).members("worker")
     if as_json:
         terminal.json([{"name": member.name, "pid": member.pid, "log": member.log or None} for member in members])
     elif members:
         terminal.table(("worker", "pid", "log"), [(member.name, member.pid, member.log) for member in members])
     else:
-        terminal.data("no worker runs; `noetl worker start` starts one")
+        terminal.data("no worker is running; `noetl worker start` starts one")
     return 0 if members else UNREACHABLE
 
 
@@ -195,18 +199,18 @@ def worker_status(as_json: bool) -> int:
 @slots_option
 @server_option
 @token_option
-@talk
+@output_options
 def worker_scale(count: int, pool: str | None, slots: str | None, server: str | None, token: str | None) -> None:
-    """Have exactly COUNT workers in the background on this machine."""
-    settings = _joined(_settings(worker_pool=pool, slots=slots, server_url=server, token=token))
-    fleet = _fleet(settings)
-    members = [member for member in fleet.members("worker") if member.log]  # the others have a terminal
+    """Start or stop background workers until COUNT are running on this machine."""
+    settings = _with_server(_settings(worker_pool=pool, slots=slots, server_url=server, token=token))
+    table = _process_table(settings)
+    members = [member for member in table.members("worker") if member.log]  # the others run in a terminal
     if count:
         _check_token(settings)
     if len(members) < count:
-        _start_workers(fleet, settings, count - len(members), pool, slots)
+        _start_workers(table, settings, count - len(members), pool, slots)
     else:
-        _stop(fleet, members[count:])
+        _stop(table, members[count:])
     terminal.note(f"{count} workers" if count != 1 else "1 worker")
 
 
@@ -215,45 +219,45 @@ def worker_scale(count: int, pool: str | None, slots: str | None, server: str | 
 @port_option
 @store_option
 @click.option("--workers", type=click.IntRange(min=1, max=64), default=2, show_default=True)
-@talk
+@output_options
 def dev(host: str | None, port: str | None, store: str | None, workers: int) -> int:
-    """Server, workers and web page in one terminal; Ctrl-C stops all of them."""
+    """Run a server, workers and the web page in one terminal; Ctrl-C stops all of them."""
     settings = _settings(server_host=host, server_port=port, store=store)
-    fleet = _fleet(settings)
-    _check_others(fleet, "server", settings)
+    table = _process_table(settings)
+    _check_others(table, "server", settings)
     url = _url(settings)
     flags = _flags(host=host, port=port, store=store)
     with _address(settings) as sock:
-        taken = {DETACHED: "1", TAKEN: str(sock.fileno())}
-        children = [_child(["server", "start", *flags], taken, (sock.fileno(),))]
+        inherited = {DETACHED: "1", SOCKET: str(sock.fileno())}
+        children = [_child(["server", "start", *flags], inherited, (sock.fileno(),))]
     try:
-        fleet.enlist("server", children[0].pid, url=url)
+        table.enlist("server", children[0].pid, url=url)
         wait_ready(url, lambda: children[0].poll() is None)
         token = _admin_token(settings)
-        joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token, DETACHED: "1"}
-        for name in _free_names(fleet, workers):
-            children.append(_child(["worker", "start"], joined))
-            fleet.enlist(name, children[-1].pid)
-        terminal.note(f"NoETL is at {url}, with {workers} workers")
-        if sys.stderr.isatty():  # an address that signs in belongs to the person at the terminal, not into a log
+        environ = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token, DETACHED: "1"}
+        for name in _free_names(table, workers):
+            children.append(_child(["worker", "start"], environ))
+            table.enlist(name, children[-1].pid)
+        terminal.note(f"NoETL is running at {url} with {workers} workers")
+        if sys.stderr.isatty():  # an address that signs in is not written to a log
             terminal.note(f"  open {url}{settings.server_prefix}/#token={token}")
         else:
             terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
-        terminal.note("  noetl register FILE, noetl execute PATH, noetl executions: here or in another terminal")
-        terminal.note("  Ctrl-C stops everything")
+        terminal.note("  use noetl register FILE, noetl execute PATH, noetl executions in another terminal")
+        terminal.note("  Ctrl-C stops all processes")
         while all(child.poll() is None for child in children):
             time.sleep(0.2)
-        terminal.error("a process ended by itself; stopping the others")
+        terminal.error("a process has ended; stopping the others")
         return 1
     except KeyboardInterrupt:
         return 0
     finally:
-        # First the workers, which give back what they hold; the server takes it.
-        _end(children[1:])
-        _end(children[:1])
+        # Workers first: they return their runs to the server.
+        _terminate(children[1:])
+        _terminate(children[:1])
 
 
-def _end(children: list[subprocess.Popen[bytes]]) -> None:
+def _terminate(children: list[subprocess.Popen[bytes]]) -> None:
     for child in children:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -263,7 +267,7 @@ def _end(children: list[subprocess.Popen[bytes]]) -> None:
             child.stdin.close()
 
 
-# ── inside ──────────────────────────────────────────────────────────────────────────────
+# ── implementation ──────────────────────────────────────────────────────────────────────
 
 
 def _settings(**flags: Any) -> Settings:
@@ -276,11 +280,11 @@ def _settings(**flags: Any) -> Settings:
 
 
 def _flags(**values: str | None) -> list[str]:
-    """The flags that were given, for a process that is started with them."""
-    return [word for name, value in values.items() if value is not None for word in (f"--{name}", value)]
+    """The given options as arguments of a child process."""
+    return [part for name, value in values.items() if value is not None for part in (f"--{name}", value)]
 
 
-def _fleet(settings: Settings) -> ProcessTable:
+def _process_table(settings: Settings) -> ProcessTable:
     from noetl.runtime.process_table import ProcessTable
 
     return ProcessTable(settings.home)
@@ -292,13 +296,13 @@ def _url(settings: Settings) -> str:
     return f"http://{shown}:{settings.server_port}{settings.server_prefix}"
 
 
-def _joined(settings: Settings) -> Settings:
-    """The settings with a server and a token: this machine's own, where none are given."""
+def _with_server(settings: Settings) -> Settings:
+    """The settings with a server and a token; those of this machine where none are given."""
     import msgspec
 
     url = settings.server_url
     if url is None:
-        running = _fleet(settings).find("server")
+        running = _process_table(settings).find("server")
         url = running.url if running else _url(settings)
     token = settings.token or _admin_token(settings)
     return msgspec.structs.replace(settings, server_url=url, token=token)
@@ -310,75 +314,75 @@ def _admin_token(settings: Settings) -> str:
     token = admin_token(settings.home)
     if token is None:
         raise RequestRefused(
-            "there is no server here yet: `noetl server start` starts one; for one elsewhere set NOETL_SERVER_URL "
-            "and NOETL_TOKEN (a token with the role worker)"
+            "there is no server on this machine yet: `noetl server start` starts one; for another machine set "
+            "NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
         )
     return token
 
 
-def _called(name: str | None) -> str:
-    """The name of a server among the processes of this home."""
+def _server_name(name: str | None) -> str:
+    """The name of a server in the process table."""
     if name is None:
         return "server"
     if not NAME.fullmatch(name):
-        raise click.BadParameter(f"{name!r} is no name: letters, digits, _ and -", param_hint="--name")
+        raise click.BadParameter(f"{name!r} is not a valid name: use letters, digits, _ and -", param_hint="--name")
     return f"server-{name}"
 
 
-def _check_others(fleet: ProcessTable, called: str, settings: Settings) -> None:
-    """A home has one server, unless they share a Postgres and have names of their own."""
-    running = fleet.members("server")
+def _check_others(table: ProcessTable, server_name: str, settings: Settings) -> None:
+    """A NOETL_HOME has one server, unless several with different names share a Postgres store."""
+    running = table.members("server")
     if not running:
         return
-    told = ", ".join(f"{member.url} (process {member.pid})" for member in running)
-    if any(member.name == called for member in running):
-        more = "; with --name and --port another one can run beside it" if _shares(settings) else ""
-        raise Conflict(f"a server runs already at {told}; `noetl server stop` stops it{more}")
-    if not _shares(settings):
+    urls = ", ".join(f"{member.url} (process {member.pid})" for member in running)
+    if any(member.name == server_name for member in running):
+        more = "; --name and --port start another one" if _uses_postgres(settings) else ""
+        raise Conflict(f"a server is already running at {urls}; `noetl server stop` stops it{more}")
+    if not _uses_postgres(settings):
         raise Conflict(
-            f"a server runs already at {told}; several at once need a store on Postgres "
+            f"a server is already running at {urls}; several servers require a Postgres store "
             "(--store postgresql://user:password@host/database)"
         )
 
 
-def _shares(settings: Settings) -> bool:
+def _uses_postgres(settings: Settings) -> bool:
     return settings.store.startswith(("postgres:", "postgresql:"))
 
 
-def _free_names(fleet: ProcessTable, count: int) -> list[str]:
-    taken = {member.name for member in fleet.members("worker")}
+def _free_names(table: ProcessTable, count: int) -> list[str]:
+    taken = {member.name for member in table.members("worker")}
     return [name for number in range(1, 1000) if (name := f"worker-{number}") not in taken][:count]
 
 
 def _check_token(settings: Settings) -> None:
-    """A token that the server does not know is said at once; a server that is away is waited for."""
-    from noetl.transport.api_connection import ApiConnection
+    """Raise an error if the server rejects the token; warn if it is unreachable."""
+    from noetl.transport.api_connection import ApiConnection, Request
 
     assert settings.server_url is not None
-    line = ApiConnection(settings.server_url, settings.token, timeout=5.0)
+    connection = ApiConnection(settings.server_url, settings.token, timeout=5.0)
     try:
-        line.ask("POST", "/api/work/extend", {"worker": f"check-{os.getpid()}", "runs": []})
+        connection.request(Request("POST", "/api/work/extend", {"worker": f"check-{os.getpid()}", "runs": []}))
     except StoreUnavailable as problem:
         terminal.warn(f"{problem}; the worker waits for it")
     finally:
-        line.close()
+        connection.close()
 
 
-def _serve(settings: Settings, fleet: ProcessTable, called: str) -> None:
+def _serve(settings: Settings, table: ProcessTable, server_name: str) -> None:
     from noetl.server.process import serve, take_address
 
     _log_to_stderr(settings)
-    _end_with_parent()
-    taken = os.environ.pop(TAKEN, None)
-    sock = take_address(settings) if taken is None else socket.socket(fileno=int(taken))
+    _stop_with_parent()
+    inherited = os.environ.pop(SOCKET, None)
+    sock = take_address(settings) if inherited is None else socket.socket(fileno=int(inherited))
     if not os.environ.get(DETACHED):
-        fleet.join(called, _url(settings))
-        terminal.note(f"the server is at {_url(settings)}; Ctrl-C stops it")
+        table.join(server_name, _url(settings))
+        terminal.note(f"the server is running at {_url(settings)}; Ctrl-C stops it")
     serve(settings, sock)
 
 
 def _address(settings: Settings) -> socket.socket:
-    """Take the address of a server that is about to start, so that nobody else can answer in its place."""
+    """Open the listening socket of a server before it starts, so that no other process takes its address."""
     from noetl.server.process import take_address
 
     sock = take_address(settings)
@@ -391,22 +395,22 @@ def _work(settings: Settings) -> None:
     from noetl.worker.process import work
 
     _log_to_stderr(settings)
-    _end_with_parent()
+    _stop_with_parent()
     loops.run(work(settings))
 
 
-def _end_with_parent() -> None:
-    """Stop when the terminal that holds our standard input is gone, however it ended."""
-    if not os.environ.get(HELD):
+def _stop_with_parent() -> None:
+    """Stop when the parent, which has the other end of standard input, has ended."""
+    if not os.environ.get(TIED):
         return
     import threading
 
-    def listen() -> None:
+    def wait() -> None:
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=listen, name="noetl-held", daemon=True).start()
+    threading.Thread(target=wait, name="noetl-parent", daemon=True).start()
 
 
 def _log_to_stderr(settings: Settings) -> None:
@@ -419,9 +423,9 @@ def _log_to_stderr(settings: Settings) -> None:
 
 
 def _start_workers(
-    fleet: ProcessTable, settings: Settings, count: int, pool: str | None, slots: str | None
+    table: ProcessTable, settings: Settings, count: int, pool: str | None, slots: str | None
 ) -> list[ProcessEntry]:
-    names = _free_names(fleet, count)
+    names = _free_names(table, count)
     flags = _flags(pool=pool, slots=slots)
     assert settings.server_url is not None
     assert settings.token is not None
@@ -431,29 +435,29 @@ def _start_workers(
         "NOETL_LOG_FORMAT": settings.log_format,
         DETACHED: "1",
     }
-    return [fleet.start(name, ["worker", "start", *flags], environ) for name in names]
+    return [table.start(name, ["worker", "start", *flags], environ) for name in names]
 
 
-def _stop(fleet: ProcessTable, members: list[ProcessEntry]) -> int:
+def _stop(table: ProcessTable, members: list[ProcessEntry]) -> int:
     for member in members:
-        if fleet.is_alive(member):
+        if table.is_alive(member):
             os.kill(member.pid, signal.SIGTERM)
     for member in members:
-        if not fleet.stop(member):
-            terminal.warn(f"{member.name} did not stop in time and was killed; its runs go on elsewhere")
+        if not table.stop(member):
+            terminal.warn(f"{member.name} did not stop in time and was killed; other workers take over its runs")
     return len(members)
 
 
-def _child(arguments: list[str], environ: dict[str, str], keep: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
-    """A process of this terminal that does not hear its Ctrl-C: its parent stops it in order."""
+def _child(arguments: list[str], environ: dict[str, str], descriptors: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    """Start a process that does not receive Ctrl-C of this terminal: its parent stops it in order."""
     command = [sys.executable, "-m", "noetl.clictl", *arguments]
-    environ = {**os.environ, **environ, HELD: "1"}
-    return subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE, pass_fds=keep)
+    environ = {**os.environ, **environ, TIED: "1"}
+    return subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE, pass_fds=descriptors)
 
 
-def _wait_ready(fleet: ProcessTable, member: ProcessEntry) -> None:
+def _wait_ready(table: ProcessTable, member: ProcessEntry) -> None:
     try:
-        wait_ready(member.url, lambda: fleet.is_alive(member))
+        wait_ready(member.url, lambda: table.is_alive(member))
     except StoreUnavailable:
-        words = fleet.last_words(member)
-        raise StoreUnavailable(f"the server did not come up; its log {member.log} ends with:\n{words}") from None
+        last_lines = table.last_words(member)
+        raise StoreUnavailable(f"the server did not start; its log {member.log} ends with:\n{last_lines}") from None

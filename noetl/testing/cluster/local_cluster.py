@@ -1,7 +1,8 @@
-"""A whole cluster on this machine: Postgres, NATS, servers and workers, started in order and kept alive.
+"""A cluster on this machine: Postgres, NATS, servers and workers, started in order and restarted when they end.
 
-One process holds the others. What dies is started again, as a real cluster's supervisor would: so anything may be
-killed, and everything still finishes. Data stays below `NOETL_HOME/cluster` from one start to the next.
+One supervisor process runs the others. It restarts a process that ends, as the supervisor of a real cluster does, so
+any of them may be killed and all executions still finish. Data is stored in `NOETL_HOME/cluster` and survives a
+restart. `noetl cluster` is the command for it.
 """
 
 from __future__ import annotations
@@ -20,23 +21,28 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from noetl.errors import Conflict, NoetlError, RequestRefused
-from noetl.runtime.process_table import ProcessEntry, ProcessTable, wait_ready
-from noetl.testing.cluster.servers import Nats, Postgres, Server, answers
+from noetl.errors import Conflict, NoetlError, RequestRefused, StoreUnavailable
+from noetl.runtime.process_table import ProcessEntry, ProcessTable, Readiness, readiness, wait_ready
+from noetl.testing.cluster.servers import Nats, Postgres, Server, accepts_connections
+
+if TYPE_CHECKING:
+    from noetl.settings import Settings
 
 PREFIX = "cluster-"
-HOLDER = "cluster"  # the process that holds the others
-LOOK_SECONDS = 0.1
-LONGEST_PAUSE = 2.0  # between two starts of something that does not stay up
+SUPERVISOR = "cluster"  # the name of the process that runs the others
+CHECK_SECONDS = 0.1
+MAX_RESTART_DELAY = 2.0
+START_SECONDS = 120.0
 STOP_SECONDS = 60.0
-WORKERS_SECONDS = 60.0  # that workers have to ask for work after the servers are ready
+WORKERS_SECONDS = 60.0  # for workers to request work after the servers are ready
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-class Part:
-    """One process of the cluster: how it is started, and what became of it."""
+class ClusterProcess:
+    """One process of the cluster: how it is started, and whether it has to be restarted."""
 
     def __init__(self, name: str, address: str, log: Path, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         self.name = PREFIX + name
@@ -44,32 +50,37 @@ class Part:
         self._log = log
         self._start = start
         self.process: subprocess.Popen[bytes] | None = None
-        self._pause = 0.0
+        self._delay = 0.0
         self._not_before = 0.0
 
-    def start(self, fleet: ProcessTable) -> None:
-        """Start it, and write it down."""
-        self.process = self._start()
-        fleet.enlist(self.name, self.process.pid, str(self._log), self.address)
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
 
-    def look(self, fleet: ProcessTable, say: Say) -> None:
-        """Start it again when it has died; one that keeps dying is given more and more time."""
-        if self.process is None or self.process.poll() is None or time.monotonic() < self._not_before:
+    def start(self, table: ProcessTable) -> None:
+        """Start it and record it in the process table."""
+        self.process = self._start()
+        table.enlist(self.name, self.process.pid, str(self._log), self.address)
+
+    def restart_if_ended(self, table: ProcessTable, report: Report) -> None:
+        """Restart it when it has ended; the delay grows while it keeps ending."""
+        if self.process is None or self.is_running or time.monotonic() < self._not_before:
             return
-        code = self.process.returncode
-        say(f"{self.name.removeprefix(PREFIX)} ended ({_ending(code)}); starting it again")
+        name = self.name.removeprefix(PREFIX)
+        report(f"{name} ended ({_ending(self.process.returncode)}); restarting it")
         try:
-            self.start(fleet)
+            self.start(table)
         except (RuntimeError, OSError) as problem:
-            say(f"{self.name.removeprefix(PREFIX)} did not start: {str(problem).splitlines()[0]}")
-        self._pause = min(max(0.1, 2 * self._pause), LONGEST_PAUSE)
-        self._not_before = time.monotonic() + self._pause
-        if self._pause == LONGEST_PAUSE and self.process.poll() is None:
-            self._pause = 0.0
+            report(f"{name} did not start: {str(problem).splitlines()[0]}")
+        self._delay = min(max(0.1, 2 * self._delay), MAX_RESTART_DELAY)
+        self._not_before = time.monotonic() + self._delay
+        if self._delay == MAX_RESTART_DELAY and self.is_running:
+            self._delay = 0.0
 
     def stop(self, signum: int, seconds: float) -> None:
-        """Ask it to end, and see that it did."""
-        if self.process is None or self.process.poll() is not None:
+        """Send it a signal and wait for its end; kill it after `seconds`."""
+        if self.process is None or not self.is_running:
             return
         self.process.send_signal(signum)
         try:
@@ -80,21 +91,20 @@ class Part:
 
 
 class LocalCluster:
-    """Postgres, NATS, so many servers and workers of one `NOETL_HOME`."""
+    """Postgres, NATS, servers and workers of one `NOETL_HOME`."""
 
-    def __init__(self, home: Path, *, host: str, port: int, servers: int, workers: int, say: Say) -> None:
-        self._home = home
-        self._fleet = ProcessTable(home)
-        self._say: Say = lambda words: say(f"{time.strftime('%H:%M:%S')} {words}")
+    def __init__(self, settings: Settings, *, servers: int, workers: int, report: Report) -> None:
+        self._home = home = settings.home
+        self._table = ProcessTable(home)
+        self._report: Report = lambda message: report(f"{time.strftime('%H:%M:%S')} {message}")
         folder = home / "cluster"
-        known = _secrets(folder)
-        self.postgres = Postgres(folder / "postgres", durable=True, password=known["postgres"], keep=True)
-        self.nats = Nats(folder / "nats", token=known["nats"])
-        self.urls = [f"http://{host}:{port + number}" for number in range(servers)]
-        for url in self.urls:
-            number = int(url.rpartition(":")[2])
-            if answers(number):
-                raise Conflict(f"port {number} is in use; --port chooses another one")
+        passwords = _passwords(folder)
+        self.postgres = Postgres(folder / "postgres", durable=True, password=passwords["postgres"], keep=True)
+        self.nats = Nats(folder / "nats", token=passwords["nats"])
+        host, ports = settings.server_host, range(settings.server_port, settings.server_port + servers)
+        self.urls = [f"http://{host}:{port}" for port in ports]
+        for port in filter(accepts_connections, ports):
+            raise Conflict(f"port {port} is in use; --port chooses another one")
         self.environ = {
             "NOETL_HOME": str(home),
             "NOETL_STORE": self.postgres.dsn(),
@@ -102,91 +112,104 @@ class LocalCluster:
             "NOETL_SERVER_HOST": host,
             "NOETL_DETACHED": "1",
         }
-        self.parts = [
+        self.processes = [
             *(
-                Part(each.kind, f"127.0.0.1:{each.port}", each.folder / "server.log", partial(_started, each))
+                ClusterProcess(each.kind, f"127.0.0.1:{each.port}", each.folder / "server.log", partial(_start, each))
                 for each in (self.postgres, self.nats)
             ),
             *(self._server(number, url) for number, url in enumerate(self.urls, start=1)),
             *(self._worker(number) for number in range(1, workers + 1)),
         ]
 
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Run the cluster until SIGINT or SIGTERM; `on_ready` is called when every worker has requested work."""
+        signals: list[int] = []
+
+        def stop(signum: int, _: object) -> None:
+            signals.append(signum)
+            if len(signals) > 2:
+                raise KeyboardInterrupt
+
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, stop)
+        try:
+            self._table.enlist(SUPERVISOR, os.getpid())
+            self.start()
+            self.supervise(lambda: bool(signals), on_ready)
+        except RuntimeError as problem:
+            raise RequestRefused(str(problem)) from None
+        finally:
+            self.stop()
+
     def start(self) -> None:
-        """Start everything in order; the servers are ready when this returns."""
+        """Start all processes in order; the servers are ready when this returns."""
         from noetl.server.http.access import Tokens
 
-        Tokens.prepare(self._home)  # before two servers do it side by side
-        for part in self.parts:
-            part.start(self._fleet)
-            if part.address.startswith("http"):
-                process = part.process
-                assert process is not None
-                wait_ready(part.address, lambda process=process: process.poll() is None)  # type: ignore[misc]
+        Tokens.prepare(self._home)  # once, before several servers do it at the same time
+        for each in self.processes:
+            each.start(self._table)
+            if each.address.startswith("http"):
+                wait_ready(each.address, lambda each=each: each.is_running)  # type: ignore[misc]
 
-    def _wait_for_workers(self, stopped: Callable[[], bool]) -> None:
-        """Until every worker has asked a server for work; who does not come in time is told of and not waited for."""
-        deadline = time.monotonic() + WORKERS_SECONDS
-        while not stopped() and (missing := absent(self._home, members(self._fleet))):
-            if time.monotonic() > deadline:
-                names = ", ".join(each.name.removeprefix(PREFIX) for each in missing)
-                self._say(f"{names} did not ask for work within {WORKERS_SECONDS:.0f} s; {missing[0].log} may say why")
-                return
-            time.sleep(0.05)
+    def supervise(self, is_stopped: Callable[[], bool], on_ready: Callable[[], None]) -> None:
+        """Restart processes that end until `is_stopped`; one thread per process, because some start slowly."""
 
-    def keep(self, stopped: Callable[[], bool], ready: Callable[[], None]) -> None:
-        """Start again what dies, until told to stop; each part by itself, since some take their time to start.
+        def check(process: ClusterProcess) -> None:
+            while not is_stopped():
+                process.restart_if_ended(self._table, self._report)
+                time.sleep(CHECK_SECONDS)
 
-        `ready` is called when the workers have come."""
-
-        def keep(part: Part) -> None:
-            while not stopped():
-                part.look(self._fleet, self._say)
-                time.sleep(LOOK_SECONDS)
-
-        keeping = [threading.Thread(target=keep, args=[part]) for part in self.parts]
-        for thread in keeping:
+        threads = [threading.Thread(target=check, args=[each]) for each in self.processes]
+        for thread in threads:
             thread.start()
-        self._wait_for_workers(stopped)
-        if not stopped():
-            ready()
-        for thread in keeping:
+        self._wait_for_workers(is_stopped)
+        if not is_stopped():
+            on_ready()
+        for thread in threads:
             thread.join()
 
     def stop(self) -> None:
-        """Workers first, then servers, then what they need."""
-        groups = [
-            [part for part in self.parts if "-worker-" in part.name],
-            [part for part in self.parts if "-server-" in part.name],
-        ]
-        for group in groups:
-            for part in group:
-                if part.process is not None and part.process.poll() is None:
-                    part.process.send_signal(signal.SIGTERM)
-            for part in group:
-                part.stop(0, STOP_SECONDS)
-        for part in (self.parts[1], self.parts[0]):
-            part.stop(_signal_of(part.name), STOP_SECONDS)
+        """Stop the workers, then the servers, then NATS and Postgres."""
+        for kind in ("-worker-", "-server-"):
+            group = [each for each in self.processes if kind in each.name]
+            for each in group:
+                if each.process is not None and each.is_running:
+                    each.process.send_signal(signal.SIGTERM)
+            for each in group:
+                each.stop(0, STOP_SECONDS)
+        for each in (self.processes[1], self.processes[0]):
+            each.stop(_stop_signal(each.name), STOP_SECONDS)
 
-    def _server(self, number: int, url: str) -> Part:
+    def _wait_for_workers(self, is_stopped: Callable[[], bool]) -> None:
+        """Wait until every worker has requested work; one that does not in time is reported."""
+        deadline = time.monotonic() + WORKERS_SECONDS
+        while not is_stopped() and (missing := workers_without_request(self._home, members(self._table))):
+            if time.monotonic() > deadline:
+                names = ", ".join(each.name.removeprefix(PREFIX) for each in missing)
+                self._report(f"{names} did not request work within {WORKERS_SECONDS:.0f} s; see {missing[0].log}")
+                return
+            time.sleep(0.05)
+
+    def _server(self, number: int, url: str) -> ClusterProcess:
         port = url.rpartition(":")[2]
         name = f"server-{number}"
         start = partial(self._spawn, name, ["server", "start"], {"NOETL_SERVER_PORT": port})
-        return Part(name, url, self._fleet.log_of(PREFIX + name), start)
+        return ClusterProcess(name, url, self._table.log_of(PREFIX + name), start)
 
-    def _worker(self, number: int) -> Part:
-        # Each begins with another server, so that they share the load when there is no NATS.
-        at = number % len(self.urls)
-        urls = ",".join(self.urls[at:] + self.urls[:at])
+    def _worker(self, number: int) -> ClusterProcess:
+        # Each starts with another server, so that the load is shared when there is no NATS.
+        first = number % len(self.urls)
+        urls = ",".join(self.urls[first:] + self.urls[:first])
         name = f"worker-{number}"
         start = partial(self._spawn, name, ["worker", "start"], {"NOETL_SERVER_URL": urls})
-        return Part(name, "", self._fleet.log_of(PREFIX + name), start)
+        return ClusterProcess(name, "", self._table.log_of(PREFIX + name), start)
 
-    def _spawn(self, name: str, words: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, arguments: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
         from noetl.server.http.access import admin_token
 
-        command = [sys.executable, "-m", "noetl.clictl", *words]
+        command = [sys.executable, "-m", "noetl.clictl", *arguments]
         token = {"NOETL_TOKEN": admin_token(self._home) or ""}
-        with self._fleet.log_of(PREFIX + name).open("ab") as log:
+        with self._table.log_of(PREFIX + name).open("ab") as log:
             return subprocess.Popen(
                 command,
                 env={**os.environ, **self.environ, **token, **environ},
@@ -197,51 +220,101 @@ class LocalCluster:
             )
 
 
-def members(fleet: ProcessTable) -> list[ProcessEntry]:
-    """The living processes of a cluster, in the order in which they are started."""
+class MemberStatus(NamedTuple):
+    """A running process of the cluster and its readiness."""
+
+    name: str
+    entry: ProcessEntry
+    readiness: Readiness
+
+
+def is_running(home: Path) -> bool:
+    """Whether a supervisor runs."""
+    return ProcessTable(home).find(SUPERVISOR) is not None
+
+
+def members(table: ProcessTable) -> list[ProcessEntry]:
+    """The running processes of a cluster, in the order in which they are started."""
     order = ("postgres", "nats", "server", "worker")
-    return sorted(fleet.members(PREFIX), key=lambda member: order.index(member.name.split("-")[1]))
+    return sorted(table.members(PREFIX), key=lambda member: order.index(member.name.split("-")[1]))
 
 
-def absent(home: Path, parts: Sequence[ProcessEntry]) -> list[ProcessEntry]:
-    """The workers among these parts that no server of theirs has been asked for work by."""
+def status(home: Path) -> list[MemberStatus]:
+    """The running processes and whether each of them is ready."""
+    found = members(ProcessTable(home))
+    waiting = workers_without_request(home, found)
+
+    def ready(member: ProcessEntry) -> Readiness:
+        if member in waiting:
+            return Readiness(False, ["has not requested work"], [])
+        return readiness(member.url) if member.url.startswith("http") else Readiness(True, [], [])
+
+    return [MemberStatus(member.name.removeprefix(PREFIX), member, ready(member)) for member in found]
+
+
+def workers_without_request(home: Path, found: Sequence[ProcessEntry]) -> list[ProcessEntry]:
+    """The workers among these processes from which no server has received a request for work."""
     from noetl.client import Client
     from noetl.server.http.access import admin_token
 
-    workers = [each for each in parts if each.name.startswith(f"{PREFIX}worker-")]
-    asked: list[str] = []
-    for url in [each.url for each in parts if each.url.startswith("http")] if workers else ():
+    workers = [each for each in found if each.name.startswith(f"{PREFIX}worker-")]
+    known: list[str] = []
+    for url in [each.url for each in found if each.url.startswith("http")] if workers else ():
         with suppress(NoetlError), Client(url, admin_token(home), timeout=5) as client:
-            asked += [each["worker"] for each in client.workers()]
+            known += [each["worker"] for each in client.workers()]
     host = socket.gethostname()
-    return [each for each in workers if not any(name.startswith(f"{host}-{each.pid}-") for name in asked)]
+    return [each for each in workers if not any(name.startswith(f"{host}-{each.pid}-") for name in known)]
 
 
-def stop_left_over(fleet: ProcessTable) -> int:
-    """Stop what a holder that died has left; how many."""
-    left = members(fleet)[::-1]
-    for member in left:
-        fleet.stop(member, signum=_signal_of(member.name))
-    return len(left)
+def start_in_background(settings: Settings, *, servers: int, workers: int) -> None:
+    """Start a supervisor in the background and return when all processes are ready."""
+    table = ProcessTable(settings.home)
+    arguments = ["cluster", "start", "--servers", str(servers), "--workers", str(workers)]
+    arguments += ["--port", str(settings.server_port)]
+    supervisor = table.start(SUPERVISOR, arguments, {"NOETL_DETACHED": "1"})
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and table.is_alive(supervisor):
+        found = status(settings.home)
+        if len(found) == servers + workers + 2 and all(each.readiness.ready for each in found):
+            return
+        time.sleep(CHECK_SECONDS)
+    last_lines = table.last_words(supervisor, 15)
+    if table.is_alive(supervisor):
+        table.stop(supervisor)
+    raise StoreUnavailable(f"the cluster did not start; its log {supervisor.log} ends with:\n{last_lines}")
 
 
-def forget(home: Path) -> None:
-    """Delete what Postgres and NATS have kept; the next start begins with an empty cluster."""
+def stop_supervisor(home: Path) -> bool:
+    """Stop the supervisor and with it the cluster; False when it had to be killed."""
+    table = ProcessTable(home)
+    supervisor = table.find(SUPERVISOR)
+    return supervisor is None or table.stop(supervisor, 2 * STOP_SECONDS)
+
+
+def stop_orphans(table: ProcessTable) -> int:
+    """Stop processes that a killed supervisor has left; return how many."""
+    orphans = members(table)[::-1]
+    for member in orphans:
+        table.stop(member, signum=_stop_signal(member.name))
+    return len(orphans)
+
+
+def delete_data(home: Path) -> None:
+    """Delete the data of Postgres and NATS."""
     folder = home / "cluster"
     if folder.exists():
         shutil.rmtree(Postgres(folder / "postgres", keep=True).home, ignore_errors=True)
         shutil.rmtree(folder)
 
 
-def _started(server: Server) -> subprocess.Popen[bytes]:
-    """A service, started and answering."""
+def _start(server: Server) -> subprocess.Popen[bytes]:
     server.start()
     assert server.process is not None
     return server.process
 
 
-def _signal_of(name: str) -> signal.Signals:
-    """What ends a process in good order: Postgres waits for its clients at SIGTERM, at SIGINT it does not."""
+def _stop_signal(name: str) -> signal.Signals:
+    """The signal that stops a process cleanly: at SIGTERM Postgres waits for its clients, at SIGINT it does not."""
     return signal.SIGINT if name == f"{PREFIX}postgres" else signal.SIGTERM
 
 
@@ -249,8 +322,8 @@ def _ending(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _secrets(folder: Path) -> dict[str, str]:
-    """The passwords of this cluster's services, made at its first start and kept for its owner alone."""
+def _passwords(folder: Path) -> dict[str, str]:
+    """The passwords of Postgres and NATS, generated at the first start, readable by the owner only."""
     file = folder / "secrets.json"
     try:
         known: dict[str, str] = json.loads(file.read_text())
@@ -261,5 +334,5 @@ def _secrets(folder: Path) -> dict[str, str]:
         with os.fdopen(descriptor, "w") as stream:
             json.dump(known, stream)
     except ValueError as problem:
-        raise RequestRefused(f"{file} is damaged ({problem}); remove {folder} to begin with an empty cluster") from None
+        raise RequestRefused(f"{file} is corrupt ({problem}); delete {folder} to start an empty cluster") from None
     return known

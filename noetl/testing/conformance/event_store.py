@@ -1,7 +1,7 @@
 """The contract of `ports.EventStore`, as tests: a back end subclasses the suite and inherits them.
 
     class TestRocks(EventStoreSuite):
-        async def open_store(self, place):      # `place`: a folder of this test's own
+        async def open_store(self, place):      # `place`: a folder for this test
             return RocksEventStore(place / "log")
 
 Set `survives` to False for a store that forgets when it is closed.

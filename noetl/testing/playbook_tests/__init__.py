@@ -1,5 +1,5 @@
-"""Playbook tests: a playbook is run with mocked or recorded tools, and what came of it is compared.
+"""Playbook tests: run a playbook with mocked or recorded tools and compare the result with the expected one.
 
-`cases` reads test files, `stage` stands in for tools and secrets, `judge` compares, `recording` writes a test file
-from an execution. `noetl test` is their command.
+`cases` reads test files, `mocks` replaces tools and secrets, `assertions` compares, `recording` generates a test file
+from an execution. `noetl test` is the command for them.
 """

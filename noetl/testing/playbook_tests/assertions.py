@@ -1,4 +1,4 @@
-"""Run one test, and compare what came of it with what was expected: every difference, in words."""
+"""Runs one test and reports every difference between the result and the expected one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from noetl.testing.playbook_tests.cases import Case, Expect
 from noetl.testing.playbook_tests.mocks import Called, GivenSecrets, MockTools, SkippingClock
 from noetl.tools.registry import kinds
 
-SHOWN = 120  # characters of a value in a difference
+MAX_VALUE_LENGTH = 120  # characters of a value in a message
 
 
 class CaseResult(Struct, frozen=True):
-    """How one test ended."""
+    """The result of one test."""
 
     file: str
     name: str
@@ -34,14 +34,14 @@ class CaseResult(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether everything was as expected."""
+        """Whether the test passed."""
         return not self.problems
 
 
 async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
-    """Run one test on an engine in memory."""
+    """Run one test on an engine with a store in memory."""
     began = time.monotonic()
-    stage = MockTools(case, kinds())
+    tools = MockTools(case, kinds())
     scheduled: list[str] = []
 
     def follow(recorded: Recorded) -> None:
@@ -52,13 +52,13 @@ async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
     try:
         engine = await open_local(
             load({"store": "memory:"}).settings,
-            load=stage.load,
+            load=tools.load,
             keychain=GivenSecrets(case.secrets),
             clock=SkippingClock(),
         )
         async with engine:
             result = await engine.run(
-                read_playbook(playbook) + "\n",  # a single line is a text, too
+                read_playbook(playbook) + "\n",  # a line break makes it a text and not a path
                 case.payload,
                 file=str(playbook),
                 strict=case.strict,
@@ -66,8 +66,8 @@ async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
                 timeout=case.timeout,
                 on_event=follow,
             )
-        problems = [*_differences(case.expect, result, scheduled, stage.calls)]
-        problems += [f"mocks.{name} was never asked for" for name in stage.unused()]
+        problems = [*_differences(case.expect, result, scheduled, tools.calls)]
+        problems += [f"mocks.{name} was never used" for name in tools.unused()]
     except InvalidPlaybook as wrong:
         problems, invalid = [str(wrong)], True
     except NoetlError as wrong:
@@ -104,7 +104,7 @@ def _differences(expect: Expect, result: RunResult, scheduled: list[str], calls:
     for check in [expect.check] if isinstance(expect.check, str) else expect.check:
         try:
             if not holds(compile_value(check), names):
-                yield f"check: {check} does not hold"
+                yield f"check: {check} is false"
         except TemplateError as problem:
             yield f"check: {check}: {problem.message}"
 
@@ -113,12 +113,12 @@ def _error_differences(wanted: Mapping[str, Any] | str | None, found: Mapping[st
     if wanted is None:
         return
     if found is None:
-        yield f"error: expected {_shown(wanted)}, and there was none"
+        yield f"error: expected {_shown(wanted)}, got none"
         return
     wanted = {"message": wanted} if isinstance(wanted, str) else wanted
     part = wanted.get("message")
     if part is not None and str(part) not in found["message"]:
-        yield f"error.message: expected it to have {_shown(part)}, got {_shown(found['message'])}"
+        yield f"error.message: expected a text with {_shown(part)}, got {_shown(found['message'])}"
     yield from differences("error", {k: v for k, v in wanted.items() if k != "message"}, found, parts=True)
 
 
@@ -135,11 +135,11 @@ def _call_differences(name: str, wanted: Any, inputs: list[dict[str, Any]]) -> I
 
 
 def differences(path: str, expected: Any, found: Any, *, parts: bool = False) -> Iterator[str]:
-    """Every place where two values differ; with `parts` a mapping may have more than is expected."""
+    """Yield every difference of two values; with `parts` a mapping may have additional keys."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         for key, value in expected.items():
             if key not in found:
-                yield f"{path}.{key}: expected {_shown(value)}, and it is missing"
+                yield f"{path}.{key}: expected {_shown(value)}, but it is missing"
             else:
                 yield from differences(f"{path}.{key}", value, found[key], parts=parts)
         for key in () if parts else [key for key in found if key not in expected]:
@@ -156,4 +156,4 @@ def differences(path: str, expected: Any, found: Any, *, parts: bool = False) ->
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."

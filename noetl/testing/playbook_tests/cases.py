@@ -1,4 +1,4 @@
-"""Test files: `NAME.test.yaml` beside the playbook `NAME.yaml`, read into frozen data, problems in words."""
+"""Reads test files: `NAME.test.yaml` in the folder of the playbook `NAME.yaml`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 class BadTestFile(RequestRefused):
-    """A test file that cannot be used: which, where, why."""
+    """A test file is invalid; the message has the file, the position and the reason."""
 
 
 class Expect(Struct, frozen=True, forbid_unknown_fields=True):
-    """What must come of it; what is not said is not looked at (but for the status)."""
+    """The expected result; fields that are not given are not checked, except the status."""
 
     status: str = "success"
     output: Any = UNSET  # equal to the data of the output
-    ctx: dict[str, Any] = field(default_factory=dict)  # these values, among others
+    ctx: dict[str, Any] = field(default_factory=dict)  # ctx must contain these values
     error: dict[str, Any] | str | None = None  # kind, message (a part of it), ...; or a part of the message
     steps: dict[str, Any] = field(default_factory=dict)  # step -> status, or {status, runs, attempts}
     order: list[str] | UnsetType = UNSET  # the steps that were scheduled, in order
-    calls: dict[str, Any] = field(default_factory=dict)  # name -> how often, or the inputs of its calls (parts of them)
-    check: list[str] | str = ()  # type: ignore[assignment]  # templates that must hold
+    calls: dict[str, Any] = field(default_factory=dict)  # name -> number of calls, or (parts of) their inputs
+    check: list[str] | str = ()  # type: ignore[assignment]  # templates that must be true
 
 
 class Case(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,10 +37,10 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     payload: dict[str, Any] = field(default_factory=dict)
-    mocks: dict[str, Any] = field(default_factory=dict)  # step.task, task, step or kind:KIND -> what it answers
-    recorded: dict[str, Any] = field(default_factory=dict)  # a task's run -> its outcome, as an execution had it
+    mocks: dict[str, Any] = field(default_factory=dict)  # step.task, task, step or kind:KIND -> outcome or data
+    recorded: dict[str, Any] = field(default_factory=dict)  # run of a task -> its recorded outcome
     secrets: dict[str, Any] = field(default_factory=dict)  # values of keychain entries
-    real: list[str] = field(default_factory=list)  # kinds that run although they touch the world
+    real: list[str] = field(default_factory=list)  # kinds that run although they have external effects
     strict: bool = False
     legacy: bool = False
     timeout: float = 60.0
@@ -48,16 +48,16 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TestFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The tests of one playbook; mocks, secrets and real kinds of the file are those of every test."""
+    """The tests of one playbook; mocks, secrets and real kinds of the file apply to every test."""
 
     tests: list[Case]
-    playbook: str = ""  # beside this file; without it the file of the same name
+    playbook: str = ""  # a file in the same folder; default: the file of the same name
     mocks: dict[str, Any] = field(default_factory=dict)
     secrets: dict[str, Any] = field(default_factory=dict)
     real: list[str] = field(default_factory=list)
 
     def cases(self) -> list[Case]:
-        """The tests, each with what the file says for all of them."""
+        """The tests, each with the common mocks, secrets and real kinds."""
         return [
             msgspec.structs.replace(
                 case,
@@ -69,23 +69,23 @@ class TestFile(Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
-def find(places: list[str]) -> list[Path]:
-    """The test files that are named, or lie in the folders that are named (here, when nothing is)."""
+def find(paths: list[str]) -> list[Path]:
+    """The given test files and those in the given folders; default: the working folder."""
     found: dict[Path, None] = {}
-    for place in places or ["."]:
-        path = Path(place)
+    for name in paths or ["."]:
+        path = Path(name)
         if path.is_dir():
             files = sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
             found |= dict.fromkeys(file for file in files if not any(part.startswith(".") for part in file.parts[:-1]))
         elif not path.exists():
-            raise BadTestFile(f"{place}: there is no such file")
+            raise BadTestFile(f"{name}: no such file")
         else:
             found[path] = None
     return list(found)
 
 
 def read(path: Path) -> tuple[TestFile, Path]:
-    """A test file, and the playbook that it is about."""
+    """Read a test file; return it and the path of its playbook."""
     try:
         content = path.read_bytes()
     except OSError as problem:
@@ -97,24 +97,24 @@ def read(path: Path) -> tuple[TestFile, Path]:
     try:
         tests = msgspec.convert(data_of(source.root), TestFile)
     except msgspec.ValidationError as problem:
-        raise BadTestFile(f"{path}: {_words(str(problem))}") from None
+        raise BadTestFile(f"{path}: {_message(str(problem))}") from None
     if not tests.tests:
-        raise BadTestFile(f"{path}: there are no tests in it")
-    playbook = path.parent.absolute() / (tests.playbook or _beside(path.name))
+        raise BadTestFile(f"{path}: the file has no tests")
+    playbook = path.parent.absolute() / (tests.playbook or _playbook_name(path.name))
     if not playbook.exists():
-        raise BadTestFile(f"{path}: its playbook {playbook} does not exist; name it with `playbook:`")
+        raise BadTestFile(f"{path}: the playbook {playbook} does not exist; set `playbook:` to its file")
     return tests, playbook
 
 
-def _beside(name: str) -> str:
+def _playbook_name(name: str) -> str:
     for suffix in SUFFIXES:
         if name.endswith(suffix):
             return name.removesuffix(suffix) + "." + suffix.rpartition(".")[2]
     return name
 
 
-def _words(problem: str) -> str:
-    """msgspec's sentence with the place in front."""
-    message, _, place = problem.partition(" - at ")
-    place = place.strip("`").removeprefix("$").removeprefix(".")
-    return f"at {place}: {message[:1].lower()}{message[1:]}" if place else message[:1].lower() + message[1:]
+def _message(problem: str) -> str:
+    """A message of msgspec with the position first."""
+    message, _, position = problem.partition(" - at ")
+    position = position.strip("`").removeprefix("$").removeprefix(".")
+    return f"at {position}: {message[:1].lower()}{message[1:]}" if position else message[:1].lower() + message[1:]

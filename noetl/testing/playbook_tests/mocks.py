@@ -1,8 +1,8 @@
-"""Stand-ins for tools and secrets.
+"""Replacements for tools and secrets in playbook tests.
 
-A task is answered by what was recorded of that very run, else by the first mock that names it: `step.task`, `task`,
-`step`, `kind:KIND`. What nobody answers for runs if its kind stays inside (python, noop, ...) or the test says that it
-is real; anything else would touch the world, and fails with words.
+The outcome of a task is the recorded one of the same run, else that of the first mock with a matching name:
+`step.task`, `task`, `step`, `kind:KIND`. Without either, the tool runs if its kind has no external effects (python,
+noop, ...) or the test lists it under `real`; any other kind fails with an explanation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from noetl.errors import SecretUnavailable, TemplateError
 from noetl.runtime.clock import RealClock
 from noetl.testing.playbook_tests.cases import BadTestFile, Case
 
-INSIDE = frozenset({"noop", "python", "workbook", "playbook", "duckdb", "sqlite", "resolve"})
+LOCAL_KINDS = frozenset({"noop", "python", "workbook", "playbook", "duckdb", "sqlite", "resolve"})
 ENVELOPE = frozenset({"data", "error", "meta"})
 SEQUENCE = "sequence"
 
@@ -38,7 +38,7 @@ class Called(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a mock, or an expectation, may call it by."""
+        """The names under which mocks and expectations find this call."""
         return (f"{self.step}.{self.task}", self.task, self.step, f"kind:{self.kind}")
 
 
@@ -48,13 +48,13 @@ class MockTools:
     def __init__(self, case: Case, kinds: Mapping[str, Any]) -> None:
         self._mocks = case.mocks
         self._recorded = case.recorded
-        self._inside = INSIDE | set(case.real)
+        self._allowed = LOCAL_KINDS | set(case.real)
         self._helpers = {helper for spec in kinds.values() for helper in spec.helpers}
         self._used: Counter[str] = Counter()
         self.calls: list[Called] = []
 
     def load(self, kind: str) -> ToolFunction:
-        """The function that stands in for a kind."""
+        """The function that replaces a kind."""
 
         async def run(call: ToolCall) -> Outcome:
             called = Called(call.step, call.task, kind, dict(call.input), call.attempt)
@@ -64,29 +64,29 @@ class MockTools:
                 return msgspec.convert(recorded, Outcome)
             name = next((name for name in called.names if name in self._mocks), None)
             if name is not None:
-                return self._answer(name, call)
-            if kind in self._inside or "all" in self._inside:
+                return self._mocked(name, call)
+            if kind in self._allowed or "all" in self._allowed:
                 from noetl.tools.registry import load
 
                 return await load(kind)(call)
             return error(
                 "unknown",
-                f"the test has no mock for {call.step}.{call.task}, and kind: {kind} would touch the world; mock it "
-                f"under mocks: {call.step}, or let it run with real: [{kind}]",
+                f"the test has no mock for {call.step}.{call.task}, and kind {kind} has external effects; add a mock "
+                f"under mocks: {call.step}, or allow the kind with real: [{kind}]",
             )
 
         return run
 
     def unused(self) -> list[str]:
-        """Mocks that nobody asked for: a name that is spelled wrongly, most often."""
+        """Mocks that no call has used; most often the name is misspelled."""
         return [name for name in self._mocks if not any(name in called.names for called in self.calls)]
 
-    def _answer(self, name: str, call: ToolCall) -> Outcome:
+    def _mocked(self, name: str, call: ToolCall) -> Outcome:
         mock = self._mocks[name]
         if isinstance(mock, Mapping) and set(mock) == {SEQUENCE}:
             several = mock[SEQUENCE]
             if not isinstance(several, list) or not several:
-                raise BadTestFile(f"mocks.{name}.{SEQUENCE} must be a list with an answer for each call")
+                raise BadTestFile(f"mocks.{name}.{SEQUENCE} must be a list with one outcome per call")
             mock = several[min(self._used[name], len(several) - 1)]
             self._used[name] += 1
         names = {**call.scopes, "input": call.input, "attempt": call.attempt}
@@ -97,7 +97,7 @@ class MockTools:
         return self._outcome(name, rendered)
 
     def _outcome(self, name: str, mock: Any) -> Outcome:
-        """`{data}` or `{error}` with the kind's helpers beside it; anything else is the data itself."""
+        """A mapping with `data` or `error` and the kind's helpers is an outcome; anything else is the data."""
         known = ENVELOPE | self._helpers
         if not isinstance(mock, Mapping) or not ({"data", "error"} & set(mock)) or not set(mock) <= known:
             return ok(mock)
@@ -109,7 +109,7 @@ class MockTools:
             problem = {"kind": "unknown", "message": problem}
         kind = str(problem.get("kind", "unknown"))
         if kind not in ERROR_KINDS:
-            raise BadTestFile(f"mocks.{name}: there is no error kind {kind!r}; they are {', '.join(ERROR_KINDS)}")
+            raise BadTestFile(f"mocks.{name}: unknown error kind {kind!r}; error kinds are {', '.join(ERROR_KINDS)}")
         return error(
             kind,
             str(problem.get("message", "mocked")),
@@ -121,7 +121,7 @@ class MockTools:
 
 
 class GivenSecrets:
-    """`ports.Keychain` that knows what the test gives, and nothing else."""
+    """A keychain with the secrets of the test only."""
 
     def __init__(self, secrets: Mapping[str, Any]) -> None:
         self._secrets = secrets
@@ -134,19 +134,19 @@ class GivenSecrets:
         workload: Mapping[str, Any] | None = None,
         file: str = "",
     ) -> dict[str, Any]:
-        """The given values; those not given are named."""
-        missing = {name: "the test gives no value under secrets:" for name in names if name not in self._secrets}
+        """The values of the test; SecretUnavailable names those that are missing."""
+        missing = {name: "the test has no value under secrets:" for name in names if name not in self._secrets}
         if missing:
             raise SecretUnavailable(missing)
         return {name: self._secrets[name] for name in names}
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 class SkippingClock(RealClock):
-    """Nobody waits for long: delays of retries take a moment."""
+    """A clock on which delays take at most 10 ms."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait a moment."""
+        """Wait at most 10 ms."""
         await asyncio.sleep(min(seconds, 0.01))

@@ -1,4 +1,4 @@
-"""Write a test file from an execution: its payload, what its tools answered, and what came of it."""
+"""Generates a test file from an execution: its payload, the outcomes of its tools, and its result."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from noetl.core.model.ids import iteration_id, task_run_id
 from noetl.core.model.outcome import Outcome
 from noetl.embedded import LocalEngine
 from noetl.errors import Conflict, PayloadUnavailable
-from noetl.testing.playbook_tests.mocks import INSIDE
+from noetl.testing.playbook_tests.mocks import LOCAL_KINDS
 
 MAX_RECORDED = 4 * 1024 * 1024
 
 
 async def record(engine: LocalEngine, execution_id: str) -> str:
-    """The text of a test file that replays this execution's tools."""
+    """The text of a test file with the recorded outcomes of this execution."""
     from noetl.server.orchestrator.request_resolver import RequestResolver
 
     result = await engine.result(execution_id)
     if result.status not in ("success", "failed"):
-        raise Conflict(f"execution {execution_id} is {result.status}; one that has ended by itself can be recorded")
+        raise Conflict(
+            f"execution {execution_id} is {result.status}; only succeeded and failed executions can be recorded"
+        )
     orchestrator = engine.orchestrator
     playbook = (await orchestrator.state(execution_id)).playbook
     payload: dict[str, Any] = {}
@@ -32,7 +34,7 @@ async def record(engine: LocalEngine, execution_id: str) -> str:
         body = event.body
         if isinstance(body, ExecutionRequested):
             payload = dict(body.payload)
-        elif isinstance(body, TaskDone) and not body.skipped and body.kind not in INSIDE:
+        elif isinstance(body, TaskDone) and not body.skipped and body.kind not in LOCAL_KINDS:
             outcome = body.outcome
             if outcome.ref is not None and outcome.data is None:
                 try:

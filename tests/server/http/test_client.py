@@ -1,7 +1,9 @@
-"""`noetl.Client` against a real server."""
+"""`noetl.Client` and `noetl.AsyncClient` against a real server."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import re
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from noetl import Client, InvalidPlaybook
+from noetl import AsyncClient, Client, InvalidPlaybook
 from noetl.errors import AccessRefused, Conflict, NotFound, RequestRefused, StoreUnavailable
 from noetl.testing.cluster.servers import free_port
 from tests.server.http.serving import Cluster
@@ -101,29 +103,34 @@ def test_lists_are_read_page_by_page(client: Client):
     assert len(everything) == len(set(everything)) >= 3
 
 
-def test_problem_documents_are_raised_as_exceptions_of_the_package(client: Client, cluster: Cluster):
+def test_errors_are_the_exceptions_of_the_package(client: Client, cluster: Cluster):
     with pytest.raises(NotFound):
         client.summary("12345")
     with pytest.raises(NotFound):
-        client.submit("client/nobody")
+        client.submit("client/missing")
     with pytest.raises(InvalidPlaybook) as caught:
         client.register("workflow: 7")
     assert caught.value.diagnostics[0].line == 1
     with pytest.raises(RequestRefused):
         client.submit()
-    with Client(cluster.url, "noetl_wrong") as stranger, pytest.raises(AccessRefused, match="not know this token"):
-        next(stranger.executions())
-    with Client(cluster.url, "") as nobody, pytest.raises(AccessRefused, match="wants a token"):
-        nobody.submit("x")
+    with Client(cluster.url, "noetl_wrong") as client, pytest.raises(AccessRefused, match="not know this token"):
+        next(client.executions())
+    with Client(cluster.url, "") as client, pytest.raises(AccessRefused, match="requires a token"):
+        client.submit("x")
 
 
-def test_an_unreachable_server_is_reported_and_the_next_address_is_used(cluster: Cluster):
-    nobody = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(StoreUnavailable, match="nobody listens there"):
-        Client(nobody, "x").summary("1")
-    with Client(f"{nobody},{cluster.url}", cluster.token) as client:
+def test_an_unknown_option_is_a_type_error(client: Client):
+    with pytest.raises(TypeError, match="timezone"):
+        client.submit("client/twice", timezone="UTC")  # type: ignore[call-arg]
+
+
+def test_an_unreachable_server_is_an_error_and_the_next_address_is_used(cluster: Cluster):
+    closed = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(StoreUnavailable, match="connection refused"):
+        Client(closed, "x").summary("1")
+    with Client(f"{closed},{cluster.url}", cluster.token) as client:
         assert client.run(content=TWICE).ok
-    with pytest.raises(RequestRefused, match="no address"):
+    with pytest.raises(RequestRefused, match="not a server address"):
         Client("ftp://example.org", "x")
 
 
@@ -135,10 +142,84 @@ def test_credential_values_are_never_returned(client: Client):
         client.delete_credential("client_db")
 
 
-def test_the_example_of_the_python_reference_runs(cluster: Cluster, tmp_path: Path):
-    (program,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def test_the_programs_of_the_python_page_run(cluster: Cluster, tmp_path: Path):
+    programs = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(programs) == 2  # blocking and asynchronous
     environ = {**cluster.environ, "NOETL_TOKEN": cluster.token}
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60, env=environ)
+    for program in programs:
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60, env=environ)
+
+
+# ── AsyncClient ─────────────────────────────────────────────────────────────────────────
+
+
+def test_both_clients_have_the_same_methods_and_parameters():
+    def methods(kind: type) -> dict[str, inspect.Signature]:
+        found = inspect.getmembers(kind, inspect.isfunction)
+        return {name: inspect.signature(method) for name, method in found if not name.startswith("_")}
+
+    blocking, asynchronous = methods(Client), methods(AsyncClient)
+    assert blocking.keys() == asynchronous.keys()
+    for name in blocking.keys() - {"follow", "close"}:
+        assert blocking[name].parameters == asynchronous[name].parameters, name
+
+
+def test_runs_are_started_side_by_side_in_one_event_loop(cluster: Cluster):
+    async def scenario() -> None:
+        async with AsyncClient(cluster.url, cluster.token) as client:
+            stored = await client.register(TWICE)
+            assert stored.path == "client/twice"
+            results = await asyncio.gather(*(client.run("client/twice", {"n": n}, timeout=60) for n in range(12)))
+            assert [result.data for result in results] == [2 * n for n in range(12)]
+            ids = {row.execution_id async for row in client.executions(path="client/twice", limit=12)}
+            assert ids == {result.execution_id for result in results}
+            assert (await client.run(content=LARGE, timeout=60)).data == list(range(200000))
+
+    asyncio.run(scenario())
+
+
+def test_an_asynchronously_followed_log_is_the_log(cluster: Cluster):
+    async def scenario() -> None:
+        async with AsyncClient(cluster.url, cluster.token) as client:
+            execution_id = await client.submit(content=TWICE)
+            followed = [event async for event in client.follow(execution_id)]
+            assert followed == [event async for event in client.events(execution_id)]
+            assert [event async for event in client.follow(execution_id, after=5)] == followed[5:]
+
+    asyncio.run(scenario())
+
+
+def test_an_asynchronous_wait_times_out_and_a_run_is_cancelled(cluster: Cluster):
+    async def scenario() -> None:
+        async with AsyncClient(cluster.url, cluster.token) as client:
+            execution_id = await client.submit(content=SLOW)
+            with pytest.raises(TimeoutError, match=r"0\.3 s"):
+                await client.wait(execution_id, 0.3)
+            assert (await client.cancel(execution_id)).status == "cancelled"
+            with pytest.raises(Conflict):
+                await client.cancel(execution_id)
+            result = await client.run(content=SLOW, timeout=0.3)
+            assert (result.status, result.timed_out) == ("cancelled", True)
+
+    asyncio.run(scenario())
+
+
+def test_errors_of_the_asynchronous_client_are_the_same_exceptions(cluster: Cluster):
+    async def scenario() -> None:
+        closed = f"http://127.0.0.1:{free_port()}"
+        async with AsyncClient(closed, "x") as client:
+            with pytest.raises(StoreUnavailable, match="connection refused"):
+                await client.summary("1")
+        async with AsyncClient(f"{closed},{cluster.url}", cluster.token) as client:
+            with pytest.raises(NotFound):
+                await client.summary("12345")
+            with pytest.raises(InvalidPlaybook):
+                await client.register("workflow: 7")
+        async with AsyncClient(cluster.url, "noetl_wrong") as client:
+            with pytest.raises(AccessRefused, match="not know this token"):
+                await client.workers()
+
+    asyncio.run(scenario())
 
 
 def test_follow_survives_a_killed_server(tmp_path: Path):

@@ -1,6 +1,6 @@
-"""The reference pages of tool kinds: the first part written from each kind's SPEC, the rest by hand.
+"""The reference pages of tool kinds: the first part is generated from each kind's SPEC, the rest is written by hand.
 
-What stands below the line `<!-- by hand -->` is kept when the pages are written again.
+Text below the line `<!-- by hand -->` is preserved.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ BY_HAND = "<!-- by hand -->"
 
 
 def tool_pages() -> dict[str, str]:
-    """File name -> generated part, of every kind and of the list of kinds."""
+    """The generated part of every page by file name."""
     pages = {f"{kind}.md": tool_page(spec) for kind, spec in tools.kinds().items()}
     pages["index.md"] = _index()
     return pages
 
 
 def tool_page(spec: ToolSpec) -> str:
-    """What a kind declares about itself."""
+    """The generated part of a kind's page."""
     lines = [f"# `kind: {spec.kind}`", "", spec.doc, ""]
     if spec.aliases:
         lines += [f"Also written {_words(spec.aliases)}.", ""]
@@ -82,7 +82,7 @@ def _cell(text: str) -> str:
 
 
 def write_tool_pages(folder: Path) -> None:
-    """Write the generated parts; what was written by hand stays."""
+    """Write the generated parts and keep the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in tool_pages().items():
         path = folder / name

@@ -1,4 +1,4 @@
-"""The same verbs on a server: the same output, the same exit codes; and what is said when it does not let us in."""
+"""The same commands on a server: the same output and exit codes, and errors of the connection."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def there(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, noetl):
     return noetl
 
 
-def test_a_playbook_is_registered_executed_and_looked_at(there, playbook):
+def test_a_playbook_is_registered_executed_and_inspected(there, playbook):
     assert there("register", playbook(SUM)).out == "tests/sample version 1\n"
     ran = there("execute", "tests/sample", "--set", "numbers=[4, 5]", "--json")
     assert ran.code == 0
@@ -65,12 +65,12 @@ def test_a_playbook_is_registered_executed_and_looked_at(there, playbook):
     assert there("rerun", found, "--json").json["output"]["data"] == 90
 
 
-def test_words_and_documents_are_those_of_the_embedded_engine(there, noetl, playbook, monkeypatch):
+def test_texts_and_documents_are_those_of_the_embedded_engine(there, noetl, playbook, monkeypatch):
     file = playbook(SUM, "alike")
     remote = {"run": there("execute", file, "--json").json, "id": "last"}
     looks = [("status", "last"), ("why", "last"), ("events", "last"), ("executions", "--limit", "1")]
     shown = {words: there(*words).out for words in looks}
-    documents = {verb: there(verb, "last", "--json") for verb in ("status", "why", "replay")}
+    documents = {command: there(command, "last", "--json") for command in ("status", "why", "replay")}
     monkeypatch.delenv("NOETL_SERVER_URL")
     local = noetl("run", file, "--json").json
     assert {**remote["run"], "execution_id": "", "duration_ms": 0} == {**local, "execution_id": "", "duration_ms": 0}
@@ -78,8 +78,8 @@ def test_words_and_documents_are_those_of_the_embedded_engine(there, noetl, play
         here_said = noetl(*words).out
         assert [line.split()[:1] for line in here_said.splitlines()] != []
         assert len(here_said.splitlines()) == len(there_said.splitlines())
-    for verb, answer in documents.items():
-        assert set(answer.json) == set(noetl(verb, "last", "--json").json)
+    for command, answer in documents.items():
+        assert set(answer.json) == set(noetl(command, "last", "--json").json)
 
 
 def test_exit_codes_are_those_of_run(there, playbook):
@@ -89,15 +89,15 @@ def test_exit_codes_are_those_of_run(there, playbook):
     assert "nope" in bad.err
     assert there("register", playbook(BAD, "bad")).code == 3
     assert there("execute", "tests/nobody").code == 2
-    for verb in ("status", "events", "why", "cancel", "rerun"):
+    for command in ("status", "events", "why", "cancel", "rerun"):
         for unknown in ("123", "nope", "9" * 30):
-            answer = there(verb, unknown)
+            answer = there(command, unknown)
             assert (answer.code, answer.err) == (2, f"error: there is no execution {unknown}\n")
     timed_out = there("execute", playbook(SLOW, "slow"), "--timeout", "0.5", "--json")
     assert (timed_out.code, timed_out.json["status"]) == (124, "cancelled")
 
 
-def test_a_version_is_named_behind_an_at(there, playbook):
+def test_a_version_follows_an_at_sign(there, playbook):
     there("register", playbook(ONE, "versions"))
     there("register", playbook(SUM, "versions"))
     assert there("execute", "tests/versions@1").out == "1\n"
@@ -106,7 +106,7 @@ def test_a_version_is_named_behind_an_at(there, playbook):
     assert there("catalog", "show", "tests/versions", "--version", "1").out.endswith(ONE)
 
 
-def test_a_started_execution_is_steered_from_the_command_line(there, playbook):
+def test_a_started_execution_is_controlled_from_the_command_line(there, playbook):
     started = there("execute", playbook(SLOW, "slow"), "--no-wait")
     found = started.out.strip()
     assert started.code == 0
@@ -125,22 +125,22 @@ def test_credentials_of_the_server(there, cluster):
     assert there("credential", "delete", "db").code == 2
 
 
-def test_a_store_on_the_command_line_means_this_machine(there, tmp_path):
+def test_with_the_store_option_the_target_is_this_machine(there, tmp_path):
     assert there("executions", "--store", f"sqlite://{tmp_path}/own.db", "--json").json == []
     answer = there("executions", "--store", "memory:", "--server", "http://127.0.0.1:1")
     assert answer.code == 2
-    assert "give one of them" in answer.err
+    assert "exclude each other" in answer.err
 
 
 @pytest.mark.parametrize("words", [("status", "1"), ("execute", "x"), ("catalog", "list"), ("credential", "list")])
-def test_a_server_that_is_away_is_exit_code_4_and_one_line(noetl, words):
+def test_an_unreachable_server_is_exit_code_4_and_one_line(noetl, words):
     answer = noetl(*words, "--server", f"http://127.0.0.1:{free_port()}")
     assert answer.code == 4
     assert answer.err.count("\n") == 1
-    assert "nobody listens there" in answer.err
+    assert "connection refused" in answer.err
 
 
-def test_a_wrong_token_and_a_role_too_low_are_exit_code_4(there, cluster):
+def test_a_wrong_token_and_an_insufficient_role_are_exit_code_4(there, cluster):
     answer = there("executions", "--token", "noetl_nonsense")
     assert (answer.code, answer.err.count("\n")) == (4, 1)
     assert "does not know this token" in answer.err
@@ -151,14 +151,14 @@ def test_a_wrong_token_and_a_role_too_low_are_exit_code_4(there, cluster):
     assert "the role operator is required" in answer.err
 
 
-def test_the_token_of_a_local_server_is_found_by_itself(cluster, noetl, monkeypatch):
+def test_the_token_of_a_local_server_is_found(cluster, noetl, monkeypatch):
     monkeypatch.setenv("NOETL_HOME", str(cluster.home))
     assert noetl("executions", "--server", cluster.url).code == 0
     monkeypatch.setenv("NOETL_SERVER_PORT", str(cluster.port))
     assert noetl("execute", "tests/nobody").code == 2  # the server answered: there is no such playbook
 
 
-def test_something_else_that_listens_is_not_taken_for_a_server(noetl):
+def test_another_http_server_is_not_mistaken_for_a_noetl_server(noetl):
     import threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -176,10 +176,10 @@ def test_something_else_that_listens_is_not_taken_for_a_server(noetl):
         threading.Thread(target=other.handle_request, daemon=True).start()
         answer = noetl("status", "1", "--server", f"http://127.0.0.1:{other.server_port}")
     assert answer.code == 4
-    assert "not as a NoETL server" in answer.err
+    assert "is not a NoETL server" in answer.err
 
 
-def test_a_server_hears_what_is_written_into_its_store(there, cluster, playbook):
+def test_a_server_sees_what_is_written_into_its_store(there, cluster, playbook):
     found = there("execute", playbook(SLOW, "slow"), "--no-wait").out.strip()
     store = f"sqlite://{cluster.home}/noetl.db"
     assert there("cancel", found, "--store", store, "--json").json["status"] == "cancelled"
@@ -187,7 +187,7 @@ def test_a_server_hears_what_is_written_into_its_store(there, cluster, playbook)
     assert there("execute", playbook(ONE, "one")).code == 0
 
 
-def test_ctrl_c_stops_the_showing_and_not_the_execution(there, cluster, playbook, start):
+def test_ctrl_c_stops_the_display_and_not_the_execution(there, cluster, playbook, start):
     import signal
 
     process = start("execute", playbook(SLOW, "slow"))
@@ -196,7 +196,7 @@ def test_ctrl_c_stops_the_showing_and_not_the_execution(there, cluster, playbook
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert f"execution {found} goes on" in err
+    assert f"execution {found} continues" in err
     assert there("cancel", found, "--json").json["status"] == "cancelled"
 
 

@@ -1,4 +1,4 @@
-"""`noetl fmt`: in place, from stdin, or only looking."""
+"""`noetl fmt` and `noetl migrate`: in place, from stdin, or with --check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_fmt_rewrites_in_place_once(noetl, playbook):
     assert Path(file).read_text() == text
 
 
-def test_check_names_what_would_change_and_writes_nothing(noetl, playbook):
+def test_check_names_unformatted_files_and_writes_nothing(noetl, playbook):
     file = playbook(UNTIDY)
     before = Path(file).read_bytes()
     answer = noetl("fmt", "--check", file)
@@ -28,7 +28,7 @@ def test_check_names_what_would_change_and_writes_nothing(noetl, playbook):
     assert noetl("fmt", "--check", file).code == 0
 
 
-def test_what_is_no_yaml_is_told_and_left_alone(noetl, playbook):
+def test_a_file_that_is_not_yaml_is_reported_and_unchanged(noetl, playbook):
     file = playbook("workflow: [1,\n")
     before = Path(file).read_bytes()
     answer = noetl("fmt", file)
@@ -56,7 +56,7 @@ def test_migrate_prints_the_canonical_text_or_writes_it(noetl, playbook):
     assert noetl("migrate", file, "--diff").out == ""
 
 
-def test_what_migrate_marks_is_told_with_its_line_and_exits_with_1(noetl, playbook):
+def test_marks_of_migrate_are_listed_with_their_lines_and_exit_code_1(noetl, playbook):
     text = "workflow:\n  - step: start\n    tool: {kind: noop}\n    input: {a: 1}\n    args: {a: 2}\n"
     answer = noetl("migrate", playbook(text))
     assert answer.code == 1
@@ -69,7 +69,7 @@ def test_a_playbook_with_errors_is_not_migrated(noetl, playbook):
     assert (answer.code, answer.out) == (3, "")
 
 
-def test_migrate_takes_2025_11_text_without_being_asked_for_the_extension(noetl, playbook):
+def test_migrate_accepts_2025_11_text_without_the_legacy_option(noetl, playbook):
     file = playbook("workflow:\n  - step: start  # begin\n    result: x\n    tool: {kind: noop}\n")
     answer = noetl("migrate", file)
     assert answer.code == 0

@@ -1,4 +1,4 @@
-"""`noetl test`: mocked, recorded and real tools; every difference in words."""
+"""`noetl test`: mocked, recorded and real tools; every difference is reported."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def orders(folder):
     return write
 
 
-def test_mocked_tools_make_a_playbook_testable_without_the_world(noetl, orders):
+def test_mocked_tools_replace_external_services(noetl, orders):
     orders(GOOD)
     answer = noetl("test")
     assert answer.code == 0, answer.out
@@ -91,7 +91,7 @@ def test_mocked_tools_make_a_playbook_testable_without_the_world(noetl, orders):
     assert "swordfish" not in answer.out
 
 
-def test_every_difference_is_told(noetl, orders):
+def test_every_difference_is_reported(noetl, orders):
     orders(
         "secrets: {shop: {token: x}}\n"
         "tests:\n"
@@ -114,25 +114,25 @@ def test_every_difference_is_told(noetl, orders):
     for words in (
         "output: expected 4, got 3",
         "ctx.counted: expected 9, got 1",
-        "ctx.other: expected 1, and it is missing",
+        "ctx.other: expected 1, but it is missing",
         'steps.nothing.status: expected "success", got "not reached"',
         "order: expected 1 items, got 2",
         "calls.get: expected 2, got 1",
-        'error: expected "something", and there was none',
-        "does not hold",
-        "mocks.fetsh was never asked for",
+        'error: expected "something", got none',
+        "is false",
+        "mocks.fetsh was never used",
     ):
         assert words in told, words
     assert "FAILED" in noetl("test").out
 
 
-def test_what_would_touch_the_world_and_is_not_mocked_fails_with_words(noetl, orders):
+def test_an_external_tool_without_a_mock_fails_with_an_explanation(noetl, orders):
     orders("secrets: {shop: {token: x}}\ntests: [{name: no mock}]\n")
     answer = noetl("test")
     assert answer.code == 1
     assert "no mock for fetch.get" in answer.out
     orders("tests: [{name: no secret, mocks: {fetch: {data: {rows: []}}}}]\n")
-    assert "gives no value under secrets" in noetl("test").out
+    assert "has no value under secrets" in noetl("test").out
 
 
 def test_files_that_cannot_be_used_are_exit_code_3_and_no_tests_are_2(noetl, orders, folder):

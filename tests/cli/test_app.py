@@ -1,4 +1,4 @@
-"""The command line as a whole: words in, words and exit codes out."""
+"""The command line as a whole: arguments in, output and exit codes out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import noetl
 from noetl.cli import app as program
-from noetl.cli.output.terminal import talk, terminal
+from noetl.cli.output.terminal import output_options, terminal
 from noetl.errors import CorruptLog, NotFound, StoreUnavailable
 
 
@@ -29,7 +29,7 @@ def failing(monkeypatch):
 
     def run(problem: BaseException, *words: str) -> int:
         @click.command()
-        @talk
+        @output_options
         def broken() -> None:
             raise problem
 
@@ -39,7 +39,7 @@ def failing(monkeypatch):
     return run
 
 
-def test_the_version_is_answered_without_importing_anything_heavy():
+def test_the_version_is_printed_without_heavy_imports():
     code = (
         "import sys\nfrom noetl.clictl import main\n"
         "try: main(['--version'])\nexcept SystemExit as end: assert end.code == 0\n"
@@ -61,18 +61,18 @@ def test_the_version_takes_less_than_150_ms_of_cpu():
     assert min(spent) < 0.150
 
 
-def test_without_a_verb_the_help_is_shown_and_nothing_counts_as_done(capsys):
+def test_without_a_command_the_help_is_printed_with_a_usage_exit_code(capsys):
     assert program.run([]) == 2
     assert "Commands:" in capsys.readouterr().err
 
 
-def test_every_verb_can_be_imported_and_explains_itself(capsys):
-    for name in [*program.VERBS, *program.ALIASES]:
+def test_every_command_can_be_imported_and_has_help(capsys):
+    for name in [*program.COMMANDS, *program.ALIASES]:
         assert program.run([name, "--help"]) == 0
         assert "Usage: noetl" in capsys.readouterr().out
 
 
-def test_a_misspelt_verb_is_a_usage_error_with_a_suggestion(capsys):
+def test_a_misspelled_command_is_a_usage_error_with_a_suggestion(capsys):
     assert program.run(["confg"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -97,7 +97,7 @@ def test_an_unknown_option_is_a_usage_error(capsys):
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_whatever_goes_wrong_is_one_line_and_an_exit_code(failing, capsys, problem, code, words):
+def test_every_exception_is_one_line_and_an_exit_code(failing, capsys, problem, code, words):
     assert failing(problem) == code
     shown = capsys.readouterr()
     assert words in shown.err
@@ -106,12 +106,12 @@ def test_whatever_goes_wrong_is_one_line_and_an_exit_code(failing, capsys, probl
     assert shown.out == ""
 
 
-def test_verbose_shows_where_an_internal_error_came_from(failing, capsys):
+def test_verbose_prints_the_traceback_of_an_internal_error(failing, capsys):
     assert failing(ZeroDivisionError("division by zero"), "-v") == 1
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+def test_a_closed_pipe_is_not_reported():
     ran = subprocess.run(
         f"{sys.executable} -m noetl.clictl config show --json | head -c 1", shell=True, capture_output=True, text=True
     )
@@ -135,7 +135,7 @@ def test_config_show_prints_data_on_stdout_and_warnings_on_stderr(tmp_path, monk
     assert "very-secret-token" not in shown.out
 
 
-def test_completion_knows_the_verbs():
+def test_completion_suggests_commands():
     ran = subprocess.run(
         [sys.executable, "-m", "noetl.clictl"],
         env={"_NOETL_COMPLETE": "bash_complete", "COMP_WORDS": "noetl con", "COMP_CWORD": "1", "PATH": ""},
@@ -146,13 +146,13 @@ def test_completion_knows_the_verbs():
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_standard_stream_that_is_closed_is_no_trouble(folder, closed: str):
+def test_a_closed_standard_stream_is_replaced(folder, closed: str):
     line = f'exec "$0" -m noetl.clictl executions --json {closed}'
     answer = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
-def test_what_the_output_cannot_encode_is_escaped_as_json_does(folder, playbook):
+def test_characters_outside_the_output_encoding_are_json_escapes(folder, playbook):
     file = playbook("workflow:\n  - step: start\n    tool: {kind: python, code: \"result = {'told': 'é😀'}\"}\n")
     answer = subprocess.run(
         [sys.executable, "-m", "noetl.clictl", "run", file, "--json"],

@@ -1,21 +1,15 @@
-"""The reference pages of the command line and of the settings, written from the code they describe.
-
-    python -m noetl.cli.reference.pages docs/reference
-
-writes cli.md, api.md, settings.md, metrics.md, grammar.md and tools/*.md; tests compare them with what lies there.
-"""
+"""The reference pages that are generated from the code: cli, api, settings, metrics, grammar and tools/*."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
 
 import click
 
-from noetl.cli.app import VERBS, noetl
-from noetl.cli.reference.api_page import api_page
-from noetl.cli.reference.tool_pages import write_tool_pages
+from docs.generate.api_page import api_page
+from docs.generate.tool_pages import write_tool_pages
+from noetl.cli.app import COMMANDS, noetl
 from noetl.core.language.reference.grammar_page import grammar_page
 from noetl.observability import metrics
 from noetl.settings import TABLE
@@ -27,9 +21,9 @@ EXIT_CODES = """\
 | 1 | the execution failed |
 | 2 | usage: an unknown option, a file that cannot be read, an id or name that does not exist |
 | 3 | the playbook is invalid; nothing ran |
-| 4 | cannot connect: the server or the store is out of reach, or the server does not let this token in |
-| 124 | `--timeout` ran out; the execution was cancelled |
-| 130 | interrupted; the execution was cancelled (one on a server goes on) |
+| 4 | cannot connect: the server or the store is unreachable, or the server rejects the token or its role |
+| 124 | `--timeout` expired; the execution was cancelled |
+| 130 | interrupted; the execution was cancelled (an execution on a server continues) |
 """
 
 
@@ -39,14 +33,14 @@ def command_page() -> str:
         "# The command line",
         "",
         "Data goes to stdout, everything else to stderr. `--json` prints one document (one a line where it streams).",
-        "A live display is drawn only on a terminal; elsewhere progress is a line per change. `--quiet` says only",
-        "errors, `-v` says more, `NO_COLOR` switches colours off. Where an execution's ID is asked for, `last` is the",
-        "newest one. A command never exits with 0 when something did not run.",
+        "Live progress is drawn only on a terminal; elsewhere it is one line per change. `--quiet` prints only",
+        "errors, `-v` prints more, `NO_COLOR` turns colors off. Where a command takes the ID of an execution, `last`",
+        "is the newest one. A command never exits with 0 when something did not run.",
         "",
         EXIT_CODES,
     ]
     with click.Context(noetl, info_name="noetl") as root:
-        for name in VERBS:
+        for name in COMMANDS:
             command = noetl.get_command(root, name)
             assert command is not None
             parts += _section(command, click.Context(command, info_name=name, parent=root))
@@ -88,13 +82,13 @@ def settings_page() -> str:
         [
             "# Settings",
             "",
-            "A value comes from the first place that has it: a flag of the command, `NOETL_*` in the environment, a",
-            "`.env` file in the working folder, `noetl.toml` there, `config.toml` in the user's config folder, the",
-            "default. `noetl config show --origin` shows every value and where it comes from. A dotted name is a table",
-            "in the TOML files: `server.url` is `url` below `[server]`. A key that is no setting is a warning naming",
-            "the nearest one; a value that cannot be used is an error that names the place.",
+            "The value of a setting is taken from the first of: a flag of the command, `NOETL_*` in the environment, a",
+            "`.env` file in the working folder, `noetl.toml` in the working folder, `config.toml` in the user's config",
+            "folder, the default. `noetl config show --origin` prints every value and its origin. A dotted name is a",
+            "table in the TOML files: `server.url` is `url` below `[server]`. An unknown key is a warning that",
+            "suggests the nearest setting; an invalid value is an error that names its origin.",
             "",
-            "| setting | environment | what it is | default |",
+            "| setting | environment | description | default |",
             "|---|---|---|---|",
             *rows,
             "",
@@ -116,19 +110,19 @@ def metrics_page() -> str:
             "server process since its start; add up the servers of a cluster. Labels have few values: never an",
             "execution, a playbook or a worker. How to monitor a server: [Observe a server](../howto/observe.md).",
             "",
-            "| metric | kind | labels | what it says |",
+            "| metric | kind | labels | description |",
             "|---|---|---|---|",
             *rows,
             "",
-            "`GET /api/operations` has the same as JSON for the web page: executions by status, pools with what waits",
-            "and who works, and a sample every ten seconds of the last hour.",
+            "`GET /api/operations` has the same data as JSON for the web page: executions by status, pools with their",
+            "waiting runs and workers, and a sample every ten seconds of the last hour.",
             "",
         ]
     )
 
 
 def _default(name: str) -> str:
-    """A default in words that hold on every machine."""
+    """A default in a form that is the same on every machine."""
     known = {"home": "HOME"}
     for setting in TABLE:
         if setting.name == name:
@@ -139,15 +133,11 @@ def _default(name: str) -> str:
     raise KeyError(name)
 
 
-def main(folder: Path) -> None:
-    """Write the pages."""
+def write_pages(folder: Path) -> None:
+    """Write all pages."""
     (folder / "cli.md").write_text(command_page(), encoding="utf-8")
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
     (folder / "api.md").write_text(api_page(), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
     write_tool_pages(folder / "tools")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

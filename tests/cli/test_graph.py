@@ -1,4 +1,4 @@
-"""`noetl graph` and `noetl plan`: a playbook shown before it runs."""
+"""`noetl graph` and `noetl plan`: they show a playbook without running it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ GOOD = "workflow:\n  - step: start\n    tool: {kind: noop}\n    next: {arcs: [{s
 BAD = "workflow:\n  - step: start\n    tool: {kind: noop}\n    next: {arcs: [{step: nowhere}]}\n"
 
 
-def test_each_format_goes_to_stdout(noetl, playbook):
+def test_each_format_is_written_to_stdout(noetl, playbook):
     file = playbook(GOOD)
     assert noetl("graph", file).out.startswith("flowchart TD")
     assert noetl("graph", file, "--format", "dot").out.startswith("digraph")
@@ -20,9 +20,9 @@ def test_last_is_the_newest_execution(noetl, playbook):
     assert [arc["target"] for arc in noetl("graph", "last", "--format", "json").json["arcs"]] == ["last"]
 
 
-def test_a_playbook_with_errors_is_not_drawn(noetl, playbook):
-    for verb in ("graph", "plan"):
-        answer = noetl(verb, playbook(BAD))
+def test_a_playbook_with_errors_has_no_graph(noetl, playbook):
+    for command in ("graph", "plan"):
+        answer = noetl(command, playbook(BAD))
         assert (answer.code, answer.out) == (3, "")
         assert "[unknown-step]" in answer.err
 
@@ -39,7 +39,7 @@ def test_a_plan_is_text_or_one_document_with_findings(noetl, playbook):
     assert document["findings"] == []
 
 
-def test_a_plan_lists_tasks_that_nothing_would_end(noetl, playbook):
+def test_a_plan_lists_tasks_without_a_timeout(noetl, playbook):
     steps = "workflow:\n  - step: start\n    tool:\n      - {name: a, kind: shell, command: make}\n"
     steps += (
         "      - {name: b, kind: shell, command: make, spec: {timeout: 5}}\n      - {name: c, kind: http, url: u}\n"

@@ -1,0 +1,1 @@
+"""Generators of the reference pages: `python -m docs.generate` writes them, tests compare them with the code."""

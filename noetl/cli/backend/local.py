@@ -1,0 +1,198 @@
+"""The embedded engine as a back end of commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from noetl.cli.backend.base import Document
+from noetl.core.model.events import Recorded
+from noetl.errors import Conflict, NotFound, RequestRefused
+from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary
+from noetl.storage.ports.playbooks import StoredPlaybook
+
+if TYPE_CHECKING:
+    from noetl.client import ScheduleOptions
+    from noetl.core.language.diagnostics import Diagnostic
+    from noetl.embedded import LocalEngine
+    from noetl.server.concurrency.limits import Limits
+    from noetl.server.read_models.summaries import RunResult
+    from noetl.server.scheduling.schedules import Schedule, Schedules
+
+PAGE_SIZE = 1_000
+AUTHOR = "the command line"  # recorded as the author of schedules and limits
+
+
+class LocalBackend:
+    """The embedded engine; schedules are stored, and a server on the same store starts them."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+        self._orchestrator = engine.orchestrator
+
+    async def executions(
+        self,
+        *,
+        status: Sequence[str] = (),
+        path: str | None = None,
+        parent: str | None = None,
+        search: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[ExecutionSummary]:
+        return await self._orchestrator.executions(
+            ExecutionFilter(tuple(status), path, parent, search, before, limit or PAGE_SIZE)
+        )
+
+    async def summary(self, execution_id: str) -> ExecutionSummary:
+        return await self._orchestrator.summary(execution_id)
+
+    async def execution(self, execution_id: str) -> Document:
+        from noetl.server.read_models.documents import execution_document
+
+        summary = await self.summary(execution_id)
+        progress = await self._orchestrator.progress(execution_id)
+        return execution_document(summary, progress, await self._orchestrator.waits_for(summary))
+
+    async def result(self, execution_id: str) -> RunResult:
+        return await self._engine.result(execution_id)
+
+    async def events(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        while page := await self._orchestrator.events(execution_id, after, PAGE_SIZE):
+            for recorded in page:
+                yield recorded
+            after = page[-1].seq
+
+    def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        return self._orchestrator.subscribe(execution_id, after)
+
+    async def state(self, execution_id: str, at: int | None = None) -> Document:
+        from noetl.server.read_models.state_at import state_document
+
+        return state_document(await self._orchestrator.state(execution_id, at))
+
+    async def why(self, execution_id: str) -> Document:
+        return msgspec.structs.asdict(await self._orchestrator.explain(execution_id))
+
+    async def graph(self, execution_id: str) -> Document:
+        from noetl.core.language.editor.net_document import net_document
+
+        state = await self._orchestrator.state(execution_id)
+        return net_document(state.playbook, state.synthesized.values())
+
+    async def cancel(self, execution_id: str, reason: str = "") -> ExecutionSummary:
+        await self._orchestrator.cancel(execution_id, reason)
+        await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
+        return await self.summary(execution_id)
+
+    async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
+        return await self._changed(execution_id, self._orchestrator.pause(execution_id, reason))
+
+    async def resume(self, execution_id: str, reason: str = "") -> ExecutionSummary:
+        return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason))
+
+    async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
+        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload))
+
+    async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
+        from noetl.core.language.compile import compile_playbook
+        from noetl.tools.registry import specs
+
+        return list(compile_playbook(text, file=file, specs=specs(), strict=strict, legacy=legacy).diagnostics)
+
+    async def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
+        from noetl.server.orchestrator.catalog import Source
+
+        return await self._orchestrator.catalog.register(Source(content), time.time(), strict=strict, legacy=legacy)
+
+    async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
+        found: list[StoredPlaybook] = []
+        catalog = self._orchestrator.catalog
+        while page := await catalog.list(search=search, after=found[-1].path if found else None, limit=PAGE_SIZE):
+            found += page
+        return found
+
+    async def playbook(self, path: str, version: int | None = None) -> StoredPlaybook:
+        found = await self._orchestrator.catalog.registered(path, version)
+        if found is None:
+            raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
+        return found
+
+    async def add_schedule(self, path: str, cron: str, **options: Unpack[ScheduleOptions]) -> Document:
+        given: Any = {name: value for name, value in options.items() if value is not None}
+        return _schedule(await self._schedules.add(path, cron, by=AUTHOR, **given))
+
+    async def schedules(self) -> list[Document]:
+        found: list[Document] = []
+        while page := await self._schedules.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
+            found += map(_schedule, page)
+        return found
+
+    async def schedule(self, name: str, count: int = 3) -> Document:
+        return _schedule(await self._schedules.get(name), count)
+
+    async def remove_schedule(self, name: str) -> None:
+        await self._schedules.remove(name)
+
+    async def pause_schedule(self, name: str) -> Document:
+        return _schedule(await self._schedules.pause(name))
+
+    async def resume_schedule(self, name: str) -> Document:
+        return _schedule(await self._schedules.resume(name))
+
+    async def set_limit(
+        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
+    ) -> Document:
+        limit = await self._limits.set(subject, name, most, weight=weight, by=AUTHOR)
+        return await self._limits.document(limit)
+
+    async def limits(self) -> list[Document]:
+        found: list[Document] = []
+        after: str | None = None
+        while page := await self._limits.list(after=after, limit=PAGE_SIZE):
+            found += [await self._limits.document(each) for each in page]
+            after = page[-1].key
+        return found
+
+    async def limit(self, subject: str, name: str) -> Document:
+        return await self._limits.document(await self._limits.get(subject, name))
+
+    async def remove_limit(self, subject: str, name: str) -> None:
+        await self._limits.remove(subject, name)
+
+    async def _changed(self, execution_id: str, change: Awaitable[object]) -> ExecutionSummary:
+        await change
+        return await self.summary(execution_id)
+
+    async def _cancel_children(self, execution_id: str, reason: str) -> None:
+        unfinished = ("pending", "running", "paused")
+        for child in await self.executions(parent=execution_id, status=unfinished):
+            try:
+                await self.cancel(child.execution_id, reason)
+            except Conflict:
+                continue  # it has ended meanwhile
+
+    @cached_property
+    def _schedules(self) -> Schedules:
+        from noetl.runtime.clock import RealClock
+        from noetl.server.scheduling.schedules import Schedules
+        from noetl.storage.factory import open_triggers
+
+        return Schedules(open_triggers(self._orchestrator.store), self._orchestrator.catalog, RealClock())
+
+    @property
+    def _limits(self) -> Limits:
+        limits = self._orchestrator.limits
+        if limits is None:
+            raise RequestRefused("this store does not support limits")
+        return limits
+
+
+def _schedule(schedule: Schedule, count: int = 3) -> Document:
+    from noetl.server.scheduling.schedules import schedule_document
+
+    return schedule_document(schedule, time.time(), count)

@@ -1,1 +1,0 @@
-"""Generators of the reference pages in docs/reference."""

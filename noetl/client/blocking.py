@@ -1,0 +1,142 @@
+"""The blocking client: runs the operations of `noetl.client.operations` over one `ApiConnection`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from noetl.client.operations import Operation, Operations, Pages, StreamEnd, stream_path
+from noetl.client.server_settings import server_settings
+from noetl.transport.api_connection import ApiConnection, Request, Stop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OPERATIONS = Operations()
+
+
+def _call(operation: Callable[Concatenate[Operations, P], Operation[T]]) -> Callable[Concatenate[Client, P], T]:
+    @functools.wraps(operation)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._perform(operation(_OPERATIONS, *args, **kwargs))
+
+    return method
+
+
+def _iterate(pages: Callable[Concatenate[Operations, P], Pages[T]]) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    @functools.wraps(pages)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._items(pages(_OPERATIONS, *args, **kwargs))
+
+    return method
+
+
+class Client:
+    """A server, or several addresses of one cluster separated by commas; calls block.
+
+    What is not given comes from the settings: NOETL_SERVER_URL, NOETL_TOKEN, and on the machine of a server the
+    token in its NOETL_HOME. One client may be used by several threads."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = 30.0) -> None:
+        if url is None or token is None:
+            url, token = server_settings(url, token)
+        self._connection = ApiConnection(url, token, timeout=timeout)
+
+    @property
+    def url(self) -> str:
+        """The address in use."""
+        return self._connection.url
+
+    submit = _call(Operations.submit)
+    wait = _call(Operations.wait)
+    run = _call(Operations.run)
+    result = _call(Operations.result)
+    payload = _call(Operations.payload)
+    cancel = _call(Operations.cancel)
+    pause = _call(Operations.pause)
+    resume = _call(Operations.resume)
+    signal = _call(Operations.signal)
+    rerun = _call(Operations.rerun)
+    executions = _iterate(Operations.executions)
+    summary = _call(Operations.summary)
+    execution = _call(Operations.execution)
+    events = _iterate(Operations.events)
+    state = _call(Operations.state)
+    why = _call(Operations.why)
+    graph = _call(Operations.graph)
+    workers = _call(Operations.workers)
+    session = _call(Operations.session)
+    register = _call(Operations.register)
+    playbooks = _iterate(Operations.playbooks)
+    playbook = _call(Operations.playbook)
+    validate = _call(Operations.validate)
+    credentials = _call(Operations.credentials)
+    set_credential = _call(Operations.set_credential)
+    delete_credential = _call(Operations.delete_credential)
+    add_schedule = _call(Operations.add_schedule)
+    schedules = _iterate(Operations.schedules)
+    schedule = _call(Operations.schedule)
+    remove_schedule = _call(Operations.remove_schedule)
+    pause_schedule = _call(Operations.pause_schedule)
+    resume_schedule = _call(Operations.resume_schedule)
+    set_limit = _call(Operations.set_limit)
+    limits = _iterate(Operations.limits)
+    limit = _call(Operations.limit)
+    remove_limit = _call(Operations.remove_limit)
+    add_webhook = _call(Operations.add_webhook)
+    webhooks = _iterate(Operations.webhooks)
+    remove_webhook = _call(Operations.remove_webhook)
+    deliver = _call(Operations.deliver)
+
+    def follow(self, execution_id: str, after: int = 0, *, stop: Stop | None = None) -> Iterator[dict[str, Any]]:
+        """Yield events with seq > after as they are recorded, until the execution has ended; reconnects if needed."""
+        for data in self._connection.stream(stream_path(execution_id), after, stop=stop):
+            yield msgspec.json.decode(data)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _perform(self, operation: Operation[T]) -> T:
+        response: Any = None
+        problem: Exception | None = None
+        while True:
+            try:
+                request = operation.send(response) if problem is None else operation.throw(problem)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            response = problem = None
+            try:
+                response = self._send(request)
+            except Exception as raised:  # noqa: BLE001 - the operation handles it or raises it
+                problem = raised
+
+    def _send(self, request: Request | StreamEnd) -> Any:
+        if isinstance(request, Request):
+            return self._connection.request(request)
+        for _ in self._connection.stream(request.path, request.after, until=request.until):
+            pass
+        return None
+
+    def _items(self, pages: Pages[T]) -> Iterator[T]:
+        left, at = pages.limit, None
+        while left is None or left > 0:
+            page = self._connection.request(pages.page(at, left))
+            yield from map(pages.decode, page["items"])
+            at = page["next"]
+            if at is None:
+                return
+            left = None if left is None else left - len(page["items"])

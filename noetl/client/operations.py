@@ -1,0 +1,420 @@
+"""The operations of the HTTP API, each written once for the blocking and the asynchronous client.
+
+An operation is a generator: it yields requests, receives their responses and returns a typed result. A client runs it
+over its own connection. Lists are `Pages`, which a client iterates.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from noetl.core.model.events import seconds
+from noetl.core.model.playbook import Limits
+from noetl.errors import Conflict, NotFound, PayloadUnavailable
+from noetl.server.read_models.documents import result_of, summary_of
+from noetl.server.read_models.summaries import RunResult
+from noetl.storage.ports.events import ExecutionSummary
+from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.transport.api_connection import Request, diagnostics
+
+if TYPE_CHECKING:
+    from noetl.core.language.diagnostics import Diagnostic
+
+PAGE_SIZE = 1_000
+FINAL = ("success", "failed", "cancelled")
+STOP_SECONDS = 30.0  # that a cancelled execution has to end
+
+T = TypeVar("T")
+Document: TypeAlias = dict[str, Any]
+
+
+class StreamEnd(NamedTuple):
+    """Wait until an execution's event stream has ended; TimeoutError after `until`, an instant of time.monotonic()."""
+
+    path: str
+    after: int
+    until: float | None
+
+
+Operation: TypeAlias = Generator[Request | StreamEnd, Any, T]
+
+
+class Pages(NamedTuple, Generic[T]):
+    """A list that is read page by page."""
+
+    path: str
+    decode: Callable[[Document], T]
+    query: Mapping[str, Any] = {}
+    cursor: Literal["before", "after"] = "after"  # the parameter that takes `next` of the page before
+    limit: int | None = None  # the greatest number of items
+
+    def page(self, at: Any, left: int | None) -> Request:
+        """The request of one page."""
+        size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
+        start: Document = {} if at is None else {self.cursor: at}
+        return Request("GET", self.path, query={**self.query, **start, "limit": size})
+
+
+class SubmitOptions(TypedDict, total=False):
+    """Options of `submit` and `run`."""
+
+    content: str | None  # the text of a playbook, instead of a registered path
+    version: int | str | None
+    entry_step: str | None
+    return_step: str | None
+    strict: bool
+    legacy: bool
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """Options of `add_schedule`."""
+
+    name: str | None
+    tz: str | None
+    version: int | None
+    payload: Mapping[str, Any] | None
+    catch_up: Literal["none", "last", "all"] | None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None
+    paused: bool | None
+
+
+class WebhookOptions(TypedDict, total=False):
+    """Options of `add_webhook`."""
+
+    name: str | None
+    credential: str | None
+    version: int | None
+    payload: Mapping[str, Any] | None
+    window: float | None
+
+
+class _Submission(msgspec.Struct, kw_only=True):
+    """The body of `POST /api/execute`."""
+
+    path: str | None
+    payload: dict[str, Any]
+    content: str | None = None
+    version: int | str | None = None
+    entry_step: str | None = None
+    return_step: str | None = None
+    strict: bool = False
+    legacy: bool = False
+
+
+class Operations:
+    """The operations; `Client` and `AsyncClient` have methods of the same names and parameters."""
+
+    # ── run ─────────────────────────────────────────────────────────────────────────────
+
+    def submit(
+        self,
+        path: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Operation[str]:
+        """Start an execution of a registered path or of a text (`content`); return its id once it is durable.
+
+        Requests with the same `key` start one execution."""
+        body = _Submission(path=path, payload=dict(payload or {}), **options)
+        return _execution_id((yield Request("POST", "/api/execute", body, headers=_idempotency(key))))
+
+    def wait(self, execution_id: str, timeout: float | None = None) -> Operation[RunResult]:
+        """Return the result when the execution has ended; TimeoutError after `timeout` seconds, without cancelling."""
+        until = None if timeout is None else time.monotonic() + timeout
+        summary = yield from self.summary(execution_id)
+        if summary.status not in FINAL:
+            try:
+                yield StreamEnd(stream_path(execution_id), summary.seq, until)
+            except TimeoutError:
+                raise TimeoutError(f"execution {execution_id} has not ended after {timeout:g} s") from None
+        return (yield from self.result(execution_id))
+
+    def run(
+        self,
+        path: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Operation[RunResult]:
+        """Submit and wait; after `timeout` seconds the execution is cancelled. Options as of `submit`."""
+        execution_id = yield from self.submit(path, payload, key=key, **options)
+        try:
+            return (yield from self.wait(execution_id, timeout))
+        except TimeoutError:
+            try:
+                yield from self.cancel(execution_id, f"it took longer than {timeout:g} s")
+            except Conflict:
+                pass  # it has ended meanwhile
+        result = yield from self.wait(execution_id, STOP_SECONDS)
+        return msgspec.structs.replace(result, timed_out=result.status == "cancelled")
+
+    def result(self, execution_id: str) -> Operation[RunResult]:
+        """The result of an execution, as far as it is known; a stored output is fetched unless it is too large."""
+        result = result_of((yield from self.execution(execution_id)))
+        reference = result.output.get("ref")
+        if result.output.get("data") is not None or reference is None:
+            return result
+        if reference["meta"]["bytes"] > Limits().max_hydrate_bytes:
+            return result
+        from noetl.server.orchestrator.request_resolver import decoded
+
+        try:
+            data = decoded((yield from self.payload(reference)), reference["meta"]["content_type"])
+        except PayloadUnavailable:
+            return result  # deleted, or not readable as data: the reference remains
+        return msgspec.structs.replace(result, output={**result.output, "data": data})
+
+    def payload(self, reference: Mapping[str, Any]) -> Operation[bytes]:
+        """The bytes of a stored payload."""
+        name = base64.urlsafe_b64encode(msgspec.json.encode(reference)).decode().rstrip("=")
+        return _bytes((yield Request("GET", f"/api/results/{name}", raw=True)))
+
+    # ── control ─────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
+        """Cancel an execution; Conflict when it has already ended."""
+        return (yield from _control(execution_id, "cancel", {"reason": reason}))
+
+    def pause(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
+        """Start no new run in an execution."""
+        return (yield from _control(execution_id, "pause", {"reason": reason}))
+
+    def resume(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
+        """Continue a paused execution."""
+        return (yield from _control(execution_id, "resume", {"reason": reason}))
+
+    def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> Operation[ExecutionSummary]:
+        """Merge `payload` into the ctx of an execution, which may open a closed gate."""
+        return (yield from _control(execution_id, "signal", {"name": name, "payload": dict(payload)}))
+
+    def rerun(
+        self,
+        execution_id: str,
+        from_step: str | None = None,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Operation[str]:
+        """Run the playbook of an execution again, from a step if given; return the id of the new execution."""
+        body = {"from": from_step, "payload": None if payload is None else dict(payload)}
+        path = f"{_execution(execution_id)}/rerun"
+        return _execution_id((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    # ── inspect ─────────────────────────────────────────────────────────────────────────
+
+    def executions(
+        self,
+        *,
+        status: Sequence[str] = (),
+        path: str | None = None,
+        parent: str | None = None,
+        search: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> Pages[ExecutionSummary]:
+        """Executions, newest first; at most `limit`."""
+        query = {"status": tuple(status), "path": path, "parent": parent, "search": search, "before": before}
+        return Pages("/api/executions", summary_of, query, "before", limit)
+
+    def summary(self, execution_id: str) -> Operation[ExecutionSummary]:
+        """One row of the list of executions; NotFound when it does not exist."""
+        return summary_of((yield from self.execution(execution_id)))
+
+    def execution(self, execution_id: str) -> Operation[Document]:
+        """The document of an execution: steps, ctx, output, error."""
+        return _document((yield Request("GET", _execution(execution_id))))
+
+    def events(self, execution_id: str, after: int = 0) -> Pages[Document]:
+        """The events recorded so far with seq > after, in order."""
+        return Pages(f"{_execution(execution_id)}/events", _document, {"after": after})
+
+    def state(self, execution_id: str, at: int | None = None) -> Operation[Document]:
+        """The state of an execution, now or after event `at`."""
+        return _document((yield Request("GET", f"{_execution(execution_id)}/state", query={"at": at})))
+
+    def why(self, execution_id: str) -> Operation[Document]:
+        """An explanation of an execution's status: summary, because, way, findings."""
+        return _document((yield Request("GET", f"{_execution(execution_id)}/why")))
+
+    def graph(self, execution_id: str) -> Operation[Document]:
+        """The steps and arcs of an execution's playbook."""
+        return _document((yield Request("GET", f"{_execution(execution_id)}/graph")))
+
+    def workers(self) -> Operation[list[Document]]:
+        """The workers that have recently requested work from this server."""
+        found: list[Document] = (yield Request("GET", "/api/workers"))["items"]
+        return found
+
+    def session(self) -> Operation[Document]:
+        """The name and role of the token in use."""
+        return _document((yield Request("GET", "/api/session")))
+
+    # ── catalog ─────────────────────────────────────────────────────────────────────────
+
+    def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> Operation[StoredPlaybook]:
+        """Register a new version under the playbook's own path; the same text again is the same version."""
+        body = {"content": content, "strict": strict, "legacy": legacy}
+        return _stored({**(yield Request("POST", "/api/catalog/register", body)), "content": content})
+
+    def playbooks(self, search: str | None = None) -> Pages[StoredPlaybook]:
+        """The newest version of every path, without the texts."""
+        return Pages("/api/catalog", _stored, {"search": search})
+
+    def playbook(self, path: str, version: int | None = None) -> Operation[StoredPlaybook]:
+        """A version of a path, or the newest one; NotFound when it does not exist."""
+        return _stored((yield Request("GET", f"/api/catalog/{quote(path)}", query={"version": version})))
+
+    def validate(self, content: str, *, strict: bool = False, legacy: bool = False) -> Operation[list[Diagnostic]]:
+        """All problems of a playbook's text, found with the server's tool kinds."""
+        body = {"content": content, "strict": strict, "legacy": legacy}
+        return diagnostics((yield Request("POST", "/api/validate", body))["diagnostics"])
+
+    # ── credentials ─────────────────────────────────────────────────────────────────────
+
+    def credentials(self) -> Operation[list[tuple[str, str]]]:
+        """Names and types; values cannot be read."""
+        return [(row["name"], row["type"]) for row in (yield Request("GET", "/api/credentials"))["items"]]
+
+    def set_credential(self, name: str, type: str, data: Mapping[str, Any]) -> Operation[None]:
+        """Store a credential, encrypted."""
+        yield Request("PUT", _item("credentials", name), {"type": type, "data": dict(data)})
+
+    def delete_credential(self, name: str) -> Operation[None]:
+        """Delete a credential; NotFound when it does not exist."""
+        yield Request("DELETE", _item("credentials", name))
+
+    # ── schedules ───────────────────────────────────────────────────────────────────────
+
+    def add_schedule(self, path: str, cron: str, **options: Unpack[ScheduleOptions]) -> Operation[Document]:
+        """Start a playbook at the times of a cron expression."""
+        return _document((yield Request("POST", "/api/schedules", {"path": path, "cron": cron, **_given(options)})))
+
+    def schedules(self) -> Pages[Document]:
+        """All schedules, by name."""
+        return Pages("/api/schedules", _document)
+
+    def schedule(self, name: str, count: int = 3) -> Operation[Document]:
+        """A schedule with its next `count` ticks."""
+        return _document((yield Request("GET", _item("schedules", name), query={"count": count})))
+
+    def remove_schedule(self, name: str) -> Operation[None]:
+        """Delete a schedule."""
+        yield Request("DELETE", _item("schedules", name))
+
+    def pause_schedule(self, name: str) -> Operation[Document]:
+        """Stop a schedule; ticks that pass meanwhile are dropped."""
+        return _document((yield Request("POST", _item("schedules", name) + "/pause")))
+
+    def resume_schedule(self, name: str) -> Operation[Document]:
+        """Continue a paused schedule with its next tick."""
+        return _document((yield Request("POST", _item("schedules", name) + "/resume")))
+
+    # ── limits ──────────────────────────────────────────────────────────────────────────
+
+    def set_limit(
+        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
+    ) -> Operation[Document]:
+        """Limit how many run at once: runs of a `pool`, runs with a `credential`, executions of a `playbook`.
+
+        `weight` of a playbook is its share of the workers' slots relative to other playbooks while runs wait."""
+        return _document((yield Request("PUT", _limit(subject, name), _given({"most": most, "weight": weight}))))
+
+    def limits(self) -> Pages[Document]:
+        """All limits, with what uses their slots and how many wait."""
+        return Pages("/api/limits", _document)
+
+    def limit(self, subject: str, name: str) -> Operation[Document]:
+        """One limit."""
+        return _document((yield Request("GET", _limit(subject, name))))
+
+    def remove_limit(self, subject: str, name: str) -> Operation[None]:
+        """Remove a limit."""
+        yield Request("DELETE", _limit(subject, name))
+
+    # ── webhooks ────────────────────────────────────────────────────────────────────────
+
+    def add_webhook(self, path: str, **options: Unpack[WebhookOptions]) -> Operation[Document]:
+        """Let signed requests start a playbook; without a credential the document has the generated `secret`."""
+        return _document((yield Request("POST", "/api/webhooks", {"path": path, **_given(options)})))
+
+    def webhooks(self) -> Pages[Document]:
+        """All webhooks, by name."""
+        return Pages("/api/webhooks", _document)
+
+    def remove_webhook(self, name: str) -> Operation[None]:
+        """Delete a webhook."""
+        yield Request("DELETE", _item("webhooks", name))
+
+    def deliver(self, name: str, body: bytes, secret: str) -> Operation[str]:
+        """Sign a body and send it to a webhook; return the id of the execution that it starts."""
+        from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, sign
+
+        at = str(int(time.time()))
+        headers = {TIMESTAMP: at, SIGNATURE: f"sha256={sign(secret, at, body)}"}
+        return _execution_id((yield Request("POST", _item("webhooks", name), body, headers=headers)))
+
+
+def stream_path(execution_id: str) -> str:
+    """The path of an execution's event stream."""
+    return f"{_execution(execution_id)}/events/stream"
+
+
+def _control(execution_id: str, command: str, body: Document) -> Operation[ExecutionSummary]:
+    return summary_of((yield Request("POST", f"{_execution(execution_id)}/{command}", body)))
+
+
+def _execution(execution_id: str) -> str:
+    """The path of an execution; a text that cannot be an id needs no request."""
+    if not execution_id.isdecimal() or len(execution_id) > 19:
+        raise NotFound(f"there is no execution {execution_id}")
+    return f"/api/executions/{execution_id}"
+
+
+def _item(collection: str, name: str) -> str:
+    return f"/api/{collection}/{quote(name, safe='')}"
+
+
+def _limit(subject: str, name: str) -> str:
+    return f"/api/limits/{quote(subject, safe='')}/{quote(name)}"
+
+
+def _idempotency(key: str | None) -> dict[str, str]:
+    """Every request that starts work has a key, so that it can be sent again when its response is lost."""
+    return {"Idempotency-Key": key or f"client-{secrets.token_hex(16)}"}
+
+
+def _given(options: Mapping[str, Any]) -> Document:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _document(value: Document) -> Document:
+    return value
+
+
+def _bytes(value: bytes) -> bytes:
+    return value
+
+
+def _execution_id(document: Document) -> str:
+    return str(document["execution_id"])
+
+
+def _stored(document: Document) -> StoredPlaybook:
+    return StoredPlaybook(
+        path=document["path"],
+        version=document["version"],
+        digest=document["digest"],
+        text=document.get("content", ""),
+        registered_at=seconds(document["registered_at"]),
+    )

@@ -1,0 +1,175 @@
+"""A tool kind in a package of its own needs `noetl.tool` and nothing else, and the imports of 0.1 still work."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "plugin"
+PLUGINS = [EXAMPLE, *sorted((ROOT / "plugins").glob("*/"))]
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: sample}\nworkflow:\n"
+
+# The module of docs/howto/add-a-tool-kind.md as it was in 0.1, with a connection that calls share.
+OLD_PLUGIN = '''
+"""Publish to an MQTT broker."""
+
+from noetl.drivers.lifetime import shared
+from noetl.model.outcome import Outcome, error, ok
+from noetl.model.tool import Field, ToolCall, ToolSpec
+
+SPEC = ToolSpec(
+    kind="mqtt",
+    doc="Publishes a message.",
+    fields={
+        "topic": Field("string", "Where to.", required=True),
+        "message": Field("any", "What."),
+        "auth": Field("string", "The broker's credential."),
+    },
+    extra=None,
+    helpers={"mqtt": {"qos": None}},
+)
+
+
+async def run(call: ToolCall) -> Outcome:
+    if not call.input.get("message"):
+        return error("connection", "nothing to publish")
+    published = shared("mqtt", list)
+    published.append(call.input["topic"])
+    return ok({"published": len(published)}, mqtt={"qos": 0})
+'''
+
+
+def python(*words: str, path: Path | str = "", home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with `path` before the repository on its path."""
+    places = os.pathsep.join(str(place) for place in (path, ROOT) if place)
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": places, "NOETL_HOME": str(home), **environ},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The modules that a file imports."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            yield node.module
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_a_plug_in_imports_the_sdk_and_nothing_else_of_noetl(plugin: Path):
+    files = list(plugin.rglob("*.py"))
+    assert files
+    for file in files:
+        ours = {name for name in imports(file) if name.partition(".")[0] == "noetl"}
+        allowed = {"noetl.tool", "noetl.testing"} if "tests" in file.parts else {"noetl.tool"}
+        assert ours <= allowed, file
+
+
+def test_the_example_on_the_page_is_the_example_in_the_repository():
+    page = (ROOT / "docs" / "howto" / "add-a-tool-kind.md").read_text()
+    assert (EXAMPLE / "noetl_statsd" / "__init__.py").read_text() in page
+    assert (EXAMPLE / "pyproject.toml").read_text() in page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed the example."""
+    target = tmp_path_factory.mktemp("site")
+    command = ["pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
+    ran = python("-m", *command, "--target", str(target), str(EXAMPLE), home=target)
+    assert ran.returncode == 0, ran.stderr
+    return target
+
+
+def test_an_installed_plug_in_runs_in_a_playbook(site: Path, tmp_path: Path):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(10)
+        task = f"{{kind: statsd, auth: {{port: {server.getsockname()[1]}}}, metric: orders, value: 12}}"
+        (tmp_path / "metric.yaml").write_text(f"{HEAD}  - step: start\n    tool: {task}\n")
+        ran = python("-m", "noetl", "run", "metric.yaml", "--json", path=site, home=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+        assert server.recv(100) == b"orders:12|c"
+    assert json.loads(ran.stdout)["output"]["data"] == {"sent": "orders:12|c"}
+
+
+def test_the_parameters_of_an_installed_plug_in_are_validated(site: Path, tmp_path: Path):
+    (tmp_path / "metric.yaml").write_text(f"{HEAD}  - step: start\n    tool: {{kind: statsd, auth: metrics}}\n")
+    ran = python("-m", "noetl", "validate", "metric.yaml", "--format", "json", path=site, home=tmp_path)
+    assert [(one["code"], "metric" in one["message"]) for one in json.loads(ran.stdout)] == [
+        ("missing-parameter", True)
+    ]
+
+
+def test_the_tests_of_the_example_pass(site: Path, tmp_path: Path):
+    ran = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(EXAMPLE / "tests"),
+        path=site, home=tmp_path,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+
+
+def old_plugin(site: Path, source: str) -> None:
+    """Install a plug-in as pip does."""
+    info = site / "noetl_mqtt-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "noetl_mqtt.py").write_text(source)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: noetl-mqtt\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[noetl.tools]\nmqtt = noetl_mqtt\n")
+
+
+def test_a_plug_in_with_the_imports_of_0_1_runs_and_warns(tmp_path: Path):
+    old_plugin(tmp_path / "site", OLD_PLUGIN)
+    (tmp_path / "old.yaml").write_text(f"{HEAD}  - step: start\n    tool: {{kind: mqtt, topic: t, message: m}}\n")
+    ran = python(
+        "-m", "noetl", "run", "old.yaml", "--json",
+        path=tmp_path / "site", home=tmp_path, PYTHONWARNINGS="default::DeprecationWarning",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["output"]["data"] == {"published": 1}
+    for name in ("noetl.drivers.lifetime", "noetl.model.outcome", "noetl.model.tool"):
+        assert f"DeprecationWarning: {name} is deprecated and will be removed in 0.3; import noetl.tool" in ran.stderr
+
+
+def test_every_old_module_path_leads_to_the_same_objects(tmp_path: Path):
+    from noetl._deprecated import MOVED
+
+    lines = ["import importlib, warnings", "warnings.simplefilter('ignore')"]
+    for name, moved in MOVED.items():
+        lines.append(f"old = importlib.import_module({name!r})")
+        for old, new in moved.renamed.items():
+            lines.append(
+                f"assert any(getattr(importlib.import_module(m), {new!r}, 0) is old.{old} for m in {moved.modules})"
+            )
+    ran = python("-c", "\n".join(lines), home=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(("code", "absent"), [("import noetl", "noetl._deprecated"), ("import noetl.tool", "asyncio")])
+def test_what_is_not_used_is_not_imported(tmp_path: Path, code: str, absent: str):
+    ran = python("-c", f"{code}\nimport sys\nassert {absent!r} not in sys.modules", home=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_every_public_name_of_the_sdk_is_documented():
+    import noetl.tool
+
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    missing: list[Any] = [name for name in noetl.tool.__all__ if f"`{name}" not in page]
+    assert missing == []
