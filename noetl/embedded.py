@@ -23,6 +23,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Run
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
@@ -190,22 +191,20 @@ async def open_local(
             settings.home, credentials=InstalledCredentials(settings.home, database=database)
         )
         closing.append(secrets.close)
-        orchestrator = Orchestrator(
-            store=events,
-            playbooks=playbooks,
-            results=kept,
+        orchestrator = build_orchestrator(
+            Stores(events, playbooks, kept, MemoryRunQueue(), open_triggers(events)),
+            specs,
             keychain=secrets,
-            queue=MemoryRunQueue(),
-            specs=specs,
             files=find_file,
-            lease_seconds=None,
-            process=owners.claim() if owners is not None and work else None,
-            limits=open_triggers(events),
-            acts=work,
+            options=Options(
+                lease_seconds=None,
+                process_number=owners.claim() if owners is not None and work else None,
+                performs_effects=work,
+            ),
         )
         closing.append(orchestrator.close)
         if work:
-            await orchestrator.heed_limits()
+            await orchestrator.load_limits()
             closing.append(await _start_pool(orchestrator, kept, settings.slots, watcher, load, clock))
             if owners is not None:
                 closing.append(await _listen(orchestrator))

@@ -80,7 +80,7 @@ class Server:
             return ["unfinished executions are being taken over"]
         if self.draining or self._opened.stopping.is_set():
             return ["the server is about to stop"]
-        if not self._opened.orchestrator.watching:
+        if not self._opened.orchestrator.watches_leases:
             return ["nobody watches over the leases: the task that does has ended; start the server again"]
         if self._beats is not None and self._beats.silent > SILENT_SECONDS:
             return [f"for {self._beats.silent:.0f} s this server could not say that it lives; others do its work"]
@@ -118,6 +118,7 @@ class Server:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
+        from noetl.server.composition import Cluster, Options, Stores, build_orchestrator
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
         from noetl.server.http.routes.operations import Operations
@@ -125,7 +126,6 @@ class Server:
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
-        from noetl.server.orchestrator.service import Orchestrator
         from noetl.server.scheduling.scheduler import Scheduler, scheduling
         from noetl.server.scheduling.schedules import Schedules
         from noetl.server.scheduling.webhooks import Webhooks
@@ -166,18 +166,13 @@ class Server:
                     database.wake_over(bus)
                 closing.push_async_callback(bus.close)
             number = await cluster.join() if cluster else owners.claim() if owners else None
-            orchestrator = Orchestrator(
-                store=events,
-                playbooks=playbooks,
-                results=results,
-                queue=stores.queue if bus is None else NotifyingRunQueue(stores.queue, bus),
-                specs=specs,
+            queue = stores.queue if bus is None else NotifyingRunQueue(stores.queue, bus)
+            orchestrator = build_orchestrator(
+                Stores(events, playbooks, results, queue, triggers),
+                specs,
                 keychain=keychain,
-                lease_seconds=settings.server_lease_seconds,
-                process=number,
-                signs=cluster,
-                limits=triggers,
-                bell=getattr(events, "database", None),
+                cluster=Cluster(cluster, getattr(events, "database", None)),
+                options=Options(lease_seconds=settings.server_lease_seconds, process_number=number),
             )
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             clock = RealClock()
@@ -192,7 +187,7 @@ class Server:
                 NatsWorkerEndpoint(bus, self.parts, app.state.roster).start()
                 bus.start()
                 closing.push_async_callback(bus.stop_answering)
-            await orchestrator.heed_limits()
+            await orchestrator.load_limits()
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True
             metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from noetl.core.model.events import IterationDone, IterationFailed, StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.work import Claim, Report
-from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
@@ -64,12 +64,8 @@ class Hand:
         return Report(order.run_id, order.epoch, number, (task, end))
 
 
-def make_orchestrator(store=None, playbooks=None, **options):
-    return Orchestrator(
-        store=store or MemoryEventStore(),
-        playbooks=playbooks or MemoryPlaybookStore(),
-        results=NoResults(),
-        queue=MemoryRunQueue(),
-        specs=specs,
-        **options,
+def make_orchestrator(store=None, playbooks=None, triggers=None, clock=None, **options):
+    stores = Stores(
+        store or MemoryEventStore(), playbooks or MemoryPlaybookStore(), NoResults(), MemoryRunQueue(), triggers
     )
+    return build_orchestrator(stores, specs, clock=clock, options=Options(**options))

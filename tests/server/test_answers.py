@@ -8,13 +8,13 @@ import pytest
 
 from noetl.core.engine.commands import Reply
 from noetl.errors import StoreUnavailable
-from noetl.server.orchestrator.reply import ReplyFuture, all_of
+from noetl.server.orchestrator.reply import ReplyFuture, wait_all
 
 
 def test_an_answer_can_be_awaited_before_and_after_it_is_there():
     async def check():
         answer = ReplyFuture()
-        asyncio.get_running_loop().call_soon(answer.give, Reply(True))
+        asyncio.get_running_loop().call_soon(answer.set_result, Reply(True))
         assert (await answer).accepted
         assert (await answer).accepted
 
@@ -24,8 +24,8 @@ def test_an_answer_can_be_awaited_before_and_after_it_is_there():
 def test_a_problem_is_raised_where_the_reply_is_asked_for():
     async def check():
         answer = ReplyFuture()
-        answer.give(StoreUnavailable("away"))
-        await all_of([answer])
+        answer.set_result(StoreUnavailable("away"))
+        await wait_all([answer])
         with pytest.raises(StoreUnavailable):
             await answer
 
@@ -40,13 +40,13 @@ def test_an_answer_that_is_not_there_has_no_reply():
 def test_who_waits_for_several_wakes_with_the_last():
     async def check():
         answers = [ReplyFuture() for _ in range(3)]
-        answers[0].give(Reply(True))
-        waiting = asyncio.create_task(all_of(answers))
+        answers[0].set_result(Reply(True))
+        waiting = asyncio.create_task(wait_all(answers))
         await asyncio.sleep(0)
-        answers[2].give(Reply(False))
+        answers[2].set_result(Reply(False))
         await asyncio.sleep(0)
         assert not waiting.done()
-        answers[1].give(StoreUnavailable("away"))
+        answers[1].set_result(StoreUnavailable("away"))
         await asyncio.sleep(0)
         assert waiting.done()
 
@@ -56,12 +56,12 @@ def test_who_waits_for_several_wakes_with_the_last():
 def test_an_answer_outlives_who_waited_for_it():
     async def check():
         answer, heard = ReplyFuture(), []
-        waiting = asyncio.create_task(all_of([answer]))
+        waiting = asyncio.create_task(wait_all([answer]))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        answer.hear(lambda late: heard.append(late.reply.accepted))
-        answer.give(Reply(True))
+        answer.set_callback(lambda late: heard.append(late.reply.accepted))
+        answer.set_result(Reply(True))
         assert heard == [True]
 
     asyncio.run(check())

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from noetl.core.language.compile import Compilation
-from noetl.server.orchestrator.catalog import SHORT, Catalog, Source
+from noetl.server.orchestrator.catalog import MAX_INLINE_CHARACTERS, Catalog, Source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.playbooks import StoredPlaybook
 from tests.server.conftest import make_orchestrator
@@ -79,12 +79,12 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_only():
 def test_while_a_long_text_is_compiled_others_are_answered(asked, monkeypatch):
     head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x, path: x}\n"
     short = head + "workflow: [{step: a, tool: {kind: noop}}]\n"
-    long = short + "# " + "x" * SHORT
+    long = short + "# " + "x" * MAX_INLINE_CHARACTERS
     answered = threading.Event()
     check = Catalog.check
 
     def held_up(self: Catalog, source: Source, **how: bool) -> Compilation:
-        if len(source.text) > SHORT:
+        if len(source.text) > MAX_INLINE_CHARACTERS:
             assert answered.wait(10), "nobody was answered meanwhile"
         return check(self, source, **how)
 

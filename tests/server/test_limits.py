@@ -49,7 +49,7 @@ class Counting(MemoryEventStore):
 @asynccontextmanager
 async def control_plane(**limits):
     store = Counting()
-    orchestrator = make_orchestrator(store, limits=MemoryTriggerStore())
+    orchestrator = make_orchestrator(store, triggers=MemoryTriggerStore())
     for key, most in limits.items():
         subject, _, name = key.partition("_")
         await orchestrator.limits.set(subject, name, most)
@@ -76,7 +76,7 @@ def test_no_more_runs_of_a_pool_are_leased_than_its_limit_allows():
             assert await finish(orchestrator, ids, slots=8) == ["success"] * 4
             assert store.most["pool default"] == 3
             assert await store.held(["pool default", "playbook wide"]) == {"pool default": 0, "playbook wide": 0}
-            assert await orchestrator.line_depths() == []
+            assert await orchestrator.limit_depths() == []
 
     asyncio.run(scenario())
 
@@ -93,7 +93,7 @@ def test_runs_with_other_credentials_pass_those_that_a_limit_holds():
             (finding,) = await orchestrator.why(waiting)
             assert finding.subject == "limit"
             owner = first.run_id.partition(":")[0]
-            assert f"the limit of credential pg_main: 1 of 1 are held, by execution {owner} (etl)" in finding.text
+            assert f"the limit of credential pg_main: 1 of 1 slots in use, by execution {owner} (etl)" in finding.text
             await orchestrator.work.give_back("slow", [(first.run_id, first.epoch)])
             assert await finish(orchestrator, held) == ["success"] * 5
             assert store.most["credential pg_main"] == 1
@@ -256,7 +256,7 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
             assert (changed.most, changed.weight) == (2, 3)
             with pytest.raises(RequestRefused, match="only playbooks have a weight"):
                 await orchestrator.limits.set("pool", "default", weight=2)
-            with pytest.raises(RequestRefused, match="say how many"):
+            with pytest.raises(RequestRefused, match="needs a maximum"):
                 await orchestrator.limits.set("pool", "default")
 
     asyncio.run(scenario())
@@ -265,9 +265,9 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
 @pytest.mark.parametrize(
     ("subject", "name", "most", "words"),
     [
-        ("worker", "w", 1, "name a pool, a credential or a playbook"),
+        ("worker", "w", 1, "a pool, a credential or a playbook"),
         ("pool", "", 1, "1 to 900 characters"),
-        ("pool", "a\nb", 1, "no line breaks"),
+        ("pool", "a\nb", 1, "no control characters"),
         ("pool", "gpu", -1, "from 0 to"),
     ],
 )

@@ -17,7 +17,7 @@ PROFILE = LOOP.replace("metadata:", "executor: {profile: local}\nmetadata:")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(workers, "KEPT_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "RETRY_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize(("text", "alone"), [(LOCAL, True), (PROFILE, True), (LOOP, False)])

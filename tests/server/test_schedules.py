@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from noetl.errors import Conflict, NotFound, RequestRefused, StoreUnavailable
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.cron import Cron
@@ -61,15 +62,8 @@ class Installation:
         self.schedules, self.scheduler = self.server()
 
     def server(self, number: int = 1) -> tuple[Schedules, Scheduler]:
-        orchestrator = Orchestrator(
-            store=self.events,
-            playbooks=self.playbooks,
-            results=self.results,
-            queue=MemoryRunQueue(),
-            specs=specs,
-            clock=self.clock,
-            process=number,
-        )
+        stores = Stores(self.events, self.playbooks, self.results, MemoryRunQueue())
+        orchestrator = build_orchestrator(stores, specs, clock=self.clock, options=Options(process_number=number))
         self.orchestrators.append(orchestrator)
         self.orchestrator = orchestrator
         schedules = Schedules(self.triggers, orchestrator.catalog, self.clock)

@@ -6,7 +6,7 @@ import pytest
 
 from noetl.core.model.work import Claim
 from noetl.errors import StoreUnavailable
-from noetl.server.dispatch.worker_service import _share
+from noetl.server.dispatch.worker_service import _queue_share
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from tests.server.conftest import Hand, make_orchestrator
@@ -22,8 +22,8 @@ workflow:
 
 
 @pytest.mark.parametrize(("freed", "for_the_queue"), [(1, 1), (2, 1), (8, 1), (9, 2), (256, 32)])
-def test_the_queue_gets_a_share_of_freed_slots_and_never_nothing(freed, for_the_queue):
-    shared = _share(Claim("w", freed, "gpu", ("big",)))
+def test_the_queue_gets_a_queue_share_of_freed_slots_and_never_nothing(freed, for_the_queue):
+    shared = _queue_share(Claim("w", freed, "gpu", ("big",)))
     assert shared == Claim("w", for_the_queue, "gpu", ("big",))
 
 

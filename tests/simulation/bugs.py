@@ -27,7 +27,7 @@ from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch import worker_service as workers
 from noetl.server.dispatch.leases import Leases
 from noetl.server.lifecycle import children, recovery
-from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.orchestrator.effect_handler import EffectHandler
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.ports.events import Append
@@ -106,20 +106,20 @@ def _() -> Any:
 
 @_bug("a lease whose order got lost waits for its end")
 def _() -> Any:
-    return patch.object(Leases, "unsaid", lambda self, worker, runs, grace: [])
+    return patch.object(Leases, "unreported", lambda self, worker, runs, grace: [])
 
 
 @_bug("a run that was taken back is not queued again")
 def _() -> Any:
-    carry_out = Orchestrator._carry_out
+    perform = EffectHandler._perform
 
-    def forgetful(self: Any, execution_id: str, commands: Any, path: str = "") -> None:
-        state = self._executions.of(execution_id).state
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
+        state = self._executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
-        kept = [each for each in commands if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        carry_out(self, execution_id, kept, path)
+        kept = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
+        perform(self, execution_id, kept, path)
 
-    return patch.object(Orchestrator, "_carry_out", forgetful)
+    return patch.object(EffectHandler, "_perform", forgetful)
 
 
 @_bug("a new lease begins at the first task")
@@ -147,7 +147,7 @@ def _() -> Any:
     async def idle(self: Any, only: Any = None) -> None:
         return
 
-    return patch.object(ConcurrencyLimiter, "look", idle)
+    return patch.object(ConcurrencyLimiter, "release_runs", idle)
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────

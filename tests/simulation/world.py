@@ -32,6 +32,7 @@ from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
 from noetl.core.model.work import Report
 from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.lifecycle import recovery
 from noetl.server.orchestrator.catalog import Source, digest_of
@@ -202,18 +203,14 @@ class SimServer:
 
     async def _start(self) -> None:
         world = self._world
-        orchestrator = Orchestrator(
-            store=world.store,
-            playbooks=world.playbooks,
-            results=world.results,
-            queue=MemoryRunQueue(),
-            specs=lambda: SPECS,
+        orchestrator = build_orchestrator(
+            Stores(world.store, world.playbooks, world.results, MemoryRunQueue(), world.limits),
+            lambda: SPECS,
             clock=world.clock,
             nondeterminism=world.nondeterminism,
-            lease_seconds=LEASE_SECONDS,
-            limits=world.limits,
+            options=Options(lease_seconds=LEASE_SECONDS),
         )
-        await orchestrator.heed_limits()
+        await orchestrator.load_limits()
         orchestrator.start()
         await recovery.resume(orchestrator)
         self._orchestrator = orchestrator

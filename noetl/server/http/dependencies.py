@@ -35,7 +35,7 @@ class AppState(Struct):
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
-        return await self.orchestrator.catalog.aside(work)
+        return await self.orchestrator.catalog.run_in_thread(work)
 
     def stopped(self) -> asyncio.Future[Any]:
         """Done when the server stops; one for everybody who waits for that beside something else."""

@@ -43,7 +43,7 @@ class NatsWorkerEndpoint:
 
     def start(self) -> None:
         """Answer from now on."""
-        self._parts().orchestrator.work.leases.tell = self._tell
+        self._parts().orchestrator.work.leases.push_revocations(self._tell)
         self._bus.answer(self._answer)
 
     def _tell(self, worker: str, run_id: str) -> bool:

@@ -23,7 +23,7 @@ class StepTables:
         self._store = store
         self._kept: OrderedDict[str, tuple[Progress, asyncio.Lock]] = OrderedDict()
 
-    async def of(self, execution_id: str, length: int | None = None) -> Progress:
+    async def get(self, execution_id: str, length: int | None = None) -> Progress:
         """The table as the log has it now; `length` is that of the log, where the caller knows it."""
         progress, lock = self._kept.get(execution_id) or (Progress(), asyncio.Lock())
         self._kept[execution_id] = (progress, lock)

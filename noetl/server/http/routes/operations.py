@@ -119,7 +119,7 @@ class Operations:
 
     async def _limits(self, now: float) -> dict[str, Iterable[Sample]]:
         orchestrator = self._parts.orchestrator
-        lines, most = await orchestrator.line_depths(), orchestrator.lines.most
+        lines, most = await orchestrator.limit_depths(), orchestrator.limiter.most
         held = await orchestrator.store.held(list(most)) if most else {}
         return {
             "noetl_waiting_runs": [((each.key,), each.runs) for each in lines],
@@ -167,7 +167,7 @@ class Operations:
         held_back = [
             f"{each.runs} runs wait since {_waited(each, now):.0f} s because the limit of {each.key} is reached; "
             f"`noetl limit show {each.key}` says who holds it"
-            for each in await self._parts.orchestrator.line_depths()
+            for each in await self._parts.orchestrator.limit_depths()
             if _waited(each, now) > LONG_WAIT
         ]
         return held_back + [
