@@ -287,6 +287,23 @@ def test_a_worker_that_goes_away_while_it_waits_loses_nothing():
     asyncio.run(scenario())
 
 
+def test_a_cancellation_by_another_process_before_a_report_stops_the_other_runs():
+    async def scenario():
+        orchestrator = make_orchestrator()
+        terminal = make_orchestrator(
+            store=orchestrator.store, playbooks=orchestrator.catalog._playbooks, performs_effects=False
+        )
+        execution_id = await orchestrator.submit(Submission(text=LOOP))
+        first, second = await orchestrator.work.claim(Claim("w", 2), wait=5)
+        await terminal.cancel(execution_id, "enough")
+        acks, _ = await orchestrator.work.report("w", [Hand(None).report(first)])
+        assert not acks[0].accepted
+        assert second.run_id in await orchestrator.work.revoked("w", wait=5)
+        await orchestrator.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_failure_is_in_the_summary():
     async def scenario():
         orchestrator = make_orchestrator()

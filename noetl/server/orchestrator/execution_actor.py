@@ -189,6 +189,7 @@ class ExecutionActor:
             except VersionConflict:
                 metrics.CONFLICTS.add()
                 self.reset()  # another process appended first: fold its events and decide again
+                self.overtaken = True
             except LimitReached as reached:
                 full.add(reached.key)  # another execution took the last slot: decide again without it
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} appends in a row conflicted with other writers")
