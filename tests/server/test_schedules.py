@@ -72,7 +72,7 @@ class Installation:
     async def move_to(self, text: str) -> list[str]:
         """Let it be that time, look once, and say at which local times executions were started so far."""
         self.clock.time = at(text)
-        await self.scheduler.look()
+        await self.scheduler.run_due()
         return await self.started()
 
     async def started(self) -> list[str]:
@@ -148,7 +148,7 @@ def test_a_time_that_comes_twice_ticks_once_and_patterns_follow_the_real_hours(t
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", name="hourly")
         for minute in range(0, 6 * 60, 10):  # from midnight on, through both hours of two
             here.clock.time = at("2026-10-25T00:00") + 60 * minute
-            await here.scheduler.look()
+            await here.scheduler.run_due()
         fired = {name: (await here.schedules.get(name)).fired for name in ("fixed", "hourly")}
         assert fired == {"fixed": 1, "hourly": 5}
 
@@ -284,11 +284,11 @@ def test_two_servers_that_look_at_the_same_moment_start_it_once(at_noon, overlap
         others = [here.server(number)[1] for number in (2, 3)]
         for hour in (13, 14, 15):
             here.clock.time = at(f"2026-01-10T{hour}:00")
-            await asyncio.gather(here.scheduler.look(), *(other.look() for other in others))
+            await asyncio.gather(here.scheduler.run_due(), *(other.run_due() for other in others))
         for _ in range(3):
             if overlap == "queue":
                 await here.end()
-                await asyncio.gather(here.scheduler.look(), *(other.look() for other in others))
+                await asyncio.gather(here.scheduler.run_due(), *(other.run_due() for other in others))
         started = await here.started()
         assert len(started) == len(set(started)) == (1 if overlap == "skip" else 3)
 
@@ -376,7 +376,7 @@ def test_what_is_wrong_is_refused_when_it_is_added(at_noon):
             await add("daily", "* * * * *", overlap="maybe")
         with pytest.raises(RequestRefused, match="may read `tick`"):
             await add("daily", "* * * * *", payload={"x": "{{ 1 / 0 }}"})
-        with pytest.raises(RequestRefused, match="no name"):
+        with pytest.raises(RequestRefused, match="not a valid name"):
             await add("daily", "* * * * *", name="a/b")
         await add("daily", "* * * * *", name="one")
         with pytest.raises(Conflict):
