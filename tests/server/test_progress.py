@@ -64,8 +64,8 @@ def test_every_event_counts_once_however_many_look(monkeypatch):
     asyncio.run(check())
 
 
-def test_tables_that_nobody_looks_at_are_let_go(monkeypatch):
-    monkeypatch.setattr(progress, "MOST", 2)
+def test_the_least_recently_used_tables_are_evicted(monkeypatch):
+    monkeypatch.setattr(progress, "CAPACITY", 2)
 
     async def check():
         log = Log(5)
