@@ -217,7 +217,7 @@ def test_two_orchestrators_on_one_store_never_lease_a_run_twice():
     asyncio.run(scenario())
 
 
-def test_a_restarted_orchestrator_goes_on_where_the_log_ends():
+def test_a_restarted_orchestrator_continues_where_the_log_ends():
     async def scenario():
         first = make_orchestrator()
         waiting = await first.submit(Submission(text=CHAIN))
@@ -256,7 +256,7 @@ def test_a_lost_worker_is_replaced_and_its_late_report_refused():
     asyncio.run(scenario())
 
 
-def test_a_worker_that_shows_life_keeps_its_run():
+def test_a_worker_with_heartbeats_keeps_its_run():
     async def scenario():
         orchestrator = make_orchestrator(lease_seconds=0.06)
         orchestrator.start()
@@ -272,7 +272,7 @@ def test_a_worker_that_shows_life_keeps_its_run():
     asyncio.run(scenario())
 
 
-def test_runs_given_back_are_claimed_by_others():
+def test_returned_runs_are_claimed_by_others():
     async def scenario():
         orchestrator = make_orchestrator()
         execution_id = await orchestrator.submit(Submission(text=CHAIN))
@@ -349,7 +349,7 @@ def test_a_failure_is_in_the_summary():
     asyncio.run(scenario())
 
 
-def test_a_report_of_nothing_is_answered_with_nothing():
+def test_an_empty_report_has_an_empty_reply():
     async def scenario():
         orchestrator = make_orchestrator()
         assert await orchestrator.work.report("w", [], free=3) == ([], [])

@@ -50,7 +50,7 @@ log = logging.getLogger("noetl.control")
 
 QUEUE_SHARE = 8  # one in eight slots that a report frees is for runs that wait in the queue
 WATCH_SECONDS = 0.5  # how often expired leases are searched, at most
-DELIVERY_SECONDS = 1.0  # that a reply with orders may take before its worker is asked about them
+DELIVERY_SECONDS = 1.0  # that a reply with orders may take before the lease is listed as unknown
 RETRY_SECONDS = 0.5  # before a run that could not be leased is enqueued again
 
 

@@ -1,4 +1,4 @@
-"""Stored lists become one list without being read into memory."""
+"""Stored lists are joined into one list by streaming."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Log:
         return self.events[after:][:limit]
 
 
-def test_the_next_look_reads_only_what_is_new():
+def test_a_repeated_query_reads_only_new_events():
     async def check():
         log = Log(10)
         tables = StepTables(log)
@@ -51,7 +51,7 @@ def test_a_log_whose_length_is_known_is_not_read_again():
     asyncio.run(check())
 
 
-def test_every_event_counts_once_however_many_look(monkeypatch):
+def test_concurrent_queries_apply_every_event_once(monkeypatch):
     monkeypatch.setattr(progress, "PAGE", 4)
 
     async def check():
