@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from bench.figures import Figure, figure
-from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.factory import open_stores
 from noetl.storage.queue.memory import MemoryRunQueue
@@ -79,7 +79,7 @@ async def _fill(url: str, folder: str) -> None:
     """Executions as a server leaves them: many that ended, some that wait for a worker."""
     events, playbooks = open_stores(url)
     results = open_results(f"blob://{folder}/results")
-    orchestrator = Orchestrator(store=events, playbooks=playbooks, results=results, queue=MemoryRunQueue(), specs=specs)
+    orchestrator = build_orchestrator(Stores(events, playbooks, results, MemoryRunQueue()), specs)
     gate = asyncio.Semaphore(200)
 
     async def one(number: int) -> None:

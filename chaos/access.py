@@ -18,12 +18,12 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from chaos.findings import Finding
+from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.http.access import ROLES, Caller, Role, Tokens
 from noetl.server.http.app import create_app
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.routes.operations import Operations
-from noetl.server.orchestrator.service import Orchestrator
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
@@ -56,13 +56,8 @@ BAD_ORIGINS = (
 
 def app_of(tokens: Tokens) -> FastAPI:
     """An application over memory."""
-    orchestrator = Orchestrator(
-        store=MemoryEventStore(),
-        playbooks=MemoryPlaybookStore(),
-        results=_Nothing(),  # type: ignore[arg-type]
-        queue=MemoryRunQueue(),
-        specs=specs,
-    )
+    stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _Nothing(), MemoryRunQueue())  # type: ignore[arg-type]
+    orchestrator = build_orchestrator(stores, specs)
     parts = AppState(orchestrator, tokens, specs)
 
     async def readiness() -> list[str]:

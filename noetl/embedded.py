@@ -1,8 +1,7 @@
-"""Both planes in one process: what `noetl run`, the Python API and the tests use.
+"""The embedded engine: control plane and workers in one process, for `noetl run`, the Python API and tests.
 
-`open_local` joins a store, a result store, a keychain, the orchestrator and a pool of workers that
-speaks to it without any wire between them. Everything is as durable as on a server: the log is
-flushed before anything is acknowledged, and `noetl events` shows it afterwards.
+`open_local` opens the back ends and connects an orchestrator with a worker pool without a network. Executions are
+as durable as on a server: the log is flushed before anything is acknowledged.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolFunction
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
@@ -37,8 +37,29 @@ if TYPE_CHECKING:
     from noetl.worker.host import TaskObserver
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-STOP_SECONDS = 10.0  # how long a cancelled run may take to end
+STOP_SECONDS = 10.0  # for a cancelled execution to end
 SUFFIXES = ("", ".yaml", ".yml")
+
+
+class RequestFields(TypedDict, total=False):
+    """Optional fields of a request to run a playbook, as of `Submission`."""
+
+    file: str
+    version: int | str | None
+    strict: bool
+    legacy: bool
+    key: str | None
+    entry_step: str | None
+    return_step: str | None
+
+
+class SettingFields(TypedDict, total=False):
+    """Settings that `open_local` takes instead of a `Settings` object."""
+
+    store: str | None
+    results: str | None
+    home: str | os.PathLike[str] | None
+    slots: int | None
 
 
 class LocalEngine:
@@ -53,25 +74,16 @@ class LocalEngine:
         playbook: str | os.PathLike[str],
         payload: Mapping[str, Any] | None = None,
         *,
-        file: str = "",
-        version: int | str | None = None,
-        strict: bool = False,
-        legacy: bool = False,
         timeout: float | None = None,
-        key: str | None = None,
-        entry_step: str | None = None,
-        return_step: str | None = None,
         on_start: Callable[[str], None] | None = None,
         on_event: Callable[[Recorded], None] | None = None,
+        **fields: Unpack[RequestFields],
     ) -> RunResult:
-        """Run a playbook to its end: a text, the path of a file, or a path of the catalog.
+        """Run a playbook to its end: its text, the path of a file, or a path in the catalog.
 
-        When this is cancelled (Ctrl-C) or takes longer than `timeout` seconds, the execution is
-        cancelled, which is recorded. InvalidPlaybook has the diagnostics."""
-        submission = self._submission(
-            playbook, payload, file=file, version=version, strict=strict, legacy=legacy, key=key,
-            entry_step=entry_step, return_step=return_step,
-        )  # fmt: skip
+        If this call is cancelled (Ctrl-C) or takes longer than `timeout` seconds, the execution is cancelled.
+        Raises InvalidPlaybook with the diagnostics."""
+        submission = self._submission(playbook, payload, fields)
         execution_id = await self.orchestrator.submit(submission)
         if on_start is not None:
             on_start(execution_id)
@@ -82,7 +94,7 @@ class LocalEngine:
                 await self.orchestrator.wait(execution_id, timeout)
             except TimeoutError:
                 timed_out = True
-                await self._stop(execution_id, f"it took longer than {timeout:g} s")
+                await self._stop(execution_id, f"timeout after {timeout:g} s")
             except asyncio.CancelledError:
                 await self._stop(execution_id, "interrupted")
                 raise
@@ -95,24 +107,24 @@ class LocalEngine:
         return await self.hydrated(result)
 
     async def result(self, execution_id: str) -> RunResult:
-        """The result of an execution, as far as it is."""
+        """The current result of an execution."""
         return await self.hydrated(run_result(execution_id, await self.orchestrator.progress(execution_id)))
 
     async def hydrated(self, result: RunResult) -> RunResult:
-        """The result with its payload in it, though it was stored outside the log, unless it is too large to hold.
+        """The result with its output loaded from the result store, unless it is larger than max_hydrate_bytes.
 
-        Who asks for an output need not know whether it was large: `data` is there, and `ref` says where it lies."""
+        So `data` is present whether or not the output was small enough for the log; `ref` is its reference."""
         if result.output.get("data") is not None or result.output.get("ref") is None:
             return result
         reference = msgspec.convert(result.output["ref"], Reference)
         try:
             data = await RequestResolver(self.orchestrator.results, dict).hydrate(reference, Limits().max_hydrate_bytes)
         except (PayloadUnavailable, StoreUnavailable):
-            return result  # the reference is what there is: too large, gone, or no text
+            return result  # only the reference: too large, deleted, or not decodable
         return msgspec.structs.replace(result, output={**result.output, "data": data})
 
     async def close(self) -> None:
-        """Stop the workers and let go of the back ends."""
+        """Stop the workers and close the back ends."""
         while self._closing:
             await self._closing.pop()()
 
@@ -125,21 +137,20 @@ class LocalEngine:
         await self.close()
 
     def _submission(
-        self, playbook: str | os.PathLike[str], payload: Mapping[str, Any] | None, **fields: Any
+        self, playbook: str | os.PathLike[str], payload: Mapping[str, Any] | None, fields: RequestFields
     ) -> Submission:
         given = dict(payload or {})
         if isinstance(playbook, str) and is_text(playbook):
             return Submission(text=playbook, payload=given, **fields)
-        path = os.fspath(playbook)
-        fields["caller"] = os.path.join(os.getcwd(), "")
-        return Submission(path=path, payload=given, **fields)
+        caller = os.path.join(os.getcwd(), "")
+        return Submission(path=os.fspath(playbook), payload=given, caller=caller, **fields)
 
     async def _follow(self, execution_id: str, on_event: Callable[[Recorded], None]) -> None:
         async for recorded in self.orchestrator.subscribe(execution_id):
             on_event(recorded)
 
     async def _stop(self, execution_id: str, reason: str) -> None:
-        """Cancel it and wait a little for its end; a run that cannot be stopped is left to its lease."""
+        """Cancel an execution and wait for its end for STOP_SECONDS."""
         try:
             await asyncio.shield(self.orchestrator.cancel(execution_id, reason))
             await self.orchestrator.wait(execution_id, STOP_SECONDS)
@@ -150,71 +161,62 @@ class LocalEngine:
 async def open_local(
     settings: Settings | None = None,
     *,
-    store: str | None = None,
-    results: str | None = None,
-    home: str | os.PathLike[str] | None = None,
-    slots: int | None = None,
     work: bool = True,
     resume: bool | str = False,
     observer: TaskObserver | None = None,
     load: Callable[[str], ToolFunction] | None = None,
     keychain: Keychain | None = None,
     clock: Clock | None = None,
+    **fields: Unpack[SettingFields],
 ) -> LocalEngine:
-    """Join an embedded engine.
+    """Open an embedded engine.
 
-    `store` is `memory:`, `sqlite:///path` or the path of a file; what is not given comes from the settings.
-    `work=False` opens it for looking and steering only; `resume` goes on with orphaned executions,
-    or with the one that is named (and what ran beside it); Conflict when its process is alive.
-    `observer` receives the output of tools. Tests replace `load`, `keychain` and `clock`."""
+    `store` is `memory:`, `sqlite:///path` or the path of a file; missing fields are read from the settings.
+    `work=False` opens it only for queries and commands. `resume` continues all orphaned executions, or the named one
+    and the others of its process; Conflict when that process is alive.
+    `watcher` receives the output of tools. `load`, `keychain` and `clock` replace the installation's own, for tests."""
     from noetl.secrets.keychain import InstalledCredentials, open_keychain
     from noetl.storage.factory import open_process_locks, open_stores, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
     from noetl.tools.registry import specs
 
-    settings = settings or _settings(store=store, results=results, home=home, slots=slots)
+    settings = settings or _settings(fields)
     closing: list[Callable[[], Any]] = []
     try:
         events, playbooks = open_stores(settings.store)
         closing.append(events.close)
-        owners = open_process_locks(settings.store)
-        if owners is not None:
-            closing.append(_later(owners.close))
-        kept = open_results(settings.results)
-        closing.append(kept.close)
-        if work and "blob" in kept.by_type:  # on this machine's disk, so that looking costs next to nothing
-            closing.append(lambda: _tidy(kept))
+        locks = open_process_locks(settings.store)
+        if locks is not None:
+            closing.append(_as_async(locks.close))
+        results = open_results(settings.results)
+        closing.append(results.close)
+        if work and "blob" in results.by_type:  # on the local disk, so that the scan is cheap
+            closing.append(lambda: _delete_expired(results))
         database = getattr(events, "database", None)
         secrets = keychain or open_keychain(
             settings.home, credentials=InstalledCredentials(settings.home, database=database)
         )
         closing.append(secrets.close)
-        orchestrator = Orchestrator(
-            store=events,
-            playbooks=playbooks,
-            results=kept,
+        orchestrator = build_orchestrator(
+            Stores(events, playbooks, results, MemoryRunQueue(), open_triggers(events)),
+            specs,
             keychain=secrets,
-            queue=MemoryRunQueue(),
-            specs=specs,
             files=find_file,
-            lease_seconds=None,
-            process=owners.claim() if owners is not None and work else None,
-            limits=open_triggers(events),
-            acts=work,
+            options=Options(
+                lease_seconds=None,
+                process_number=locks.claim() if locks is not None and work else None,
+                performs_effects=work,
+            ),
         )
         closing.append(orchestrator.close)
         if work:
-            await orchestrator.heed_limits()
-            closing.append(await _start_pool(orchestrator, kept, settings.slots, observer, load, clock))
-            if owners is not None:
-                closing.append(await _listen(orchestrator))
+            await orchestrator.load_limits()
+            closing.append(await _start_pool(orchestrator, results, settings.slots, observer, load, clock))
+            if locks is not None:
+                closing.append(await _watch_changes(orchestrator))
         if resume:
-            from noetl.server.lifecycle import recovery
-
-            orphans = owners.orphans if owners else None
-            only = _left_behind(resume, owners) if isinstance(resume, str) else orphans
-            await recovery.resume(orchestrator, only=only, workers_gone=True)
+            await _resume(orchestrator, locks, resume)
     except BaseException:
         while closing:
             await closing.pop()()
@@ -222,40 +224,50 @@ async def open_local(
     return LocalEngine(orchestrator, closing)
 
 
-def _left_behind(execution_id: str, owners: ProcessLocks | None) -> Callable[[Sequence[str]], list[str]]:
-    """Picks what the process of an execution left behind, once it is sure that the process is gone."""
-    if owners is None:
+async def _resume(orchestrator: Orchestrator, locks: ProcessLocks | None, resume: bool | str) -> None:
+    from noetl.server.lifecycle import recovery
+
+    if isinstance(resume, str):
+        only: Callable[[list[str]], list[str]] | None = _orphans_beside(resume, locks)
+    else:
+        only = locks.orphans if locks else None
+    await recovery.resume(orchestrator, only=only, workers_gone=True)
+
+
+def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[Sequence[str]], list[str]]:
+    """Selects the executions of the process that ran `execution_id`; Conflict when it is alive."""
+    if locks is None:
         raise RequestRefused(
-            "only executions in an SQLite store are resumed by hand; a server resumes those of Postgres"
+            "`resume` is only for executions in an SQLite store; a server resumes those of Postgres by itself"
         )
     process = process_of(execution_id)
 
-    def pick(ids: Sequence[str]) -> list[str]:
-        if not owners.take(process):
+    def select(ids: Sequence[str]) -> list[str]:
+        if not locks.take(process):
             raise Conflict(f"execution {execution_id} is being run by another process")
         return [each for each in ids if process_of(each) == process]
 
-    return pick
+    return select
 
 
-# ── joining the parts ───────────────────────────────────────────────────────────────────
+# ── parts of an engine ──────────────────────────────────────────────────────────────────
 
 
-async def _tidy(results: ResultStore) -> None:
+async def _delete_expired(results: ResultStore) -> None:
     from noetl.runtime.clock import RealClock
     from noetl.server.lifecycle.retention import collect
 
     await collect(results, RealClock())
 
 
-def _later(close: Callable[[], None]) -> Callable[[], Any]:
+def _as_async(close: Callable[[], None]) -> Callable[[], Any]:
     async def closing() -> None:
         close()
 
     return closing
 
 
-async def _listen(orchestrator: Orchestrator) -> Callable[[], Any]:
+async def _watch_changes(orchestrator: Orchestrator) -> Callable[[], Any]:
     from contextlib import AsyncExitStack
 
     from noetl.server.lifecycle.external_changes import watch_external_changes
@@ -273,7 +285,7 @@ async def _start_pool(
     load: Callable[[str], ToolFunction] | None,
     clock: Clock | None,
 ) -> Callable[[], Any]:
-    """Workers in this process; the answer stops them and closes what their tools have opened."""
+    """Start workers in this process; returns a function that stops them and closes the resources of their tools."""
     from noetl.runtime.clock import RealClock
     from noetl.runtime.resources import close_loop_resources
     from noetl.worker.factory import create_pool
@@ -292,7 +304,7 @@ async def _start_pool(
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:
-    """A playbook's file, relative to the file of its caller."""
+    """Read the file of a playbook, relative to the file of its caller."""
     return await asyncio.to_thread(_find_file, path, caller)
 
 
@@ -303,15 +315,15 @@ def _find_file(path: str, caller: str) -> tuple[str, str] | None:
         if os.path.isfile(file):
             return read_playbook(file), file
     if os.path.isdir(os.path.join(folder, path)):
-        raise RequestRefused(f"{path} is a folder, not a playbook")
+        raise RequestRefused(f"{path} is a directory, not a playbook")
     return None
 
 
 def read_playbook(file: str | os.PathLike[str]) -> str:
-    """The text of a playbook's file, or one clear line about why not."""
+    """The text of a playbook file; RequestRefused when it cannot be read."""
     try:
         if os.path.getsize(file) > MAX_FILE_BYTES:
-            raise RequestRefused(f"{file} is larger than {MAX_FILE_BYTES // 2**20} MiB; a playbook is not")
+            raise RequestRefused(f"{file} is larger than {MAX_FILE_BYTES // 2**20} MiB, the maximum size of a playbook")
         return Path(file).read_bytes().decode()
     except UnicodeDecodeError as problem:
         raise RequestRefused(f"{file} is not UTF-8 text (byte {problem.start})") from None
@@ -320,14 +332,14 @@ def read_playbook(file: str | os.PathLike[str]) -> str:
 
 
 def is_text(playbook: str) -> bool:
-    """Whether this is a playbook itself rather than the name of one."""
+    """Whether this is the text of a playbook rather than its path."""
     return "\n" in playbook or playbook.lstrip().startswith(("{", "apiVersion"))
 
 
-def _settings(**flags: Any) -> Settings:
+def _settings(fields: SettingFields) -> Settings:
     from noetl.settings import load
 
-    return load({name: value if value is None else str(value) for name, value in flags.items()}).settings
+    return load({name: value if value is None else str(value) for name, value in fields.items()}).settings
 
 
 # ── the Python API ──────────────────────────────────────────────────────────────────────
@@ -378,7 +390,7 @@ def run(
 
 
 def validate(text: str, *, file: str = "", strict: bool = False, legacy: bool = False) -> tuple[Diagnostic, ...]:
-    """All problems of a playbook's text; empty when there are none."""
+    """All diagnostics of a playbook's text."""
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs
 

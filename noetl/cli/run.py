@@ -17,6 +17,7 @@ from noetl.errors import RequestRefused
 if TYPE_CHECKING:
     from noetl.cli.output.display import Display
     from noetl.client import Client
+    from noetl.core.language.compile import Compilation
     from noetl.embedded import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
@@ -65,18 +66,20 @@ def run(
 
     given = read_payload(payload, sets)
     named = _from_file(source) if _is_file_name(source) else None
-    if named is not None:
-        _check(named, source, strict, legacy)
+    checked = _compile(named, source, strict, legacy) if named is not None else None
 
     async def begin(engine: LocalEngine) -> str:
         from noetl.server.orchestrator.submissions import Submission
 
         found = named or await _registered(engine, source) or _from_file(source)
-        if named is None:
-            _check(found, source, strict, legacy)
-        text = found.text.decode("utf-8-sig")
         request = Submission(
-            text=text, file=found.file, version=found.version, payload=given, strict=strict, legacy=legacy
+            text=found.text.decode("utf-8-sig"),
+            file=found.file,
+            version=found.version,
+            payload=given,
+            strict=strict,
+            legacy=legacy,
+            compilation=checked or _compile(found, source, strict, legacy),
         )
         return await engine.orchestrator.submit(request)
 
@@ -283,8 +286,8 @@ def _from_file(source: str) -> Found:
     raise NotFound(f"{source}: no playbook is registered under this path, and there is no such file")
 
 
-def _check(found: Found, source: str, strict: bool, legacy: bool) -> None:
-    """Compile and print the diagnostics; errors end the command."""
+def _compile(found: Found, source: str, strict: bool, legacy: bool) -> Compilation:
+    """Compile the playbook and print its diagnostics; errors end the command."""
     from noetl.cli.app import INVALID
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs
@@ -299,3 +302,4 @@ def _check(found: Found, source: str, strict: bool, legacy: bool) -> None:
         terminal.diagnostics(warnings[:SHOWN_WARNINGS], found.text)
         if len(warnings) > SHOWN_WARNINGS:
             terminal.note(f"... and {len(warnings) - SHOWN_WARNINGS} more; `noetl validate {shown}` shows all")
+    return compilation

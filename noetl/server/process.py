@@ -1,7 +1,7 @@
-"""The control-plane process: settings, back ends, orchestrator, API, listen.
+"""The server process: settings, back ends, orchestrator, HTTP.
 
-Stateless apart from caches: what it knows it folded from the log. On its way up it takes over every
-unfinished execution; on its way down it lets requests finish and closes the store.
+The process has no state apart from caches: everything follows from the logs. At start it takes over all unfinished
+executions; at shutdown it lets requests finish and closes the back ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noetl import __version__
 from noetl.errors import Conflict, NoetlError, RequestRefused, StoreUnavailable
@@ -27,30 +27,51 @@ from noetl.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from noetl.secrets.keychain import InstalledCredentials
+    from noetl.server.composition import Stores
     from noetl.server.http.dependencies import AppState
     from noetl.server.lifecycle.membership import HeartbeatMonitor
+    from noetl.server.orchestrator.service import Orchestrator
+    from noetl.server.scheduling.schedules import Schedules
+    from noetl.storage.cluster.postgres import PostgresCluster
+    from noetl.storage.ports.secrets import Keychain
+    from noetl.storage.ports.triggers import TriggerStore
+    from noetl.storage.sqlite.process_locks import ProcessLocks
+    from noetl.transport.nats_bus import NatsBus
 
 log = logging.getLogger("noetl.server")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-CLOSE_SECONDS = 2.0  # that deeds under way get when the server stops
-STORE_SECONDS = 3.0  # how long the store may take to answer before the server counts as not ready
-PROBE_SECONDS = 1.0  # how long the answer to "can it be written?" holds
-SILENT_SECONDS = 10.0  # without a beat the others have noticed, and so should whoever asks
+CLOSE_SECONDS = 2.0  # for background tasks when the server stops
+STORE_SECONDS = 3.0  # maximum response time of the store before the server is not ready
+PROBE_SECONDS = 1.0  # how long the result of a write probe is valid
+SILENT_SECONDS = 10.0  # without a heartbeat other servers take over, and this one is not ready
+
+
+class _Backends(NamedTuple):
+    """The open back ends of a server."""
+
+    stores: Stores
+    triggers: TriggerStore
+    cluster: PostgresCluster | None
+    locks: ProcessLocks | None
+    credentials: InstalledCredentials
+    keychain: Keychain
+    bus: NatsBus | None
 
 
 class Server:
-    """One control plane: its parts, and the application that shows them."""
+    """One control plane and its ASGI application."""
 
     def __init__(self, settings: Settings) -> None:
         from noetl.server.http.access import Tokens
 
         self.settings = settings
         self.tokens = Tokens.prepare(settings.home)
-        self._opened: AppState | None = None
+        self._state: AppState | None = None
         self._recovered = False
-        self.draining = False  # told to stop, and still answering
-        self._beats: HeartbeatMonitor | None = None
+        self.draining = False  # stopping, but still accepting requests
+        self._heartbeats: HeartbeatMonitor | None = None
         self._probing = asyncio.Lock()
         self._probed: tuple[float, list[str]] = (float("-inf"), [])
 
@@ -59,166 +80,198 @@ class Server:
         from noetl.server.http.app import create_app
 
         return create_app(
-            self.parts,
+            self.app_state,
             self.tokens,
             readiness=self.problems,
             version=__version__,
             hosts=self.settings.server_hosts,
-            lifespan=self._life,
+            lifespan=self._lifespan,
             root_path=self.settings.server_prefix,
         )
 
-    def parts(self) -> AppState:
-        """What routes are given; there once the server is up."""
-        if self._opened is None:
+    def app_state(self) -> AppState:
+        """The dependencies of routes; RequestRefused while the server is starting."""
+        if self._state is None:
             raise RequestRefused("the server is still starting")
-        return self._opened
+        return self._state
 
     async def problems(self) -> list[str]:
-        """Why no progress is possible right now; empty when it is."""
-        if self._opened is None or not self._recovered:
+        """Why the server is not ready; empty when it is."""
+        if self._state is None or not self._recovered:
             return ["unfinished executions are being taken over"]
-        if self.draining or self._opened.stopping.is_set():
-            return ["the server is about to stop"]
-        if not self._opened.orchestrator.watching:
-            return ["nobody watches over the leases: the task that does has ended; start the server again"]
-        if self._beats is not None and self._beats.silent > SILENT_SECONDS:
-            return [f"for {self._beats.silent:.0f} s this server could not say that it lives; others do its work"]
+        if self.draining or self._state.stopping.is_set():
+            return ["the server is stopping"]
+        if not self._state.orchestrator.watches_leases:
+            return ["expired leases are not detected: the task that watches them has ended; restart the server"]
+        if self._heartbeats is not None and self._heartbeats.silent > SILENT_SECONDS:
+            return [f"no heartbeat for {self._heartbeats.silent:.0f} s; other servers have taken over"]
         async with self._probing:
             at, known = self._probed
             if time.monotonic() - at > PROBE_SECONDS:
-                known = await self._probe(self._opened)
+                known = await self._probe(self._state)
                 self._probed = (time.monotonic(), known)
             return known
 
-    async def _probe(self, parts: AppState) -> list[str]:
-        """Whether the store takes writes: it is written to. Who asks does not wait for a store that is frozen, nor
-        for the question to be taken back."""
-        asked = asyncio.ensure_future(parts.orchestrator.store.check())
-        asked.add_done_callback(_heard)
-        answered, _ = await asyncio.wait((asked,), timeout=STORE_SECONDS)
-        if not answered:
-            asked.cancel()
-            return [f"the event store did not answer within {STORE_SECONDS:g} s"]
+    async def _probe(self, state: AppState) -> list[str]:
+        """Write to the store; a store that hangs delays the result by at most STORE_SECONDS."""
+        check = asyncio.ensure_future(state.orchestrator.store.check())
+        check.add_done_callback(_retrieve_exception)
+        done, _ = await asyncio.wait((check,), timeout=STORE_SECONDS)
+        if not done:
+            check.cancel()  # not awaited: the cancellation may hang as well
+            return [f"the event store did not respond within {STORE_SECONDS:g} s"]
         try:
-            asked.result()
+            check.result()
         except NoetlError as problem:
             return [f"the event store: {problem}"]
         return []
 
-    def stop_waiting(self) -> None:
-        """Answer everybody who waits; the server is about to stop."""
-        if self._opened is not None:
-            self._opened.stopping.set()
+    def release_waiting_requests(self) -> None:
+        """End long polls and streams before the server stops."""
+        if self._state is not None:
+            self._state.stopping.set()
 
     @asynccontextmanager
-    async def _life(self, app: FastAPI) -> AsyncIterator[None]:
-        from noetl.observability import metrics, tracing
-        from noetl.runtime import event_loop as loops
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.clock import RealClock
+        from noetl.runtime.event_loop import freeze_gc
+        from noetl.server.http.dependencies import AppState
+        from noetl.server.http.routes.operations import Operations
+        from noetl.server.scheduling.schedules import Schedules
+        from noetl.server.scheduling.webhooks import Webhooks
+        from noetl.tools.registry import specs
+
+        clock = RealClock()
+        async with AsyncExitStack() as closing:
+            self._begin_tracing(closing)
+            backends = self._open_backends(closing)
+            orchestrator = await self._build_orchestrator(backends)
+            closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
+            schedules = Schedules(backends.triggers, orchestrator.catalog, clock)
+            webhooks = Webhooks(backends.triggers, orchestrator, backends.credentials, clock)
+            self._state = AppState(
+                orchestrator, self.tokens, specs, backends.credentials, __version__, schedules, webhooks
+            )
+            app.state.parts = self._state
+            app.state.operations = operations = Operations(self._state, app.state.roster)
+            await closing.enter_async_context(operations.sampling())
+            orchestrator.start()
+            if backends.bus is not None:
+                self._start_bus(backends.bus, app, closing)
+            await self._run(orchestrator, backends, schedules, closing)
+            freeze_gc()
+            yield
+        self._state = None
+
+    def _begin_tracing(self, closing: AsyncExitStack) -> None:
+        from noetl.observability import tracing
+
+        instance = f"{self.settings.server_host}:{self.settings.server_port}"
+        tracing.start(self.settings.traces, service="noetl-server", instance=instance)
+        closing.callback(tracing.stop)
+
+    def _open_backends(self, closing: AsyncExitStack) -> _Backends:
+        """Open all back ends; `closing` closes them in reverse order."""
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
-        from noetl.server.http.dependencies import AppState
+        from noetl.server.composition import Stores
+        from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
+        from noetl.storage.results import open_results
+        from noetl.transport.notifying_queue import NotifyingRunQueue
+
+        settings = self.settings
+        opened = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
+        events = opened.events
+        triggers = open_triggers(events)  # before the database is used: its tables are created with the others
+        closing.push_async_callback(events.close)
+        locks = open_process_locks(settings.store)
+        if locks is not None:
+            closing.callback(locks.close)
+        results = open_results(settings.results)
+        closing.push_async_callback(results.close)
+        database = getattr(events, "database", None)
+        credentials = InstalledCredentials(settings.home, database=database)
+        keychain = open_keychain(
+            settings.home,
+            credentials=credentials,
+            allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
+            allows_file=outside_of(settings.home),
+        )
+        closing.push_async_callback(keychain.close)
+        bus = self._open_bus(database, closing)
+        queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
+        stores = Stores(events, opened.playbooks, results, queue, triggers)
+        return _Backends(stores, triggers, opened.cluster, locks, credentials, keychain, bus)
+
+    def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
+        if self.settings.nats_url is None:
+            return None
+        from noetl.transport.nats_bus import open_bus
+
+        bus = open_bus(self.settings.nats_url, self.settings.nats_prefix, "server")
+        if database is not None:
+            database.wake_over(bus)
+        closing.push_async_callback(bus.close)
+        return bus
+
+    async def _build_orchestrator(self, backends: _Backends) -> Orchestrator:
+        from noetl.server.composition import Cluster, Options, build_orchestrator
+        from noetl.tools.registry import specs
+
+        cluster, locks = backends.cluster, backends.locks
+        number = await cluster.join() if cluster else locks.claim() if locks else None
+        return build_orchestrator(
+            backends.stores,
+            specs,
+            keychain=backends.keychain,
+            cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
+            options=Options(lease_seconds=self.settings.server_lease_seconds, process_number=number),
+        )
+
+    def _start_bus(self, bus: NatsBus, app: FastAPI, closing: AsyncExitStack) -> None:
         from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
-        from noetl.server.http.routes.operations import Operations
+
+        NatsWorkerEndpoint(bus, self.app_state, app.state.roster).start()
+        bus.start()
+        closing.push_async_callback(bus.stop_answering)
+
+    async def _run(
+        self, orchestrator: Orchestrator, backends: _Backends, schedules: Schedules, closing: AsyncExitStack
+    ) -> None:
+        """Take over unfinished executions, then start the periodic tasks."""
+        from noetl.observability import metrics
+        from noetl.runtime.clock import RealClock
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
-        from noetl.server.orchestrator.service import Orchestrator
         from noetl.server.scheduling.scheduler import Scheduler, scheduling
-        from noetl.server.scheduling.schedules import Schedules
-        from noetl.server.scheduling.webhooks import Webhooks
-        from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
-        from noetl.storage.results import open_results
-        from noetl.tools.registry import specs
-        from noetl.transport.notifying_queue import NotifyingRunQueue
 
-        settings = self.settings
-        async with AsyncExitStack() as closing:
-            tracing.start(
-                settings.traces, service="noetl-server", instance=f"{settings.server_host}:{settings.server_port}"
-            )
-            closing.callback(tracing.stop)
-            stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
-            events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
-            triggers = open_triggers(events)  # before the database is used: its tables are made with the others
-            closing.push_async_callback(events.close)
-            owners = open_process_locks(settings.store)
-            if owners is not None:
-                closing.callback(owners.close)
-            results = open_results(settings.results)
-            closing.push_async_callback(results.close)
-            credentials = InstalledCredentials(settings.home, database=getattr(events, "database", None))
-            keychain = open_keychain(
-                settings.home,
-                credentials=credentials,
-                allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
-                allows_file=outside_of(settings.home),
-            )
-            closing.push_async_callback(keychain.close)
-            bus = None
-            if settings.nats_url is not None:
-                from noetl.transport.nats_bus import open_bus
-
-                bus = open_bus(settings.nats_url, settings.nats_prefix, "server")
-                if (database := getattr(events, "database", None)) is not None:
-                    database.wake_over(bus)
-                closing.push_async_callback(bus.close)
-            number = await cluster.join() if cluster else owners.claim() if owners else None
-            orchestrator = Orchestrator(
-                store=events,
-                playbooks=playbooks,
-                results=results,
-                queue=stores.queue if bus is None else NotifyingRunQueue(stores.queue, bus),
-                specs=specs,
-                keychain=keychain,
-                lease_seconds=settings.server_lease_seconds,
-                process=number,
-                signs=cluster,
-                limits=triggers,
-                bell=getattr(events, "database", None),
-            )
-            closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
-            clock = RealClock()
-            schedules = Schedules(triggers, orchestrator.catalog, clock)
-            webhooks = Webhooks(triggers, orchestrator, credentials, clock)
-            self._opened = AppState(orchestrator, self.tokens, specs, credentials, __version__, schedules, webhooks)
-            app.state.app_state = self._opened
-            app.state.operations = operations = Operations(self._opened, app.state.workers)
-            await closing.enter_async_context(operations.sampling())
-            orchestrator.start()
-            if bus is not None:
-                NatsWorkerEndpoint(bus, self.parts, app.state.workers).start()
-                bus.start()
-                closing.push_async_callback(bus.stop_answering)
-            await orchestrator.heed_limits()
-            resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
-            self._recovered = True
-            metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
-            if cluster is not None:
-                self._beats = await closing.enter_async_context(membership(cluster, orchestrator))
-            await closing.enter_async_context(watch_external_changes(orchestrator))
-            await closing.enter_async_context(
-                run_retention(results, clock, store=events, retention=settings.retention, turns=cluster)
-            )
-            scheduler = Scheduler(triggers, orchestrator, clock, cluster)
-            await closing.enter_async_context(scheduling(scheduler, schedules))
-            if resumed:
-                log.info("took over %d unfinished executions", len(resumed))
-            loops.freeze_gc()
-            yield
-        self._opened = None
+        clock, cluster, stores = RealClock(), backends.cluster, backends.stores
+        await orchestrator.load_limits()
+        resumed = await recovery.resume(orchestrator, only=backends.locks.orphans if backends.locks else None)
+        self._recovered = True
+        metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
+        if cluster is not None:
+            self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
+        await closing.enter_async_context(watch_external_changes(orchestrator))
+        await closing.enter_async_context(
+            run_retention(stores.results, clock, store=stores.events, retention=self.settings.retention, lease=cluster)
+        )
+        scheduler = Scheduler(backends.triggers, orchestrator, clock, cluster)
+        await closing.enter_async_context(scheduling(scheduler, schedules))
+        if resumed:
+            log.info("took over %d unfinished executions", len(resumed))
 
 
-def _heard(asked: asyncio.Future[None]) -> None:
-    """An answer that nobody waits for any more: somebody else asked again meanwhile."""
-    if not asked.cancelled():
-        asked.exception()
+def _retrieve_exception(future: asyncio.Future[None]) -> None:
+    """Mark the exception of an abandoned future as retrieved, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()
 
 
-async def _can_open(settings: Settings) -> None:
-    """Open and close the stores once: what is wrong with them is said in words before anything listens."""
+async def _check_stores(settings: Settings) -> None:
+    """Open and close the stores once, so that an error is reported before the server listens."""
     from noetl.storage.factory import open_stores
 
     events, _ = open_stores(settings.store)
@@ -229,22 +282,21 @@ async def _can_open(settings: Settings) -> None:
 
 
 def serve(settings: Settings, sock: socket.socket | None = None) -> None:
-    """Listen until a signal says stop, at the address of the settings; or at `sock`, taken by whoever started us."""
+    """Serve until a signal stops the process, at the address of the settings or at an inherited socket."""
     from noetl.runtime.event_loop import GARBAGE
 
-    gc.set_threshold(*GARBAGE)  # what is imported from here on stays
+    gc.set_threshold(*GARBAGE)  # modules imported from here on stay in memory
     import uvicorn
 
-    asyncio.run(_can_open(settings))
-    import_module("noetl.core.language.compile")  # now, not in the first request that needs it
+    asyncio.run(_check_stores(settings))
+    import_module("noetl.core.language.compile")  # not during the first request that needs it
     if sock is None:
         sock = take_address(settings)
 
-    host = settings.server_host
     server = Server(settings)
     config = uvicorn.Config(
         server.app(),
-        host=host,
+        host=settings.server_host,
         port=settings.server_port,
         log_config=None,
         access_log=False,
@@ -253,11 +305,11 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
         server_header=False,
     )
 
-    class Listening(uvicorn.Server):
-        """Lets go of who waits (claims, streams) before it waits for requests to end."""
+    class HttpServer(uvicorn.Server):
+        """Ends long polls and streams before it waits for requests to finish."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            """Send new requests elsewhere for a while before the door is closed; a second signal closes it at once."""
+            """Report not ready for `server_drain_seconds`, then stop listening; a second signal stops at once."""
             if settings.server_drain_seconds and not server.draining:
                 server.draining = True
                 leave = partial(super().handle_exit, sig, None)
@@ -267,7 +319,7 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            """Stopped in good order is no failure: a signal is not raised again afterwards, as uvicorn would."""
+            """As uvicorn's, but a signal is not raised again after an orderly shutdown."""
             if threading.current_thread() is not threading.main_thread():
                 yield
                 return
@@ -279,20 +331,20 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
                     signal.signal(number, handler)
 
         async def shutdown(self, sockets: Any = None) -> None:
-            server.stop_waiting()
+            server.release_waiting_requests()
             await super().shutdown(sockets)
 
-    watch_external_changes = Listening(config)
+    http_server = HttpServer(config)
     try:
-        watch_external_changes.run(sockets=[sock])
+        http_server.run(sockets=[sock])
     finally:
         sock.close()
-    if not watch_external_changes.started:
-        raise StoreUnavailable("the server could not start; what it logged says why")
+    if not http_server.started:
+        raise StoreUnavailable("the server could not start; its log has the reason")
 
 
 def take_address(settings: Settings) -> socket.socket:
-    """The server's address, taken before anything else is: who has it already is the likeliest trouble."""
+    """Bind the address of the server; done first, since a port in use is the most frequent problem."""
     host, port = settings.server_host, settings.server_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -302,6 +354,8 @@ def take_address(settings: Settings) -> socket.socket:
     except OSError as problem:
         sock.close()
         if problem.errno == errno.EADDRINUSE:
-            raise Conflict(f"port {port} of {host} is taken by another program; choose one with --port") from None
+            raise Conflict(
+                f"port {port} of {host} is in use by another program; choose another one with --port"
+            ) from None
         raise RequestRefused(f"cannot listen at {host} port {port}: {problem.strerror or problem}") from None
     return sock

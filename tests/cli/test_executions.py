@@ -156,11 +156,11 @@ def test_why_explains_what_a_running_execution_waits_for(noetl, start, playbook)
         if line.startswith("start: running"):
             break
     answer = noetl("why", "last")
-    assert "is running since" in answer.out
+    assert "is running; it started" in answer.out
     assert 'step "start"' in answer.out
     run.terminate()
     assert run.wait(30) == 130
-    assert "somebody cancelled it" in noetl("why", "last").out
+    assert "it was cancelled" in noetl("why", "last").out
 
 
 def test_an_ended_execution_cannot_be_cancelled(noetl, ran):

@@ -160,7 +160,7 @@ def test_doctor_finds_a_port_in_use_and_a_foreign_server(noetl, monkeypatch):
         threading.Thread(target=other.serve_forever, daemon=True).start()
         monkeypatch.setenv("NOETL_SERVER_PORT", str(other.server_port))
         ((status, detail),) = told(noetl, "server")
-        assert status == "warning" and "is taken by another program" in detail
+        assert status == "warning" and "is in use by another program" in detail
         ((status, detail),) = told(noetl, "server", "--server", f"http://127.0.0.1:{other.server_port}")
         assert status == "failed" and "not as a NoETL server does" in detail
         other.shutdown()

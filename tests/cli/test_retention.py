@@ -81,4 +81,4 @@ def test_a_row_that_differs_from_its_log_is_found(home: Path, noetl):
         )
     answer = noetl("doctor", "--verify", "--json")
     assert answer.code == 1
-    assert any("its row does not say" in one["detail"] for one in answer.json)
+    assert any("its summary does not match its log" in one["detail"] for one in answer.json)

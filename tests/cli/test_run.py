@@ -215,6 +215,25 @@ def test_a_playbook_is_read_from_stdin(start, playbook, folder):
     assert json.loads(out)["status"] == "success"
 
 
+@pytest.mark.parametrize("registered", [False, True], ids=["a file", "a registered playbook"])
+def test_a_playbook_is_compiled_once(noetl, playbook, monkeypatch, registered):
+    from noetl.core.language import compile as compiler
+
+    name = playbook(NOOP)
+    if registered:
+        name = noetl("register", name, "--json").json[0]["path"]
+    compilations = []
+    compile_text = compiler._compile
+
+    def count(*arguments):
+        compilations.append(arguments)
+        return compile_text(*arguments)
+
+    monkeypatch.setattr(compiler, "_compile", count)
+    assert noetl("run", name).code == 0
+    assert len(compilations) == 1
+
+
 def test_a_timeout_cancels_the_execution_and_exits_with_124(noetl, playbook):
     began = time.monotonic()
     answer = noetl("run", playbook(SLOW), "--timeout", "0.3", "--json")

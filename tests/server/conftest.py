@@ -1,11 +1,11 @@
-"""An orchestrator over memory, and a worker that answers with prepared outcomes."""
+"""An orchestrator over stores in memory, and a worker that reports prepared outcomes."""
 
 from __future__ import annotations
 
 from noetl.core.model.events import IterationDone, IterationFailed, StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.work import Claim, Report
-from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
@@ -13,7 +13,7 @@ from noetl.tools.registry import specs
 
 
 class NoResults:
-    """A result store nobody needs here."""
+    """A result store that must not be used."""
 
     async def put(self, name, chunks, **_):
         raise AssertionError(f"{name} was stored")
@@ -26,7 +26,7 @@ class NoResults:
 
 
 class Hand:
-    """A worker by hand: `outcomes` by step name (a value, an outcome, or a function of the order)."""
+    """A scripted worker: `outcomes` by step name (a value, an outcome, or a function of the order)."""
 
     def __init__(self, work, outcomes=None, worker="hand", slots=4):
         self.work = work
@@ -36,7 +36,7 @@ class Hand:
         self.ran = []
 
     async def step(self, wait=0.5):
-        """Claim once, run what came, and what came with the answers."""
+        """Claim once, and run these orders and the orders of the replies."""
         orders = await self.work.claim(Claim(self.worker, self.slots), wait=wait)
         while orders:
             self.ran += [order.run_id for order in orders]
@@ -64,12 +64,8 @@ class Hand:
         return Report(order.run_id, order.epoch, number, (task, end))
 
 
-def make_orchestrator(store=None, playbooks=None, **options):
-    return Orchestrator(
-        store=store or MemoryEventStore(),
-        playbooks=playbooks or MemoryPlaybookStore(),
-        results=NoResults(),
-        queue=MemoryRunQueue(),
-        specs=specs,
-        **options,
+def make_orchestrator(store=None, playbooks=None, triggers=None, clock=None, **options):
+    stores = Stores(
+        store or MemoryEventStore(), playbooks or MemoryPlaybookStore(), NoResults(), MemoryRunQueue(), triggers
     )
+    return build_orchestrator(stores, specs, clock=clock, options=Options(**options))

@@ -69,6 +69,6 @@ async def _read_back():
 @pytest.mark.parametrize(
     "at", [0.0, 1.0, 1_763_272_800.0, 1_763_272_800.000001, 1_763_272_800.9999999, 1_763_272_801.25]
 )
-def test_a_row_tells_its_instants_as_every_document_does(at):
+def test_the_instants_of_a_row_have_the_format_of_all_documents(at):
     row = msgspec.json.decode(msgspec.json.encode(row_of(ExecutionSummary("7", "p", "success", at, ended_at=at))))
     assert (row["started_at"], row["ended_at"], row["duration_ms"]) == (when(at), when(at), 0.0)

@@ -16,7 +16,7 @@ class StoppedClock:
         return self.time
 
 
-def test_a_lease_without_a_sign_of_life_expires():
+def test_a_lease_without_heartbeat_expires():
     clock = StoppedClock()
     leases = Leases(clock, 30.0)
     leases.grant("1:a:1", 1, "w1")
@@ -49,7 +49,7 @@ def test_a_lease_is_one_worker_and_one_epoch():
     assert not leases.holds("w2", "1:a:1", 2)
 
 
-def test_a_worker_hears_at_once_what_was_taken_from_it():
+def test_a_worker_is_notified_of_a_revocation_at_once():
     async def scenario():
         leases = Leases(StoppedClock(), 30.0)
         leases.grant("1:a:1", 1, "w1")
@@ -65,7 +65,7 @@ def test_a_worker_hears_at_once_what_was_taken_from_it():
     asyncio.run(scenario())
 
 
-def test_a_worker_that_fell_silent_is_given_nothing_until_it_asks_again():
+def test_a_worker_without_heartbeat_gets_no_runs_until_it_claims_again():
     async def scenario():
         queue = MemoryRunQueue()
         leased = []

@@ -49,7 +49,7 @@ class Counting(MemoryEventStore):
 @asynccontextmanager
 async def control_plane(**limits):
     store = Counting()
-    orchestrator = make_orchestrator(store, limits=MemoryTriggerStore())
+    orchestrator = make_orchestrator(store, triggers=MemoryTriggerStore())
     for key, most in limits.items():
         subject, _, name = key.partition("_")
         await orchestrator.limits.set(subject, name, most)
@@ -76,12 +76,12 @@ def test_no_more_runs_of_a_pool_are_leased_than_its_limit_allows():
             assert await finish(orchestrator, ids, slots=8) == ["success"] * 4
             assert store.most["pool default"] == 3
             assert await store.held(["pool default", "playbook wide"]) == {"pool default": 0, "playbook wide": 0}
-            assert await orchestrator.line_depths() == []
+            assert await orchestrator.limit_depths() == []
 
     asyncio.run(scenario())
 
 
-def test_runs_with_other_credentials_pass_those_that_a_limit_holds():
+def test_runs_with_other_credentials_overtake_runs_that_wait_for_a_limit():
     async def scenario():
         async with control_plane(credential_pg_main=1) as (orchestrator, store):
             held = [await orchestrator.submit(Submission(text=text("etl", USES_PG))) for _ in range(5)]
@@ -93,7 +93,7 @@ def test_runs_with_other_credentials_pass_those_that_a_limit_holds():
             (finding,) = await orchestrator.why(waiting)
             assert finding.subject == "limit"
             owner = first.run_id.partition(":")[0]
-            assert f"the limit of credential pg_main: 1 of 1 are held, by execution {owner} (etl)" in finding.text
+            assert f"the limit of credential pg_main: 1 of 1 slots in use, by execution {owner} (etl)" in finding.text
             await orchestrator.work.give_back("slow", [(first.run_id, first.epoch)])
             assert await finish(orchestrator, held) == ["success"] * 5
             assert store.most["credential pg_main"] == 1
@@ -101,7 +101,7 @@ def test_runs_with_other_credentials_pass_those_that_a_limit_holds():
     asyncio.run(scenario())
 
 
-def test_executions_of_a_playbook_wait_for_their_turn_first_come_first_served():
+def test_executions_of_a_playbook_wait_in_order_of_arrival():
     async def scenario():
         async with control_plane(playbook_daily=1) as (orchestrator, store):
             steps = (
@@ -120,7 +120,7 @@ def test_executions_of_a_playbook_wait_for_their_turn_first_come_first_served():
     asyncio.run(scenario())
 
 
-def test_raising_or_removing_a_limit_lets_waiting_runs_go_on_and_lowering_it_takes_nothing_away():
+def test_raising_or_removing_a_limit_releases_waiting_runs_and_lowering_it_revokes_nothing():
     async def scenario():
         async with control_plane(pool_default=0) as (orchestrator, _):
             await orchestrator.submit(Submission(text=text("wide", WIDE)))
@@ -143,7 +143,7 @@ def test_raising_or_removing_a_limit_lets_waiting_runs_go_on_and_lowering_it_tak
 
 
 @pytest.mark.parametrize("end", ["lost", "cancelled", "returned"])
-def test_a_slot_comes_back_however_its_run_ends(end):
+def test_a_slot_is_freed_however_its_run_ends(end):
     async def scenario():
         async with control_plane(pool_default=1) as (orchestrator, store):
             ids = [await orchestrator.submit(Submission(text=text("one", PLAIN))) for _ in range(2)]
@@ -195,7 +195,7 @@ def test_children_wait_for_the_limit_of_their_playbook_without_holding_a_slot_of
     asyncio.run(scenario())
 
 
-def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves():
+def test_playbooks_that_call_each_other_in_a_cycle_do_not_deadlock():
     from noetl.runtime.clock import RealClock
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices
@@ -229,7 +229,7 @@ def test_playbooks_that_call_each_other_in_a_circle_do_not_wait_for_themselves()
     asyncio.run(scenario())
 
 
-def test_work_that_nothing_limits_asks_nothing_of_anybody():
+def test_runs_without_a_limit_cause_no_queries_for_limits():
     async def scenario():
         async with control_plane() as (orchestrator, store):
             ids = [await orchestrator.submit(Submission(text=text("wide", WIDE))) for _ in range(3)]
@@ -262,7 +262,7 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
             assert (changed.most, changed.weight) == (2, 3)
             with pytest.raises(RequestRefused, match="only playbooks have a weight"):
                 await orchestrator.limits.set("pool", "default", weight=2)
-            with pytest.raises(RequestRefused, match="say how many"):
+            with pytest.raises(RequestRefused, match="needs a maximum"):
                 await orchestrator.limits.set("pool", "default")
 
     asyncio.run(scenario())
@@ -271,13 +271,13 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
 @pytest.mark.parametrize(
     ("subject", "name", "most", "words"),
     [
-        ("worker", "w", 1, "name a pool, a credential or a playbook"),
+        ("worker", "w", 1, "a pool, a credential or a playbook"),
         ("pool", "", 1, "1 to 900 characters"),
-        ("pool", "a\nb", 1, "no line breaks"),
+        ("pool", "a\nb", 1, "no control characters"),
         ("pool", "gpu", -1, "from 0 to"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused_in_words(subject, name, most, words):
+def test_an_invalid_limit_is_refused_with_a_reason(subject, name, most, words):
     async def scenario():
         async with control_plane() as (orchestrator, _):
             with pytest.raises(RequestRefused, match=words):

@@ -17,7 +17,7 @@ PROFILE = LOOP.replace("metadata:", "executor: {profile: local}\nmetadata:")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(workers, "KEPT_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "RETRY_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize(("text", "alone"), [(LOCAL, True), (PROFILE, True), (LOOP, False)])
@@ -38,7 +38,7 @@ def test_a_local_loop_stays_on_the_worker_that_began_it(text, alone):
     assert len(workers_seen) == 1 if alone else len(workers_seen) > 1
 
 
-def test_another_worker_goes_on_when_the_first_one_leaves():
+def test_another_worker_continues_when_the_first_one_leaves():
     async def scenario():
         orchestrator = make_orchestrator()
         execution_id = await orchestrator.submit(Submission(text=LOCAL))
@@ -55,7 +55,7 @@ def test_another_worker_goes_on_when_the_first_one_leaves():
     asyncio.run(scenario())
 
 
-def test_another_worker_goes_on_when_the_first_one_is_lost():
+def test_another_worker_continues_when_the_first_one_is_lost():
     async def scenario():
         orchestrator = make_orchestrator(lease_seconds=0.05)
         orchestrator.start()

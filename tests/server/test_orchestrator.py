@@ -69,17 +69,29 @@ def test_a_chain_runs_to_its_end():
     asyncio.run(scenario())
 
 
+def recorded_appends(orchestrator):
+    """The event types of every append from now on."""
+    appends = []
+    inner = orchestrator.store.append
+
+    async def record(append):
+        appends.append([type(recorded.body).__name__ for recorded in append.events])
+        await inner(append)
+
+    orchestrator.store.append = record
+    return appends
+
+
+async def lease_history(orchestrator, execution_id):
+    """(worker, epoch) of every start of a run."""
+    events = await orchestrator.events(execution_id)
+    return [(event.body.worker, event.body.epoch) for event in events if isinstance(event.body, StepStarted)]
+
+
 def test_a_step_that_ends_starts_and_leases_the_next_in_one_append():
     async def scenario():
         orchestrator = make_orchestrator()
-        appends = []
-        inner = orchestrator.store.append
-
-        async def counted(append):
-            appends.append([type(recorded.body).__name__ for recorded in append.events])
-            await inner(append)
-
-        orchestrator.store.append = counted
+        appends = recorded_appends(orchestrator)
         async with working(Hand(orchestrator.work)):
             await asyncio.sleep(0.01)
             execution_id = await orchestrator.submit(Submission(text=CHAIN))
@@ -94,12 +106,15 @@ def test_a_step_that_ends_starts_and_leases_the_next_in_one_append():
 def test_many_reports_of_one_loop_share_appends():
     async def scenario():
         orchestrator = make_orchestrator()
+        appends = recorded_appends(orchestrator)
         hand = Hand(orchestrator.work, slots=10)
         async with working(hand):
+            await asyncio.sleep(0.01)
             execution_id = await orchestrator.submit(Submission(text=LOOP))
-            summary = await orchestrator.wait(execution_id, 10)
-        assert summary.status == "success"
+            assert (await orchestrator.wait(execution_id, 10)).status == "success"
         assert len(hand.ran) == 10 == len(set(hand.ran))
+        # The submission, then one append for each batch of max_in_flight reports.
+        assert [names.count("IterationDone") for names in appends] == [0, 4, 4, 2]
         await orchestrator.close()
 
     asyncio.run(scenario())
@@ -202,7 +217,7 @@ def test_two_orchestrators_on_one_store_never_lease_a_run_twice():
     asyncio.run(scenario())
 
 
-def test_a_restarted_orchestrator_goes_on_where_the_log_ends():
+def test_a_restarted_orchestrator_continues_where_the_log_ends():
     async def scenario():
         first = make_orchestrator()
         waiting = await first.submit(Submission(text=CHAIN))
@@ -235,14 +250,13 @@ def test_a_lost_worker_is_replaced_and_its_late_report_refused():
         late = Hand(None, {"start": "something else"}).report(order)
         verdicts, _ = await orchestrator.work.report("lost", [late])
         assert not verdicts[0].accepted
-        starts = [r.body for r in await orchestrator.events(execution_id) if isinstance(r.body, StepStarted)]
-        assert [(body.epoch, body.worker) for body in starts][:2] == [(1, "lost"), (2, "hand")]
+        assert (await lease_history(orchestrator, execution_id))[:2] == [("lost", 1), ("hand", 2)]
         await orchestrator.close()
 
     asyncio.run(scenario())
 
 
-def test_a_worker_that_shows_life_keeps_its_run():
+def test_a_worker_with_heartbeats_keeps_its_run():
     async def scenario():
         orchestrator = make_orchestrator(lease_seconds=0.06)
         orchestrator.start()
@@ -258,30 +272,65 @@ def test_a_worker_that_shows_life_keeps_its_run():
     asyncio.run(scenario())
 
 
-def test_runs_given_back_are_claimed_by_others():
+def test_returned_runs_are_claimed_by_others():
     async def scenario():
         orchestrator = make_orchestrator()
         execution_id = await orchestrator.submit(Submission(text=CHAIN))
         (order,) = await orchestrator.work.claim(Claim("leaving", 1), wait=5)
         await orchestrator.work.give_back("leaving", [(order.run_id, order.epoch)])
-        async with working(Hand(orchestrator.work)):
-            assert (await orchestrator.wait(execution_id, 10)).status == "success"
+        (again,) = await orchestrator.work.claim(Claim("other", 1), wait=5)
+        assert (again.run_id, again.epoch) == (order.run_id, order.epoch + 1)
+        acks, _ = await orchestrator.work.report("leaving", [Hand(None).report(order)])
+        assert not acks[0].accepted
+        acks, _ = await orchestrator.work.report("other", [Hand(None).report(again)])
+        assert acks[0].accepted
+        assert await lease_history(orchestrator, execution_id) == [("leaving", 1), ("other", 2)]
         await orchestrator.close()
 
     asyncio.run(scenario())
 
 
-def test_a_worker_that_goes_away_while_it_waits_loses_nothing():
+@pytest.mark.parametrize("when", ["before the append", "after the append"])
+def test_a_run_leased_to_a_disconnected_long_poll_is_returned(when):
     async def scenario():
         orchestrator = make_orchestrator()
         waiting = asyncio.create_task(orchestrator.work.claim(Claim("gone", 1), wait=30))
         await asyncio.sleep(0.01)
-        submitting = asyncio.create_task(orchestrator.submit(Submission(text=CHAIN)))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        execution_id = await submitting
+        inner = orchestrator.store.append
+
+        async def disconnect(append):
+            orchestrator.store.append = inner
+            if when == "before the append":
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                await inner(append)
+            else:  # the lease is durable, and the poll has not resumed yet
+                await inner(append)
+                asyncio.get_running_loop().call_soon(waiting.cancel)
+
+        orchestrator.store.append = disconnect
+        execution_id = await orchestrator.submit(Submission(text=CHAIN))
         async with working(Hand(orchestrator.work)):
             assert (await orchestrator.wait(execution_id, 10)).status == "success"
+        assert waiting.cancelled()
+        assert (await lease_history(orchestrator, execution_id))[:2] == [("gone", 1), ("hand", 2)]
+        await orchestrator.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancellation_by_another_process_before_a_report_stops_the_other_runs():
+    async def scenario():
+        orchestrator = make_orchestrator()
+        terminal = make_orchestrator(
+            store=orchestrator.store, playbooks=orchestrator.catalog._playbooks, performs_effects=False
+        )
+        execution_id = await orchestrator.submit(Submission(text=LOOP))
+        first, second = await orchestrator.work.claim(Claim("w", 2), wait=5)
+        await terminal.cancel(execution_id, "enough")
+        acks, _ = await orchestrator.work.report("w", [Hand(None).report(first)])
+        assert not acks[0].accepted
+        assert second.run_id in await orchestrator.work.revoked("w", wait=5)
         await orchestrator.close()
 
     asyncio.run(scenario())
@@ -300,7 +349,7 @@ def test_a_failure_is_in_the_summary():
     asyncio.run(scenario())
 
 
-def test_a_report_of_nothing_is_answered_with_nothing():
+def test_an_empty_report_has_an_empty_reply():
     async def scenario():
         orchestrator = make_orchestrator()
         assert await orchestrator.work.report("w", [], free=3) == ([], [])

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from noetl.errors import Conflict, NotFound, RequestRefused, StoreUnavailable
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.cron import Cron
@@ -61,15 +62,8 @@ class Installation:
         self.schedules, self.scheduler = self.server()
 
     def server(self, number: int = 1) -> tuple[Schedules, Scheduler]:
-        orchestrator = Orchestrator(
-            store=self.events,
-            playbooks=self.playbooks,
-            results=self.results,
-            queue=MemoryRunQueue(),
-            specs=specs,
-            clock=self.clock,
-            process=number,
-        )
+        stores = Stores(self.events, self.playbooks, self.results, MemoryRunQueue())
+        orchestrator = build_orchestrator(stores, specs, clock=self.clock, options=Options(process_number=number))
         self.orchestrators.append(orchestrator)
         self.orchestrator = orchestrator
         schedules = Schedules(self.triggers, orchestrator.catalog, self.clock)
@@ -78,7 +72,7 @@ class Installation:
     async def move_to(self, text: str) -> list[str]:
         """Let it be that time, look once, and say at which local times executions were started so far."""
         self.clock.time = at(text)
-        await self.scheduler.look()
+        await self.scheduler.run_due()
         return await self.started()
 
     async def started(self) -> list[str]:
@@ -138,7 +132,7 @@ def test_a_tick_starts_one_execution_with_the_payload_of_its_time(at_noon):
     at_noon(scenario)
 
 
-def test_a_time_that_the_clock_jumps_over_ticks_right_after_the_gap(tmp_path):
+def test_a_time_inside_a_skipped_hour_ticks_right_after_the_gap(tmp_path):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "30 2 * * *", tz="Europe/Berlin")
         assert await here.move_to("2026-03-29T01:59") == []
@@ -148,20 +142,20 @@ def test_a_time_that_the_clock_jumps_over_ticks_right_after_the_gap(tmp_path):
     installed("2026-03-28T12:00", tmp_path)(scenario)
 
 
-def test_a_time_that_comes_twice_ticks_once_and_patterns_follow_the_real_hours(tmp_path):
+def test_a_time_inside_a_repeated_hour_ticks_once_and_patterns_follow_elapsed_time(tmp_path):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "30 2 * * *", tz="Europe/Berlin", name="fixed")
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", name="hourly")
         for minute in range(0, 6 * 60, 10):  # from midnight on, through both hours of two
             here.clock.time = at("2026-10-25T00:00") + 60 * minute
-            await here.scheduler.look()
+            await here.scheduler.run_due()
         fired = {name: (await here.schedules.get(name)).fired for name in ("fixed", "hourly")}
         assert fired == {"fixed": 1, "hourly": 5}
 
     installed("2026-10-25T00:00", tmp_path)(scenario)
 
 
-def test_expressions_are_understood_or_refused_in_words():
+def test_an_invalid_expression_is_refused_with_a_reason():
     assert Cron("@daily").description == "At 00:00 every day" or "00:00" in Cron("@daily").description
     ticks = Cron("0 9 * * mon-fri", "America/New_York").upcoming(at("2026-01-09T20:00"), 2)
     assert [datetime.fromtimestamp(tick, ZoneInfo("America/New_York")).strftime("%a %H:%M") for tick in ticks] == [
@@ -187,7 +181,7 @@ def test_expressions_are_understood_or_refused_in_words():
         ("all", ["01-10 13:00", "01-10 14:00", "01-10 15:00"]),
     ],
 )
-def test_a_server_that_was_away_makes_up_for_what_the_policy_says(at_noon, catch_up, expected):
+def test_missed_ticks_are_caught_up_according_to_the_rule(at_noon, catch_up, expected):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", catch_up=catch_up)
         here.schedules, here.scheduler = here.server(2)  # the first one died; this one comes up late
@@ -206,7 +200,7 @@ def test_a_tick_that_is_a_little_late_is_not_missed(at_noon):
     at_noon(scenario)
 
 
-def test_a_year_of_seconds_is_not_walked_through(at_noon):
+def test_missed_ticks_of_a_year_of_seconds_are_not_enumerated(at_noon):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "* * * * * *", tz="Europe/Berlin", catch_up="last")
         assert len(await here.move_to("2027-01-10T12:00:30")) == 1
@@ -217,7 +211,7 @@ def test_a_year_of_seconds_is_not_walked_through(at_noon):
     at_noon(scenario)
 
 
-def test_what_passes_while_it_is_paused_is_gone(at_noon):
+def test_ticks_during_a_pause_are_dropped(at_noon):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", catch_up="all")
         await here.schedules.pause("daily")
@@ -231,7 +225,7 @@ def test_what_passes_while_it_is_paused_is_gone(at_noon):
 # ── overlapping ticks ───────────────────────────────────────────────────────────────────
 
 
-def test_allow_starts_another_one_beside_it(at_noon):
+def test_allow_starts_a_second_execution(at_noon):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="allow")
         await here.move_to("2026-01-10T13:00")
@@ -241,7 +235,7 @@ def test_allow_starts_another_one_beside_it(at_noon):
     at_noon(scenario)
 
 
-def test_skip_lets_the_tick_go(at_noon):
+def test_skip_drops_the_tick(at_noon):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="skip")
         await here.move_to("2026-01-10T13:00")
@@ -254,7 +248,7 @@ def test_skip_lets_the_tick_go(at_noon):
     at_noon(scenario)
 
 
-def test_queue_lets_ticks_wait_for_their_turn_in_order(at_noon):
+def test_queue_starts_ticks_in_order_one_at_a_time(at_noon):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="queue")
         for hour in (13, 14, 15):
@@ -270,7 +264,7 @@ def test_queue_lets_ticks_wait_for_their_turn_in_order(at_noon):
     at_noon(scenario)
 
 
-def test_cancel_makes_room(at_noon):
+def test_cancel_ends_the_running_execution_first(at_noon):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="cancel")
         await here.move_to("2026-01-10T13:00")
@@ -284,17 +278,17 @@ def test_cancel_makes_room(at_noon):
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "cancel"])
-def test_two_servers_that_look_at_the_same_moment_start_it_once(at_noon, overlap):
+def test_two_servers_that_process_a_tick_at_the_same_time_start_it_once(at_noon, overlap):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap=overlap)
         others = [here.server(number)[1] for number in (2, 3)]
         for hour in (13, 14, 15):
             here.clock.time = at(f"2026-01-10T{hour}:00")
-            await asyncio.gather(here.scheduler.look(), *(other.look() for other in others))
+            await asyncio.gather(here.scheduler.run_due(), *(other.run_due() for other in others))
         for _ in range(3):
             if overlap == "queue":
                 await here.end()
-                await asyncio.gather(here.scheduler.look(), *(other.look() for other in others))
+                await asyncio.gather(here.scheduler.run_due(), *(other.run_due() for other in others))
         started = await here.started()
         assert len(started) == len(set(started)) == (1 if overlap == "skip" else 3)
 
@@ -302,7 +296,7 @@ def test_two_servers_that_look_at_the_same_moment_start_it_once(at_noon, overlap
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "cancel"])
-def test_a_server_that_dies_between_starting_and_writing_it_down_starts_it_once(at_noon, overlap, monkeypatch):
+def test_a_crash_between_start_and_store_starts_the_execution_once(at_noon, overlap, monkeypatch):
     async def scenario(here: Installation) -> None:
         await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap=overlap)
 
@@ -334,7 +328,7 @@ def test_a_schedule_of_the_same_name_has_ticks_of_its_own(at_noon):
     at_noon(scenario)
 
 
-def test_a_tick_that_cannot_start_is_told_and_the_next_one_comes(at_noon):
+def test_a_tick_that_cannot_start_is_recorded_and_the_next_one_follows(at_noon):
     async def scenario(here: Installation) -> None:
         added = await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin")
         here.playbooks._versions.clear()
@@ -348,7 +342,7 @@ def test_a_tick_that_cannot_start_is_told_and_the_next_one_comes(at_noon):
     at_noon(scenario)
 
 
-def test_a_running_server_fires_by_itself_and_a_new_schedule_wakes_it(at_noon):
+def test_a_running_scheduler_starts_ticks_and_a_new_schedule_wakes_it(at_noon):
     async def scenario(here: Installation) -> None:
         async with scheduling(here.scheduler, here.schedules):
             await asyncio.sleep(0)
@@ -369,7 +363,7 @@ def test_a_running_server_fires_by_itself_and_a_new_schedule_wakes_it(at_noon):
 # ── keeping them ────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_wrong_is_refused_when_it_is_added(at_noon):
+def test_an_invalid_schedule_is_refused_when_it_is_added(at_noon):
     async def scenario(here: Installation) -> None:
         add = here.schedules.add
         with pytest.raises(NotFound, match="no playbook 'nobody'"):
@@ -382,7 +376,7 @@ def test_what_is_wrong_is_refused_when_it_is_added(at_noon):
             await add("daily", "* * * * *", overlap="maybe")
         with pytest.raises(RequestRefused, match="may read `tick`"):
             await add("daily", "* * * * *", payload={"x": "{{ 1 / 0 }}"})
-        with pytest.raises(RequestRefused, match="no name"):
+        with pytest.raises(RequestRefused, match="not a valid name"):
             await add("daily", "* * * * *", name="a/b")
         await add("daily", "* * * * *", name="one")
         with pytest.raises(Conflict):
@@ -394,7 +388,7 @@ def test_what_is_wrong_is_refused_when_it_is_added(at_noon):
     at_noon(scenario)
 
 
-def test_its_document_says_when_it_ticks_next_on_its_own_clock(at_noon):
+def test_the_document_has_the_next_ticks_in_the_time_zone_of_the_schedule(at_noon):
     async def scenario(here: Installation) -> None:
         added = await here.schedules.add("daily", "30 6 * * *", tz="Europe/Berlin")
         document = schedule_document(added, here.clock.now(), 2)

@@ -1,4 +1,4 @@
-"""Where freed slots go: most stay with the executions that freed them, and the queue never starves."""
+"""Freed slots: most stay with the executions that freed them, and the queue never starves."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from noetl.core.model.work import Claim
 from noetl.errors import StoreUnavailable
-from noetl.server.dispatch.worker_service import _share
+from noetl.server.dispatch.worker_service import _queue_share
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from tests.server.conftest import Hand, make_orchestrator
@@ -22,8 +22,8 @@ workflow:
 
 
 @pytest.mark.parametrize(("freed", "for_the_queue"), [(1, 1), (2, 1), (8, 1), (9, 2), (256, 32)])
-def test_the_queue_gets_a_share_of_freed_slots_and_never_nothing(freed, for_the_queue):
-    shared = _share(Claim("w", freed, "gpu", ("big",)))
+def test_the_queue_gets_a_share_of_freed_slots_and_at_least_one(freed, for_the_queue):
+    shared = _queue_share(Claim("w", freed, "gpu", ("big",)))
     assert shared == Claim("w", for_the_queue, "gpu", ("big",))
 
 
@@ -46,7 +46,7 @@ class SlowThenAway(MemoryEventStore):
         await super().append(append)
 
 
-def test_a_run_taken_for_a_worker_that_left_while_the_store_was_away_waits_again():
+def test_a_run_taken_for_a_disconnected_worker_is_enqueued_again_when_the_append_fails():
     asyncio.run(_leave_while_the_store_is_away())
 
 

@@ -15,7 +15,7 @@ def short(monkeypatch):
     monkeypatch.setattr(execution, "SNAPSHOT_EVENTS", 20)
 
 
-def test_a_state_from_a_snapshot_goes_on_like_the_folded_one():
+def test_a_state_from_a_snapshot_continues_like_the_folded_one():
     async def scenario():
         first = make_orchestrator(lease_seconds=0.05)
         execution_id = await first.submit(Submission(text=LOOP, payload={"items": list(range(40))}))
@@ -51,7 +51,7 @@ def test_a_state_from_a_snapshot_goes_on_like_the_folded_one():
     asyncio.run(scenario())
 
 
-def test_a_snapshot_of_another_version_is_not_believed():
+def test_a_snapshot_of_another_version_is_ignored():
     async def scenario():
         orchestrator = make_orchestrator()
         execution_id = await orchestrator.submit(Submission(text=LOOP))

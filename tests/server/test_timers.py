@@ -32,7 +32,7 @@ class ManualClock:
             await asyncio.sleep(0)
 
 
-def test_alarms_ring_in_order_and_once():
+def test_timers_fire_in_order_and_once():
     async def scenario():
         clock, rung = ManualClock(), []
         timers = Timers(clock, rung.append)

@@ -32,6 +32,7 @@ from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
 from noetl.core.model.work import Report
 from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.lifecycle import recovery
 from noetl.server.orchestrator.catalog import Source, digest_of
@@ -203,18 +204,14 @@ class ServerProcess:
 
     async def _start(self) -> None:
         cluster = self._cluster
-        orchestrator = Orchestrator(
-            store=cluster.store,
-            playbooks=cluster.playbooks,
-            results=cluster.results,
-            queue=MemoryRunQueue(),
-            specs=lambda: SPECS,
+        orchestrator = build_orchestrator(
+            Stores(cluster.store, cluster.playbooks, cluster.results, MemoryRunQueue(), cluster.limits),
+            lambda: SPECS,
             clock=cluster.clock,
             nondeterminism=cluster.nondeterminism,
-            lease_seconds=LEASE_SECONDS,
-            limits=cluster.limits,
+            options=Options(lease_seconds=LEASE_SECONDS),
         )
-        await orchestrator.heed_limits()
+        await orchestrator.load_limits()
         orchestrator.start()
         await recovery.resume(orchestrator)
         self._orchestrator = orchestrator

@@ -96,7 +96,7 @@ class Served(WorkLinkSuite):
 
     def after_a_lost_answer(self, monkeypatch: pytest.MonkeyPatch, lose: Callable[[WorkLink], None]) -> None:
         """A server commits a claim and is gone before it has answered: the run is given on, and no attempt is lost."""
-        monkeypatch.setattr(workers, "ON_THE_WAY_SECONDS", 0.0)
+        monkeypatch.setattr(workers, "DELIVERY_SECONDS", 0.0)
         monkeypatch.setattr(pool, "FIRST_CHECK", 0.05)
 
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
@@ -134,7 +134,7 @@ class TestHttp(Served):
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
             listening = asyncio.create_task(link("w").revoked("w", wait=20))
-            at_the_desk = orchestrator.work._claims._waiters
+            at_the_desk = orchestrator.work._dispatcher._polls
             await until(lambda: bool(at_the_desk))
             for each in (claiming, listening):
                 each.cancel()

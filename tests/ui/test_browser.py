@@ -111,8 +111,8 @@ def test_a_failure_is_explained_in_words(tab: Tab, cluster: Cluster, started):
     tab.open(f"/executions/{id}")
     status_of(tab).get_by_text("failed").wait_for()
     why = tab.page.get_by_role("region", name="Why")
-    why.get_by_text("Step charge failed, and no arc of it takes a failure").or_(
-        why.get_by_text("step charge failed, and no arc of it takes a failure")
+    why.get_by_text("Step charge failed, and none of its arcs handles a failure").or_(
+        why.get_by_text("step charge failed, and none of its arcs handles a failure")
     ).wait_for()
     assert "NoneType" in why.inner_text()
     tab.page.locator(".net-step.failed").click()

@@ -24,8 +24,8 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.runtime.clock import RealClock
+from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.catalog import Source
-from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
@@ -58,14 +58,11 @@ class Planes:
         self.results = MemoryResults()
         self.store = MemoryEventStore()
         self.lease_seconds = lease_seconds
-        self.control = Orchestrator(
-            store=self.store,
-            playbooks=MemoryPlaybookStore(),
-            results=self.results,
-            queue=MemoryRunQueue(),
-            specs=lambda: SPECS,
+        self.control = build_orchestrator(
+            Stores(self.store, MemoryPlaybookStore(), self.results, MemoryRunQueue()),
+            lambda: SPECS,
             keychain=Keychain(secrets or {}),
-            lease_seconds=lease_seconds,
+            options=Options(lease_seconds=lease_seconds),
         )
         self.workers: list[Pool] = []
 

@@ -37,7 +37,7 @@ def retention(older_than: str | None, dry_run: bool, store: str | None, as_json:
 
 
 async def _delete(store: str, results: str, before: float, *, dry_run: bool) -> tuple[int, int]:
-    from noetl.server.lifecycle.retention import forget_old
+    from noetl.server.lifecycle.retention import delete_old
     from noetl.storage.factory import open_stores
     from noetl.storage.results import open_results
 
@@ -46,7 +46,7 @@ async def _delete(store: str, results: str, before: float, *, dry_run: bool) -> 
     try:
         if dry_run:
             return len(await events.expired(before, 1_000_000)), 0
-        count = await forget_old(events, kept, before)
+        count = await delete_old(events, kept, before)
         return count, await events.tidy(time.time())
     finally:
         await kept.close()

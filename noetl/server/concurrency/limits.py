@@ -1,8 +1,7 @@
-"""Limits: how many runs of a pool, with a credential, or executions of a playbook go on at once.
+"""Concurrency limits: how many runs of a pool or with a credential, or executions of a playbook, run at once.
 
-They are documents beside schedules and webhooks, so every server of an installation has the same.
-`control/lines.py` holds runs to them; here they are set, removed and shown, and read again when somebody else has
-changed them.
+Limits are stored beside schedules and webhooks, so all servers of an installation have the same. This module
+sets, removes and shows them, and reloads them after changes; `limiter` enforces them.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 log = logging.getLogger("noetl.control")
 
 KIND = "limit"
-LOOK_SECONDS = 1.0  # how late a change, or a slot, is noticed of which nobody told
+POLL_SECONDS = 1.0  # maximum delay of a change or a free slot without notification
 CHANNEL = "noetl_limits"
 MOST = 1_000_000
 POOLS = "the workers' setting worker.pool (default=3,reports=1)"
 PAGE = 1000
-TRIES = 20
-SHOWN = 20  # holders in a document
-NAMED = 5  # holders in a sentence
+MAX_ATTEMPTS = 20
+MAX_HOLDERS = 20  # in a document
+MAX_NAMED = 5  # holders in a message
 
 Subject = Literal["pool", "credential", "playbook"]
 
 
 class ChangeNotifier(Protocol):
-    """How servers of one store wake each other; `drivers.postgres_database` is one."""
+    """Notifications between the servers of one store, as `PostgresDatabase` implements them."""
 
     def tell(self, channel: str, word: str) -> None:
-        """Ring."""
+        """Send a notification."""
 
     def listen(self, channel: str, heard: Any) -> None:
-        """Hear it ring."""
+        """Call `heard` for every notification of a channel."""
 
 
 class Limit(Struct, frozen=True, omit_defaults=True):
-    """At most `most` at once (None: any number): runs of a pool or with a credential, executions of a playbook.
+    """At most `most` at once (None: unlimited): runs of a pool or with a credential, executions of a playbook.
 
-    While runs wait for workers, an execution of a playbook gets `weight` turns where others get one."""
+    While runs wait for workers, executions of a playbook get `weight` times the turns of others."""
 
     subject: Subject
     name: str
@@ -63,38 +62,48 @@ class Limit(Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """As it is counted and kept."""
+        """The name under which it is counted and stored."""
         return f"{self.subject} {self.name}"
 
 
 class Limits:
-    """The limits of an installation; `lines` is told of every change."""
+    """The limits of an installation; every change is passed to the limiter."""
 
     def __init__(
         self,
-        kept: TriggerStore,
-        lines: ConcurrencyLimiter,
+        triggers: TriggerStore,
+        limiter: ConcurrencyLimiter,
         store: EventStore,
         queue: RunQueue,
         clock: Clock,
-        bell: ChangeNotifier | None = None,
+        notifier: ChangeNotifier | None = None,
     ) -> None:
-        self._kept = kept
-        self._lines = lines
+        self._triggers = triggers
+        self._limiter = limiter
         self._store = store
         self._queue = queue
         self._clock = clock
-        self._bell = bell
-        self._watched = False
-        self._changed = asyncio.Event()  # somebody says that the limits are other ones now
-        if bell is not None:
-            bell.listen(CHANNEL, lambda _: self._changed.set())
+        self._notifier = notifier
+        self._watch: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()  # another server changed a limit
+        if notifier is not None:
+            notifier.listen(CHANNEL, lambda _: self._changed.set())
+
+    def start(self) -> None:
+        """Start to watch for changes and free slots."""
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._poll())
+
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
 
     async def set(
         self, subject: str, name: str, most: int | None = None, *, weight: int | None = None, by: str = ""
     ) -> Limit:
-        """Set a limit or a weight, or change it; what is not given stays. Who holds more than a lower limit allows,
-        finishes."""
+        """Set or change a limit or a weight; what is not given is unchanged. Runs above a lowered limit finish."""
         limit = Limit(_subject(subject), _name(name), changed_at=self._clock.now(), changed_by=by)
         given: dict[str, Any] = {}
         if most is not None:
@@ -102,52 +111,52 @@ class Limits:
         if weight is not None:
             given["weight"] = _weight(limit, weight)
         if not given:
-            raise RequestRefused(f"say how many of {limit.key} may go on at once, or what it weighs")
-        for _ in range(TRIES):
-            known = await self._kept.get(KIND, limit.key)
+            raise RequestRefused(f"the limit of {limit.key} needs a maximum (most) or a weight")
+        for _ in range(MAX_ATTEMPTS):
+            known = await self._triggers.get(KIND, limit.key)
             before = {} if known is None else {name: getattr(_decode(known), name) for name in ("most", "weight")}
             limit = msgspec.structs.replace(limit, **before | given)
             data = msgspec.json.encode(limit)
             if known is None:
                 try:
-                    await self._kept.add(StoredTrigger(KIND, limit.key, data))
+                    await self._triggers.add(StoredTrigger(KIND, limit.key, data))
                 except Conflict:
                     continue
                 break
-            if await self._kept.save(StoredTrigger(KIND, limit.key, data, known.revision + 1)):
+            if await self._triggers.save(StoredTrigger(KIND, limit.key, data, known.revision + 1)):
                 break
         else:
-            raise Conflict(f"the limit of {limit.key} is being changed by others; try again")
-        await self._tell()
+            raise Conflict(f"the limit of {limit.key} was changed at the same time by another request; try again")
+        await self._publish()
         return limit
 
     async def remove(self, subject: str, name: str) -> None:
-        """Forget a limit: who waits for it goes on."""
+        """Remove a limit; runs that wait for it are released."""
         key = f"{_subject(subject)} {_name(name)}"
-        if not await self._kept.remove(KIND, key):
-            raise NotFound(f"{key} has no limit; `noetl limit list` shows those there are")
-        await self._tell()
+        if not await self._triggers.remove(KIND, key):
+            raise NotFound(f"{key} has no limit; `noetl limit list` shows all limits")
+        await self._publish()
 
     async def get(self, subject: str, name: str) -> Limit:
-        """One of them; NotFound when there is none."""
-        found = await self._kept.get(KIND, f"{_subject(subject)} {_name(name)}")
+        """The limit of a subject; NotFound when there is none."""
+        found = await self._triggers.get(KIND, f"{_subject(subject)} {_name(name)}")
         if found is None:
             raise NotFound(f"{subject} {name} has no limit")
         return _decode(found)
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Limit]:
-        """By key, one page."""
-        found = await self._kept.list(KIND, after=(after or "").replace("\x00", ""), limit=limit)
+        """One page of limits, by key."""
+        found = await self._triggers.list(KIND, after=(after or "").replace("\x00", ""), limit=limit)
         return [_decode(each) for each in found]
 
     async def any(self) -> bool:
-        """Whether anything is limited; who does not watch over the limits has to look."""
-        if not self._watched:
+        """Whether there are limits."""
+        if self._watch is None:
             await self.refresh()
-        return bool(self._lines.most)
+        return bool(self._limiter.most)
 
     async def refresh(self) -> None:
-        """Read them again, and let out who may go on now."""
+        """Reload all limits, and release runs if they have changed."""
         most: dict[str, int] = {}
         weights: dict[str, int] = {}
         after: str | None = None
@@ -155,50 +164,36 @@ class Limits:
             most |= {each.key: each.most for each in page if each.most is not None}
             weights |= {each.name: each.weight for each in page if each.weight != 1}
             after = page[-1].key
-        self._lines.weights = weights
-        if most != self._lines.most:
-            self._lines.most = most
-            await self._lines.look()
+        self._limiter.weights = weights
+        if most != self._limiter.most:
+            self._limiter.most = most
+            await self._limiter.release_runs()
 
-    async def watch(self, every: float = LOOK_SECONDS) -> None:
-        """Hear of changes and look at the lines, for ever."""
-        self._watched = True
-        while True:
-            heard = asyncio.ensure_future(self._changed.wait())
-            slept = asyncio.ensure_future(self._clock.sleep(every))
-            try:
-                await asyncio.wait((heard, slept), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                heard.cancel()
-                slept.cancel()
-            self._changed.clear()
-            await self.look()
-
-    async def look(self) -> None:
-        """Once: what others changed, and who may go on."""
+    async def check(self) -> None:
+        """Reload all limits and release runs; an unreachable store is logged."""
         try:
             await self.refresh()
-            await self._lines.look()
+            await self._limiter.release_runs()
         except NoetlError as problem:
-            log.warning("the limits could not be looked at: %s", problem)
+            log.warning("the limits could not be checked: %s", problem)
 
     async def reached(self, state: State) -> dict[str, str]:
-        """The limits an execution may wait for that are reached now, each with who holds what it limits, in words."""
+        """The reached limits that an execution may wait for, each with a description that names the holders."""
         if state.finished is not None:
             return {}
         await self.any()
-        keys = [key for key in state.net.all_concurrency_keys() if key in self._lines.most]
+        keys = [key for key in state.net.all_concurrency_keys() if key in self._limiter.most]
         held = await self._store.held(keys) if keys else {}
         found = {}
         for key, count in held.items():
-            most = self._lines.most.get(key, count + 1)
+            most = self._limiter.most.get(key, count + 1)
             if count >= most:
                 holders = [each for each in await self._store.holders(key) if each.execution_id != state.execution_id]
-                found[key] = _in_words(key, count, most, holders)
+                found[key] = _description(key, count, most, holders)
         return found
 
     async def document(self, limit: Limit) -> dict[str, Any]:
-        """A limit as people see it: how much of it is held, by whom, and who waits."""
+        """A limit with the slots in use, their holders and the waiting runs."""
         held = (await self._store.held([limit.key]))[limit.key]
         holders = await self._store.holders(limit.key)
         waiting = next((each for each in await self._queue.lines() if each.key == limit.key), None)
@@ -212,45 +207,57 @@ class Limits:
             "waiting_since": instant(waiting.since) if waiting and waiting.since else None,
             "holders": [
                 {"execution_id": each.execution_id, "path": each.path, "held": (each.held or {}).get(limit.key, 0)}
-                for each in holders[:SHOWN]
+                for each in holders[:MAX_HOLDERS]
             ],
             "changed_at": instant(limit.changed_at),
             "changed_by": limit.changed_by or None,
         }
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         await self.refresh()
-        if self._bell is not None:
-            self._bell.tell(CHANNEL, "changed")
+        if self._notifier is not None:
+            self._notifier.tell(CHANNEL, "changed")
+
+    async def _poll(self) -> None:
+        while True:
+            changed = asyncio.ensure_future(self._changed.wait())
+            slept = asyncio.ensure_future(self._clock.sleep(POLL_SECONDS))
+            try:
+                await asyncio.wait((changed, slept), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+                slept.cancel()
+            self._changed.clear()
+            await self.check()
 
 
-def _in_words(key: str, count: int, most: int, holders: Sequence[ExecutionSummary]) -> str:
-    names = [f"{each.execution_id} ({each.path})" for each in holders[:NAMED]]
-    if len(holders) > NAMED:
-        names.append(f"{len(holders) - NAMED} more")
+def _description(key: str, count: int, most: int, holders: Sequence[ExecutionSummary]) -> str:
+    names = [f"{each.execution_id} ({each.path})" for each in holders[:MAX_NAMED]]
+    if len(holders) > MAX_NAMED:
+        names.append(f"{len(holders) - MAX_NAMED} more")
     by = f", by executions {', '.join(names)}" if len(names) > 1 else f", by execution {names[0]}" if names else ""
-    return f"the limit of {key}: {count} of {most} are held{by}"
+    return f"the limit of {key}: {count} of {most} slots in use{by}"
 
 
-def _subject(word: str) -> Subject:
-    if word not in get_args(Subject):
-        raise RequestRefused(f"{word!r} cannot be limited: name a pool, a credential or a playbook")
-    return word  # type: ignore[return-value]
+def _subject(name: str) -> Subject:
+    if name not in get_args(Subject):
+        raise RequestRefused(f"{name!r} cannot be limited; a limit applies to a pool, a credential or a playbook")
+    return name  # type: ignore[return-value]
 
 
 def _name(name: str) -> str:
     if not name or len(name) > 900 or any(ord(each) < 32 for each in name) or name != name.strip():
-        raise RequestRefused("the name of what is limited has 1 to 900 characters, no line breaks and no blanks around")
+        raise RequestRefused("a name has 1 to 900 characters, no control characters and no surrounding blanks")
     return name
 
 
-def _decode(kept: StoredTrigger) -> Limit:
-    return msgspec.json.decode(kept.data, type=Limit)
+def _decode(row: StoredTrigger) -> Limit:
+    return msgspec.json.decode(row.data, type=Limit)
 
 
 def _weight(limit: Limit, weight: int) -> int:
     if limit.subject != "playbook":
-        raise RequestRefused(f"only playbooks have a weight; the slots of pools are divided by {POOLS}")
+        raise RequestRefused(f"only playbooks have a weight; slots are assigned to pools by {POOLS}")
     if not 1 <= weight <= MAX_WEIGHT:
         raise RequestRefused(f"a weight is a number from 1 to {MAX_WEIGHT}")
     return weight
@@ -258,5 +265,5 @@ def _weight(limit: Limit, weight: int) -> int:
 
 def _most(most: int) -> int:
     if not 0 <= most <= MOST:
-        raise RequestRefused(f"a limit is a number from 0 to {MOST}; `noetl limit remove` takes it away")
+        raise RequestRefused(f"a limit is a number from 0 to {MOST}; `noetl limit remove` removes it")
     return most

@@ -1,9 +1,8 @@
-"""Finding a worker for a run, and a run for a worker.
+"""Dispatch by long polling: matches free worker slots with runs.
 
-A worker that asks while runs wait in the queue takes some of them. One that asks while none wait
-stays at the desk: its free slots are lent to the next decision of any execution, and whatever
-that decision starts is leased in the same append. So a step begins with the flush that
-ended the one before it, and the queue holds only what nobody was free for.
+A claim takes runs from the queue. If the queue is empty the long poll stays open, and its free slots are
+offered to the next decision of any execution, which can lease new runs in the same append. So a step starts with
+the flush that ended the previous one, and the queue holds only runs for which no slot was free.
 """
 
 from __future__ import annotations
@@ -17,132 +16,132 @@ from noetl.core.model.work import Claim, RunOrder
 from noetl.server.orchestrator.execution_actor import SlotOffer
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
-Lease = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
-GiveBack = Callable[[Claim, Sequence[RunOrder]], None]
+LeaseRuns = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
+ReturnOrders = Callable[[Claim, Sequence[RunOrder]], None]
 
 
 class _PendingPoll:
-    """A claim at the desk: it sleeps until orders come, a bell rings or its time is up, and while it is lent."""
+    """An open long poll. It sleeps until it gets orders, the queue changes or it expires; not while it is offered."""
 
-    __slots__ = ("_asleep", "claim", "dismissed", "expired", "gone", "lent", "orders", "rung")
+    __slots__ = ("_sleeping", "claim", "closed", "dismissed", "expired", "offered", "orders", "woken")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.orders: list[RunOrder] | None = None
-        self.rung = False  # since it slept last
+        self.woken = False  # since it last slept
         self.expired = False
-        self.dismissed = False  # its worker fell silent
-        self.lent = False
-        self.gone = False
-        self._asleep: asyncio.Future[None] | None = None
+        self.dismissed = False  # its worker missed its heartbeats
+        self.offered = False
+        self.closed = False
+        self._sleeping: asyncio.Future[None] | None = None
 
     async def sleep(self) -> None:
-        """Until something happens, however long ago."""
-        while self.lent or not self.rung:
-            self._asleep = asyncio.get_running_loop().create_future()
-            await self._asleep
-        self.rung = False
+        """Sleep until `wake` is or was called, and until no decision holds the slots."""
+        while self.offered or not self.woken:
+            self._sleeping = asyncio.get_running_loop().create_future()
+            await self._sleeping
+        self.woken = False
 
-    def ring(self) -> None:
-        """Something happened; whoever has borrowed the slots gives them back first."""
-        self.rung = True
-        if not self.lent and self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
+    def wake(self) -> None:
+        """End the sleep, after the slots are returned if they are offered."""
+        self.woken = True
+        if not self.offered and self._sleeping is not None and not self._sleeping.done():
+            self._sleeping.set_result(None)
 
     def expire(self) -> None:
-        """Its time is up."""
+        """The wait time of the claim is over."""
         self.expired = True
-        self.ring()
+        self.wake()
 
-    def settle(self) -> None:
-        """The slots are its own again."""
-        self.lent = False
-        if self.rung:
-            self.ring()
+    def release(self) -> None:
+        """The decision has returned the offered slots."""
+        self.offered = False
+        if self.woken:
+            self.wake()
 
 
 class Dispatcher:
-    """The desk: workers that wait, and the queue behind it."""
+    """Open long polls, and the queue."""
 
-    def __init__(self, queue: RunQueue, lease: Lease, give_back: GiveBack) -> None:
+    def __init__(self, queue: RunQueue, lease_runs: LeaseRuns, return_orders: ReturnOrders) -> None:
         self._queue = queue
-        self._lease = lease
-        self._give_back = give_back
-        self._waiters: dict[_PendingPoll, None] = {}
-        self.pools: dict[str, str] = {}  # worker -> pool, as it said when it last claimed
+        self._lease_runs = lease_runs
+        self._return_orders = return_orders
+        self._polls: dict[_PendingPoll, None] = {}
+        self.pools: dict[str, str] = {}  # worker -> pool of its last claim
 
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
         """Runs for this worker; waits up to `wait` seconds for the first one."""
         self.pools[claim.worker] = claim.pool
         if wait <= 0:
             return await self.claim_now(claim)
-        waiter = _PendingPoll(claim)
-        timer = asyncio.get_running_loop().call_later(wait, waiter.expire)
-        unwatch = self._queue.watch(claim.pool, waiter.ring)  # before the first look: nothing comes unnoticed
+        poll = _PendingPoll(claim)
+        timer = asyncio.get_running_loop().call_later(wait, poll.expire)
+        # Subscribe before the first read, so that a run enqueued between read and sleep is not missed.
+        unsubscribe = self._queue.watch(claim.pool, poll.wake)
         try:
             while True:
                 orders = await self.claim_now(claim)
-                if orders or waiter.expired:
+                if orders or poll.expired:
                     return orders
-                self._waiters[waiter] = None
-                await waiter.sleep()
-                if waiter.orders is not None:
-                    return waiter.orders
-                if waiter.dismissed:
+                self._polls[poll] = None
+                await poll.sleep()
+                if poll.orders is not None:
+                    return poll.orders
+                if poll.dismissed:
                     return []
-                self._waiters.pop(waiter, None)  # its slots are for the queue's runs now, not for offers
+                self._polls.pop(poll, None)  # its slots are used for runs of the queue now, not for offers
         except asyncio.CancelledError:
-            if waiter.orders is not None:
-                self._give_back(claim, waiter.orders)
+            if poll.orders is not None:
+                self._return_orders(claim, poll.orders)
             raise
         finally:
             timer.cancel()
-            unwatch()
-            waiter.gone = True
-            self._waiters.pop(waiter, None)
+            unsubscribe()
+            poll.closed = True
+            self._polls.pop(poll, None)
 
     async def claim_now(self, claim: Claim) -> list[RunOrder]:
-        """Runs that wait in the queue at this moment."""
+        """Runs that are in the queue now."""
         while taken := await self._queue.take(claim):
-            orders = await self._lease(claim, taken)
+            orders = await self._lease_runs(claim, taken)
             if orders:
                 return orders
         return []
 
     def dismiss(self, worker: str) -> None:
-        """Nothing for a worker that fell silent: it may be stopped while its claim still waits here. One that goes
-        on asks again."""
-        for waiter in [each for each in self._waiters if each.claim.worker == worker]:
-            self._waiters.pop(waiter, None)
-            waiter.dismissed = True
-            waiter.ring()
+        """Close the polls of a worker that missed its heartbeats; if it is alive, it claims again."""
+        for poll in [each for each in self._polls if each.claim.worker == worker]:
+            self._polls.pop(poll, None)
+            poll.dismissed = True
+            poll.wake()
 
-    def offers(self) -> list[SlotOffer]:
-        """The free slots of every waiting worker, lent to one decision."""
-        return [self._offer(waiter) for waiter in self._waiters if not waiter.lent] if self._waiters else []
+    def slot_offers(self) -> list[SlotOffer]:
+        """The free slots of all open polls, offered to one decision."""
+        return [self._offer(poll) for poll in self._polls if not poll.offered] if self._polls else []
 
     def pool_of(self, worker: str) -> str:
-        """The pool a worker said it belongs to."""
+        """The pool of a worker's last claim."""
         return self.pools.get(worker, DEFAULT_POOL)
 
-    def _offer(self, waiter: _PendingPoll) -> SlotOffer:
-        waiter.lent = True
-        claim = waiter.claim
+    def _offer(self, poll: _PendingPoll) -> SlotOffer:
+        poll.offered = True
+        claim = poll.claim
 
-        def answer(reply: Reply) -> None:
+        def accept(reply: Reply) -> None:
             if reply.orders:
-                if waiter.gone:
-                    self._give_back(claim, reply.orders)
+                if poll.closed:
+                    self._return_orders(claim, reply.orders)
                 else:
-                    self._waiters.pop(waiter, None)
-                    waiter.orders = list(reply.orders)
-                    waiter.rung = True
-            waiter.settle()
+                    self._polls.pop(poll, None)
+                    poll.orders = list(reply.orders)
+                    poll.woken = True
+            poll.release()
 
-        fact = ClaimAnyRun(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool))
-        return SlotOffer(fact, answer, waiter.settle)
+        command = ClaimAnyRun(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool))
+        return SlotOffer(command, accept, poll.release)
 
 
 def pool_name(pool: str) -> str | None:
-    """A pool as the engine knows it: steps that name none are the default pool's."""
+    """A pool as the engine names it: None is the default pool."""
     return None if pool == DEFAULT_POOL else pool

@@ -1,4 +1,4 @@
-"""Runs on their way to the queue: what many executions owe goes there together."""
+"""Puts runs of all executions into the queue, in batches and in the background."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 
 class Enqueuer:
-    """Puts runs into the queue in the background, and takes those of ended executions out."""
+    """Puts runs into the queue, and removes those of ended executions."""
 
-    def __init__(self, queue: RunQueue, lines: ConcurrencyLimiter, deeds: BackgroundTasks) -> None:
+    def __init__(self, queue: RunQueue, limiter: ConcurrencyLimiter, background: BackgroundTasks) -> None:
         self._queue = queue
-        self._lines = lines
-        self._deeds = deeds
-        self._executions: set[str] = set()  # that have had runs in the queue
-        self._waiting: list[QueuedRun] = []  # on their way there
+        self._limiter = limiter
+        self._background = background
+        self._executions: set[str] = set()  # executions that have put runs into the queue
+        self._pending: list[QueuedRun] = []  # not in the queue yet
 
     def put(self, execution_id: str, runs: Sequence[QueuedRun]) -> None:
-        """Let these runs of an execution wait for a worker, or in the line of a limit."""
+        """Enqueue runs of an execution, to wait for a worker or for a limit."""
         self._executions.add(execution_id)
-        self._waiting += runs
-        self._deeds.run_single("queueing runs", self._put_waiting)
+        self._pending += runs
+        self._background.run_single("enqueueing runs", self._put_pending)
 
-    def has_ended(self, execution_id: str) -> None:
-        """Nothing of this execution waits any more."""
+    def remove_ended(self, execution_id: str) -> None:
+        """Remove all runs of an ended execution from the queue."""
         if execution_id in self._executions:
             self._executions.discard(execution_id)
-            self._deeds.run_until_done(f"unqueueing {execution_id}", lambda: self._queue.remove(execution_id))
+            self._background.run_until_done(
+                f"removing runs of {execution_id} from the queue", lambda: self._queue.remove(execution_id)
+            )
 
-    async def _put_waiting(self) -> None:
-        """Put what became due since the last put, of all executions together."""
-        while runs := list(self._waiting):
+    async def _put_pending(self) -> None:
+        """Enqueue the pending runs of all executions together."""
+        while runs := list(self._pending):
             await self._queue.put(runs)
-            del self._waiting[: len(runs)]
-            if self._lines.most:  # room may have been made before they stood in line
-                self._lines.stir({run.limit for run in runs if run.limit is not None})
+            del self._pending[: len(runs)]
+            if self._limiter.most:  # slots may have been freed before the runs were in the queue
+                self._limiter.recheck({run.limit for run in runs if run.limit is not None})

@@ -1,9 +1,8 @@
-"""Who holds which run, and until when: volatile, since the log has the epochs that fence.
+"""Leases of runs: which worker holds which run, and until when. Volatile; the epochs in the log fence.
 
-Expiry alone takes nothing away: an expired lease becomes the fact `LeaseExpired`, and only when
-that is in the log (the epoch moves on with the next claim) are the old worker's reports refused.
-After a restart this table is empty; leases of the log are taken up again with a full term, so
-that a worker that lived on meanwhile keeps its runs.
+Expiry alone revokes nothing: an expired lease becomes the command `ExpireLease`, and only after its event is in the
+log (the next claim raises the epoch) are reports of the old worker refused. After a restart this table is
+empty; the leases of the log are granted again for a full term, so that workers that are alive keep their runs.
 """
 
 from __future__ import annotations
@@ -16,99 +15,98 @@ from msgspec import Struct
 from noetl.runtime.clock import Clock
 
 _NEVER = float("inf")
-MOST_UNTOLD = 10_000  # revocations kept for a worker that does not listen
+MAX_PENDING_REVOCATIONS = 10_000  # per worker; more are dropped, since a heartbeat reports them as well
 
 
 class Lease(Struct):
-    """One run in one worker's hands."""
+    """The lease of one run."""
 
     run_id: str
     epoch: int
     worker: str
-    since: float  # when this process learned of it, on the monotonic clock
-    expires_at: float  # on the same
+    since: float  # when this process granted it, on the monotonic clock
+    expires_at: float  # on the monotonic clock
 
 
 class Leases:
-    """All leases this process knows. `term` None: they do not expire (worker and server in one process)."""
+    """The leases that this process knows. `term` None: they do not expire (worker and server in one process)."""
 
     def __init__(self, clock: Clock, term: float | None) -> None:
         self._clock = clock
         self._term = term
         self._leases: dict[str, Lease] = {}
         self._revoked: dict[str, dict[str, None]] = {}
-        self._bells: dict[str, asyncio.Event] = {}
-        self.tell: Callable[[str, str], bool] = _nobody  # another way to reach (worker, run); True: it was reached
+        self._changed: dict[str, asyncio.Event] = {}  # worker -> set when a revocation is pending
+        self._push: Callable[[str, str], bool] | None = None
+
+    def push_revocations(self, push: Callable[[str, str], bool]) -> None:
+        """Send revocations through `push(worker, run_id)` first; it returns False when the worker is not connected."""
+        self._push = push
 
     def grant(self, run_id: str, epoch: int, worker: str) -> None:
-        """This worker holds the run from now on."""
+        """Grant the lease of a run to a worker for a full term."""
         now = self._clock.monotonic()
         self._leases[run_id] = Lease(run_id, epoch, worker, now, now + self._term if self._term is not None else _NEVER)
 
     def holds(self, worker: str, run_id: str, epoch: int) -> bool:
-        """Whether the run is this worker's under this epoch."""
+        """Whether the worker has the lease of the run with this epoch."""
         lease = self._leases.get(run_id)
         return lease is not None and lease.epoch == epoch and lease.worker == worker
 
-    def known(self, run_id: str) -> bool:
-        """Whether anybody holds the run."""
-        return run_id in self._leases
-
     def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """A sign of life: the runs that are still this worker's are so for another term."""
+        """Extend the leases that the worker still has by a full term."""
         end = self._clock.monotonic() + self._term if self._term is not None else _NEVER
         for run_id, epoch in runs:
             if self.holds(worker, run_id, epoch):
                 self._leases[run_id].expires_at = end
 
-    def unsaid(self, worker: str, runs: Sequence[tuple[str, int]], grace: float) -> list[Lease]:
-        """Leases of a worker which it does not name among all it holds, although it has had `grace` seconds to hear
-        of them."""
-        named = set(runs)
-        heard = self._clock.monotonic() - grace
+    def unreported(self, worker: str, runs: Sequence[tuple[str, int]], grace: float) -> list[Lease]:
+        """Leases of a worker that are older than `grace` seconds and missing in its heartbeat."""
+        reported = set(runs)
+        granted_before = self._clock.monotonic() - grace
         return [
             lease
             for lease in self._leases.values()
-            if lease.worker == worker and lease.since <= heard and (lease.run_id, lease.epoch) not in named
+            if lease.worker == worker and lease.since <= granted_before and (lease.run_id, lease.epoch) not in reported
         ]
 
     def prolong(self, lease: Lease, seconds: float) -> None:
-        """Let a lease that stands last so long from now."""
+        """Let a lease expire `seconds` from now, if it is still granted."""
         if self._leases.get(lease.run_id) is lease:
             lease.expires_at = self._clock.monotonic() + seconds
 
     def release(self, run_id: str, epoch: int | None = None) -> None:
-        """The run is nobody's."""
+        """Delete the lease of a run."""
         lease = self._leases.get(run_id)
         if lease is not None and (epoch is None or lease.epoch <= epoch):
             del self._leases[run_id]
 
     def revoke(self, run_id: str, epoch: int, worker: str) -> None:
-        """The run is taken away: the worker is told, and its tool is to be killed."""
+        """Delete a lease and notify its worker, which stops the tool."""
         self.release(run_id, epoch)
-        if self.tell(worker, run_id):
+        if self._push is not None and self._push(worker, run_id):
             return
-        told = self._revoked.setdefault(worker, {})
-        if len(told) >= MOST_UNTOLD:
-            told.clear()  # nobody listens; a heartbeat would tell it all the same
-        told[run_id] = None
-        bell = self._bells.get(worker)
-        if bell is not None:
-            bell.set()
+        pending = self._revoked.setdefault(worker, {})
+        if len(pending) >= MAX_PENDING_REVOCATIONS:
+            pending.clear()
+        pending[run_id] = None
+        changed = self._changed.get(worker)
+        if changed is not None:
+            changed.set()
 
     async def revocations(self, worker: str, wait: float) -> list[str]:
-        """Runs this worker must stop; waits up to `wait` seconds for one."""
+        """Runs that this worker must stop; waits up to `wait` seconds for one."""
         if not self._revoked.get(worker) and wait > 0:
-            bell = self._bells.setdefault(worker, asyncio.Event())
-            bell.clear()
+            changed = self._changed.setdefault(worker, asyncio.Event())
+            changed.clear()
             try:
-                await asyncio.wait_for(bell.wait(), wait)
+                await asyncio.wait_for(changed.wait(), wait)
             except TimeoutError:
                 return []
         return list(self._revoked.pop(worker, ()))
 
     def expired(self) -> list[Lease]:
-        """Leases without a sign of life for a whole term."""
+        """Leases that were not extended for a full term."""
         if self._term is None:
             return []
         now = self._clock.monotonic()
@@ -118,18 +116,14 @@ class Leases:
         return len(self._leases)
 
     def of_execution(self, execution_id: str) -> list[Lease]:
-        """Runs of an execution that somebody holds."""
+        """The leases of an execution."""
         prefix = f"{execution_id}:"
         return [lease for lease in self._leases.values() if lease.run_id.startswith(prefix)]
 
     def remaining(self, lease: Lease) -> float | None:
-        """Seconds until a lease ends without a sign of life; None when it does not."""
+        """Seconds until a lease expires if it is not extended; None: it does not expire."""
         return None if self._term is None else lease.expires_at - self._clock.monotonic()
 
     def held_by(self, worker: str) -> list[Lease]:
-        """What a worker holds."""
+        """The leases of a worker."""
         return [lease for lease in self._leases.values() if lease.worker == worker]
-
-
-def _nobody(worker: str, run_id: str) -> bool:
-    return False

@@ -1,8 +1,7 @@
-"""The workers' side of the control plane (`ports.WorkLink`): claim, report, heartbeat, secrets.
+"""The worker-facing service of the control plane (`WorkLink`): claim, report, heartbeat, secrets.
 
-A worker's report is a fact told to its execution; the verdict comes back when the events are on
-disk. With free slots the report asks for more in the same breath: first what others have been
-waiting for in the queue, then whatever this very report starts, leased in the same append.
+A report is a command to its execution, acknowledged after its events are durable. With free slots a report also
+claims: first runs that wait in the queue, then the runs that the report itself starts, leased in the same append.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
 from noetl.core.engine.outstanding import leases
@@ -42,270 +41,273 @@ from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
 from noetl.server.orchestrator.execution_cache import ExecutionCache
-from noetl.server.orchestrator.reply import ReplyFuture, all_of
+from noetl.server.orchestrator.reply import ReplyFuture, wait_all
 from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 from noetl.storage.ports.secrets import Keychain
 
 log = logging.getLogger("noetl.control")
 
-QUEUE_SHARE = 8  # of the slots that a report frees, one in so many is for runs that wait in the queue
+QUEUE_SHARE = 8  # one in eight slots that a report frees is for runs that wait in the queue
+WATCH_SECONDS = 0.5  # how often expired leases are searched, at most
+DELIVERY_SECONDS = 1.0  # that a reply with orders may take before the lease is listed as unknown
+RETRY_SECONDS = 0.5  # before a run that could not be leased is enqueued again
 
-WATCH_SECONDS = 0.5  # how often leases are looked at: how late a silent worker is noticed
-ON_THE_WAY_SECONDS = 1.0  # that an answer with orders may be on its way before its worker is asked about them
-KEPT_SECONDS = 0.5  # how long a run that is kept for another worker stays out of the queue
+
+class WorkerServiceDependencies(Struct, frozen=True):
+    """What the worker service uses."""
+
+    executions: ExecutionCache
+    queue: RunQueue
+    catalog: Catalog
+    limiter: ConcurrencyLimiter
+    background: BackgroundTasks
+    clock: Clock
+    keychain: Keychain | None = None
+    heartbeats: WorkerHeartbeats | None = None  # shared by several servers of one store
+    lease_seconds: float | None = None  # term of a lease without heartbeat; None: unlimited
 
 
 class WorkerService:
-    """`ports.WorkLink` over the executions of this process."""
+    """`WorkLink` over the executions of this process."""
 
-    def __init__(
-        self,
-        *,
-        queue: RunQueue,
-        catalog: Catalog,
-        keychain: Keychain | None,
-        clock: Clock,
-        deeds: BackgroundTasks,
-        lease_seconds: float | None,
-        lines: ConcurrencyLimiter,
-        signs: WorkerHeartbeats | None = None,
-    ) -> None:
-        self.executions: ExecutionCache  # set by the orchestrator, which both belong to
-        self.leases = Leases(clock, lease_seconds)
-        self._queue = queue
-        self._catalog = catalog
-        self._keychain = keychain
-        self._clock = clock
-        self._deeds = deeds
-        self._lines = lines
-        self.term = lease_seconds  # seconds that a lease lives without a sign of life; None: for ever
-        self._signs = signs  # where other servers work on the same store
-        self._claims = Dispatcher(queue, self._lease, self._return)
+    def __init__(self, dependencies: WorkerServiceDependencies) -> None:
+        self._executions = dependencies.executions
+        self._queue = dependencies.queue
+        self._catalog = dependencies.catalog
+        self._limiter = dependencies.limiter
+        self._background = dependencies.background
+        self._clock = dependencies.clock
+        self._keychain = dependencies.keychain
+        self._heartbeats = dependencies.heartbeats
+        self.term = dependencies.lease_seconds
+        self.leases = Leases(dependencies.clock, self.term)
+        self._dispatcher = Dispatcher(dependencies.queue, self._lease_runs, self._return_orders)
         self._watch: asyncio.Task[None] | None = None
 
-    # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
+    # ── WorkLink ────────────────────────────────────────────────────────────────────────
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
-        """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
-        return await self._claims.claim(claim, wait)
+        """Runs leased to this worker; waits up to `wait` seconds for one."""
+        return await self._dispatcher.claim(claim, wait)
 
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
-        """Prolong the leases of all that a worker holds; says what is not its own, and what it does not know of."""
+        """Extend all leases of a worker; the reply lists runs it has lost and runs it did not report."""
         self.leases.extend(worker, runs)
-        asked = runs
-        if self._signs is not None:
-            # Others may have taken a run away or given it: the log knows, our table may not.
-            await self._signs.seen(worker, runs)
+        doubtful = runs
+        if self._heartbeats is not None:
+            # Other servers may have granted or revoked a lease: check the log, not only this table.
+            await self._heartbeats.seen(worker, runs)
         else:
-            asked = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
-        lost = [run_id for run_id, epoch in asked if not await self._take_up(worker, run_id, epoch)]
+            doubtful = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
+        lost = [run_id for run_id, epoch in doubtful if not await self._confirm_lease(worker, run_id, epoch)]
         unknown = []
-        for lease in self.leases.unsaid(worker, runs, ON_THE_WAY_SECONDS):
-            if self._signs is None or await self._stands(lease):
+        for lease in self.leases.unreported(worker, runs, DELIVERY_SECONDS):
+            if self._heartbeats is None or await self._is_current(lease):
                 unknown.append((lease.run_id, lease.epoch))
             else:
-                self.leases.release(lease.run_id, lease.epoch)  # its end was reported to another server
+                self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
         return HeartbeatReply(lost, unknown, self.term)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
-        """Runs taken away from this worker; waits up to `wait` seconds for one."""
+        """Runs that were revoked from this worker; waits up to `wait` seconds for one."""
         return await self.leases.revocations(worker, wait)
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """Runs a worker lets go of; others may claim them at once."""
-        told = [self.executions.tell(execution_of(run_id), ReturnRun(run_id, epoch)) for run_id, epoch in runs]
-        for answer in told:
-            await answer
+        """Return runs that a worker does not run; other workers may claim them at once."""
+        replies = [self._executions.send(execution_of(run_id), ReturnRun(run_id, epoch)) for run_id, epoch in runs]
+        for reply in replies:
+            await reply
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
-        """Take a worker's events in; answered after they are on disk, maybe with the next runs."""
-        claim = Claim(worker, free, self._claims.pool_of(worker))
-        waiting = await self._queue.take(_share(claim)) if free > 0 else []
-        told, ids = self._tell(worker, reports)
-        asked = self._ask_for_more(claim, ids, free - len(waiting))
-        claimed = self._claim_runs(claim, waiting)
-        await self._all(claim, told, asked, list(zip(waiting, claimed, strict=True)))
-        orders = self._orders_of(zip(waiting, claimed, strict=True))
-        for answer in asked:
-            if answer.problem is None:
-                orders.extend(answer.reply.orders)
+        """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
+        claim = Claim(worker, free, self._dispatcher.pool_of(worker))
+        taken = await self._queue.take(_queue_share(claim)) if free > 0 else []
+        reported, ids = self._send_reports(worker, reports)
+        claimed_any = self._claim_any(claim, ids, free - len(taken))
+        claimed = list(zip(taken, self._claim_runs(claim, taken), strict=True))
+        await self._wait_all(claim, [*reported, *claimed_any], claimed)
+        orders = self._leased_orders(claimed)
+        for reply in claimed_any:
+            if reply.exception is None:
+                orders.extend(reply.reply.orders)
         try:
-            verdicts = [_verdict(report, answer) for report, answer in zip(reports, told, strict=True)]
+            acks = [_ack(report, reply) for report, reply in zip(reports, reported, strict=True)]
         except BaseException:
-            self._return(claim, orders)  # the worker hears of the problem and not of these
+            self._return_orders(claim, orders)  # the worker receives the error instead of the orders
             raise
-        accepted = sum(verdict.accepted for verdict in verdicts)
+        accepted = sum(ack.accepted for ack in acks)
         metrics.REPORTS.add(accepted, "accepted")
-        metrics.REPORTS.add(len(verdicts) - accepted, "refused")
-        return verdicts, orders
+        metrics.REPORTS.add(len(acks) - accepted, "refused")
+        return acks, orders
 
     async def playbook(self, digest: str) -> bytes:
-        """The compiled playbook (JSON of the IR)."""
+        """The compiled playbook as JSON."""
         try:
             return await self._catalog.encoded(digest)
         except CorruptLog as problem:
-            # For a worker that is all the same: asking again does not help, its run has to end.
+            # A retry does not help the worker; NotFound ends its run.
             raise NotFound(str(problem)) from None
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
-        """Keychain values, handed to the worker that needs them."""
+        """Keychain values for a run of an execution."""
         if self._keychain is None:
             raise SecretUnavailable(dict.fromkeys(names, "this installation has no keychain"))
-        state = await self.executions.of(execution_id).load()
+        state = await self._executions.get(execution_id).load()
         playbook = state.playbook
         return await self._keychain.resolve(playbook.keychain, names, workload=state.workload, file=playbook.file)
 
     async def close(self) -> None:
-        """Stop watching over leases."""
+        """Stop watching leases."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
             self._watch = None
 
-    # ── for the orchestrator ────────────────────────────────────────────────────────────
+    # ── for the control plane ───────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Watch over leases, where they can expire."""
+        """Start to watch leases, if they can expire."""
         if self.term is not None and self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._watch_leases(self.term))
 
     @property
-    def watching(self) -> bool:
-        """Whether leases that expire are noticed."""
+    def watches_leases(self) -> bool:
+        """Whether expired leases are detected."""
         return self.term is None or (self._watch is not None and not self._watch.done())
 
-    def offers(self) -> list[SlotOffer]:
-        """Free slots of workers that wait, for a decision that is about to be made."""
-        return self._claims.offers()
+    def slot_offers(self) -> list[SlotOffer]:
+        """Free slots of open long polls, offered to one decision."""
+        return self._dispatcher.slot_offers()
 
     def follow(self, events: Sequence[Recorded]) -> None:
-        """Leases follow the log: what started is held, what ended is not."""
+        """Update the leases from events: a start grants one, an end releases it."""
         for recorded in events:
             change = _LEASE_CHANGES.get(type(recorded.body))
             if change is not None:
                 change(self.leases, recorded.body)
 
     def adopt(self, state: State) -> None:
-        """Take up the leases of a folded log, with a full term each."""
+        """Grant the leases of a folded log again, each for a full term."""
         for run_id, epoch, worker in leases(state):
             if not self.leases.holds(worker, run_id, epoch):
                 self.leases.grant(run_id, epoch, worker)
 
     def revoke_others(self, state: State) -> None:
-        """Take away what the log says that nobody holds (any more): another process cancelled it."""
-        held = {(run_id, epoch) for run_id, epoch, _ in leases(state)}
+        """Revoke leases of an execution that the log does not have (any more): another process cancelled them."""
+        current = {(run_id, epoch) for run_id, epoch, _ in leases(state)}
         for lease in self.leases.of_execution(state.execution_id):
-            if (lease.run_id, lease.epoch) not in held:
+            if (lease.run_id, lease.epoch) not in current:
                 self.leases.revoke(lease.run_id, lease.epoch, lease.worker)
 
     def expire_all(self, state: State) -> None:
-        """Take back every lease of a folded log: its workers are gone."""
+        """Expire every lease of a folded log: its workers have stopped."""
         for run_id, epoch, _ in leases(state):
             self._expire(run_id, epoch)
 
-    # ── inside ──────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────
 
-    def _tell(self, worker: str, reports: Sequence[Report]) -> tuple[list[ReplyFuture], list[str]]:
-        """Put the reports into their executions' mailboxes; most of many are of one loop. The executions' ids, too."""
-        found: dict[str, ExecutionActor] = {}
-        told = []
+    def _send_reports(self, worker: str, reports: Sequence[Report]) -> tuple[list[ReplyFuture], list[str]]:
+        """Send the reports to their executions; returns the replies and the ids of the executions."""
+        actors: dict[str, ExecutionActor] = {}  # most reports of a batch belong to one loop
+        replies = []
         for report in reports:
             execution_id = execution_of(report.run_id)
-            execution = found.get(execution_id)
-            if execution is None:
-                execution = found[execution_id] = self.executions.of(execution_id)
-            told.append(execution.tell(ReportRun(report, worker)))
-        return told, list(found)
+            actor = actors.get(execution_id)
+            if actor is None:
+                actor = actors[execution_id] = self._executions.get(execution_id)
+            replies.append(actor.send(ReportRun(report, worker)))
+        return replies, list(actors)
 
-    def _ask_for_more(self, claim: Claim, ids: Sequence[str], slots: int) -> list[ReplyFuture]:
-        """Lend the free slots to the executions just reported on, in equal shares."""
-        if slots <= 0:
-            return []
-        asked = []
+    def _claim_any(self, claim: Claim, ids: Sequence[str], slots: int) -> list[ReplyFuture]:
+        """Offer free slots to the executions that were just reported on, in equal shares."""
+        replies = []
         for left, execution_id in zip(range(len(ids), 0, -1), ids, strict=True):
             share = -(-slots // left)
             if share > 0:
                 slots -= share
-                fact = ClaimAnyRun(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
-                asked.append(self.executions.tell(execution_id, fact))
-        return asked
+                command = ClaimAnyRun(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
+                replies.append(self._executions.send(execution_id, command))
+        return replies
 
-    async def _lease(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
-        claimed = self._claim_runs(claim, runs)
-        await self._all(claim, (), (), list(zip(runs, claimed, strict=True)))
-        return self._orders_of(zip(runs, claimed, strict=True))
+    async def _lease_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
+        claimed = list(zip(runs, self._claim_runs(claim, runs), strict=True))
+        await self._wait_all(claim, (), claimed)
+        return self._leased_orders(claimed)
 
     def _claim_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[ReplyFuture]:
-        return [self.executions.tell(run.execution_id, ClaimRun(claim.worker, run.run_id)) for run in runs]
+        return [self._executions.send(run.execution_id, ClaimRun(claim.worker, run.run_id)) for run in runs]
 
-    async def _all(
-        self,
-        claim: Claim,
-        told: Sequence[ReplyFuture],
-        asked: Sequence[ReplyFuture],
-        claimed: Sequence[tuple[QueuedRun, ReplyFuture]],
+    async def _wait_all(
+        self, claim: Claim, replies: Sequence[ReplyFuture], claimed: Sequence[tuple[QueuedRun, ReplyFuture]]
     ) -> None:
-        """Wait for every answer; if the worker goes away meanwhile, what it would have got is given back."""
+        """Wait for all replies; if the worker disconnects meanwhile, return its orders when they arrive."""
         try:
-            await all_of((*told, *asked, *(answer for _, answer in claimed)))
+            await wait_all((*replies, *(reply for _, reply in claimed)))
         except asyncio.CancelledError:
-            for answer in (*told, *asked):
-                answer.hear(partial(self._nobody_waits, claim, None))
-            for run, answer in claimed:
-                answer.hear(partial(self._nobody_waits, claim, run))
+            for reply in replies:
+                reply.set_callback(partial(self._return_reply, claim, None))
+            for run, reply in claimed:
+                reply.set_callback(partial(self._return_reply, claim, run))
             raise
 
-    def _nobody_waits(self, claim: Claim, run: QueuedRun | None, answer: ReplyFuture) -> None:
-        """The answer to a worker that has gone; a run that was taken out of the queue for it must not be lost."""
+    def _return_reply(self, claim: Claim, run: QueuedRun | None, reply: ReplyFuture) -> None:
+        """Return the orders of a reply whose worker disconnected; a run taken from the queue is not lost."""
         if run is not None:
-            self._return(claim, self._orders_of([(run, answer)]))
-        elif answer.problem is None:
-            self._return(claim, answer.reply.orders)
+            self._return_orders(claim, self._leased_orders([(run, reply)]))
+        elif reply.exception is None:
+            self._return_orders(claim, reply.reply.orders)
 
-    def _orders_of(self, claimed: Iterable[tuple[QueuedRun, ReplyFuture]]) -> list[RunOrder]:
-        """What a worker got of the runs that were taken out of the queue; what it could not get waits there again."""
+    def _leased_orders(self, claimed: Iterable[tuple[QueuedRun, ReplyFuture]]) -> list[RunOrder]:
+        """The orders of runs taken from the queue; runs that could not be leased are enqueued again."""
         orders: list[RunOrder] = []
         for run, answer in claimed:
-            problem = answer.problem
-            if problem is None:
-                reply = answer.reply
-                orders.extend(reply.orders)  # none: somebody else was first, or it has ended
-                if not reply.orders:
-                    self._lines.passed_on(run)
-                if reply.limit is not None:
-                    deed = partial(self._lines.park_waiting, run, reply.limit)
-                    self._deeds.run_until_done(f"letting {run.run_id} stand in line", deed)
-                elif reply.reserved:
-                    self._deeds.run_until_done(f"keeping {run.run_id}", partial(self._put_later, run))
-            elif isinstance(problem, NotFound | CorruptLog):
-                ids = {"execution_id": run.execution_id, "run_id": run.run_id}
-                log.error("run %s cannot be leased: %s", run.run_id, problem, extra=ids)
-            else:
-                if not isinstance(problem, StoreUnavailable):
-                    log.error("run %s could not be leased and waits again: %s", run.run_id, problem, exc_info=problem)
-                self._deeds.run_until_done(f"queueing {run.run_id} again", partial(self._put_later, run))
+            if answer.exception is not None:
+                self._retry_failed_claim(run, answer.exception)
+                continue
+            reply = answer.reply
+            orders.extend(reply.orders)  # empty: another worker claimed it first, or it has ended
+            if not reply.orders:
+                self._limiter.slot_unused(run)
+            if reply.limit is not None:
+                park = partial(self._limiter.park, run, reply.limit)
+                self._background.run_until_done(f"parking {run.run_id}", park)
+            elif reply.reserved:
+                self._enqueue_later(run)
         return orders
 
-    async def _put_later(self, run: QueuedRun) -> None:
-        """It was kept for the worker that has its loop, or the store was away: soon it waits like any other."""
-        await self._clock.sleep(KEPT_SECONDS)
-        await self._queue.put([structs.replace(run, limit=None)])
+    def _retry_failed_claim(self, run: QueuedRun, problem: Exception) -> None:
+        if isinstance(problem, NotFound | CorruptLog):
+            ids = {"execution_id": run.execution_id, "run_id": run.run_id}
+            log.error("run %s cannot be leased: %s", run.run_id, problem, extra=ids)
+            return
+        if not isinstance(problem, StoreUnavailable):
+            log.error("run %s could not be leased and is enqueued again: %s", run.run_id, problem, exc_info=problem)
+        self._enqueue_later(run)
 
-    def _return(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
-        """The worker went away between its claim and the answer."""
+    def _enqueue_later(self, run: QueuedRun) -> None:
+        """Enqueue a run again after a pause: it is reserved for another worker, or the store was unreachable."""
+
+        async def enqueue() -> None:
+            await self._clock.sleep(RETRY_SECONDS)
+            await self._queue.put([structs.replace(run, limit=None)])
+
+        self._background.run_until_done(f"enqueueing {run.run_id} again", enqueue)
+
+    def _return_orders(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
+        """Return orders that could not be delivered to their worker."""
         if not orders:
             return
         runs = [(order.run_id, order.epoch) for order in orders]
-        self._deeds.run_until_done(f"giving back {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
+        self._background.run_until_done(f"returning {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
 
-    async def _take_up(self, worker: str, run_id: str, epoch: int) -> bool:
-        """A lease this process does not know of: the log says whether it stands."""
+    async def _confirm_lease(self, worker: str, run_id: str, epoch: int) -> bool:
+        """Whether the log has a lease that this table may not have; it is granted or released accordingly."""
         try:
-            execution = self.executions.of(execution_of(run_id))
-            state = await (execution.load() if self._signs is None else execution.fresh())
+            actor = self._executions.get(execution_of(run_id))
+            state = await (actor.load() if self._heartbeats is None else actor.refresh())
         except NotFound:
             return False
         run = state.open.get(run_id)
@@ -319,36 +321,36 @@ class WorkerService:
         while True:
             await self._clock.sleep(min(term / 4, WATCH_SECONDS))
             for lease in self.leases.expired():
-                if self._signs is not None:
-                    if await self._lives_elsewhere(self._signs, lease, term):
+                if self._heartbeats is not None:
+                    if await self._seen_elsewhere(self._heartbeats, lease, term):
                         continue
-                    if not await self._stands(lease):
-                        self.leases.release(lease.run_id, lease.epoch)  # its end was reported to another server
+                    if not await self._is_current(lease):
+                        self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
                         continue
                 metrics.EXPIRED.add()
                 log.warning(
-                    "worker %s fell silent: its run %s is taken back", lease.worker, lease.run_id,
+                    "no heartbeat of worker %s: the lease of run %s has expired", lease.worker, lease.run_id,
                     extra={"execution_id": execution_of(lease.run_id), "run_id": lease.run_id, "worker": lease.worker},
                 )  # fmt: skip
-                self._claims.dismiss(lease.worker)
+                self._dispatcher.dismiss(lease.worker)
                 self.leases.release(lease.run_id, lease.epoch)
                 self._expire(lease.run_id, lease.epoch)
 
-    async def _stands(self, lease: Lease) -> bool:
-        """Whether the log still has a lease that other servers may have seen the end of."""
+    async def _is_current(self, lease: Lease) -> bool:
+        """Whether the log still has a lease that may have ended on another server."""
         try:
-            state = await self.executions.of(execution_of(lease.run_id)).fresh()
+            state = await self._executions.get(execution_of(lease.run_id)).refresh()
         except (NotFound, StoreUnavailable):
-            return True  # whoever takes it back finds out
+            return True  # the expiry command decides
         run = state.open.get(lease.run_id)
         return run is not None and run.status == "leased" and run.epoch == lease.epoch
 
-    async def _lives_elsewhere(self, signs: WorkerHeartbeats, lease: Lease, term: float) -> bool:
-        """Whether the worker of an expired lease was heard of by another server; its term runs from then."""
+    async def _seen_elsewhere(self, heartbeats: WorkerHeartbeats, lease: Lease, term: float) -> bool:
+        """Whether another server had a heartbeat of the worker within the term; the lease is extended from then."""
         try:
-            silent = await signs.silent_for(lease.worker, lease.run_id, lease.epoch)
+            silent = await heartbeats.silent_for(lease.worker, lease.run_id, lease.epoch)
         except StoreUnavailable:
-            silent = 0.0  # nobody could say anything meanwhile: wait another term
+            silent = 0.0  # heartbeats could not be stored either: wait for another term
         if silent is None or silent >= term:
             return False
         self.leases.prolong(lease, term - silent)
@@ -356,19 +358,21 @@ class WorkerService:
 
     def _expire(self, run_id: str, epoch: int) -> None:
         execution_id = execution_of(run_id)
-        fact = ExpireLease(run_id, epoch)
-        self._deeds.run_until_done(f"taking back {run_id}", lambda: self.executions.tell(execution_id, fact))
+        command = ExpireLease(run_id, epoch)
+        self._background.run_until_done(
+            f"expiring the lease of {run_id}", lambda: self._executions.send(execution_id, command)
+        )
 
 
-def _share(claim: Claim) -> Claim:
-    """What the queue gets of freed slots: never nothing, so nobody starves, but the most of them stay where they were.
+def _queue_share(claim: Claim) -> Claim:
+    """The share of freed slots for the queue: at least one, so that it never starves.
 
-    An execution that keeps its slot starts its next step in the append that ends the last."""
+    The others stay with their executions, which start the next step in the append that ends the last one."""
     return Claim(claim.worker, -(-claim.slots // QUEUE_SHARE), claim.pool, claim.labels)
 
 
-def _verdict(report: Report, answer: ReplyFuture) -> ReportAck:
-    if isinstance(answer.problem, NotFound):
+def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
+    if isinstance(answer.exception, NotFound):
         return ReportAck(run_id=report.run_id, accepted=False)
     reply = answer.reply
     return reply.ack or ReportAck(run_id=report.run_id, accepted=reply.accepted)

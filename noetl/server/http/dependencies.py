@@ -36,7 +36,7 @@ class AppState(Struct):
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run CPU-bound work in a thread, so that it does not block the event loop."""
-        return await self.orchestrator.catalog.aside(work)
+        return await self.orchestrator.catalog.run_in_thread(work)
 
     def stop_signal(self) -> asyncio.Future[Any]:
         """A shared future that is done when the server stops."""

@@ -43,7 +43,7 @@ class NatsWorkerEndpoint:
 
     def start(self) -> None:
         """Start handling requests."""
-        self._state().orchestrator.work.leases.tell = self._notify_revoked
+        self._state().orchestrator.work.leases.push_revocations(self._notify_revoked)
         self._bus.answer(self._handle)
 
     def _notify_revoked(self, worker: str, run_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Deeds the log has promised: done in the background, and again while the store is out of reach."""
+"""Background tasks: effects of the log, retried while the store is unreachable."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class BackgroundTasks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order they began
-        self._single: set[str] = set()  # those under way of which there is one at a time
+        self._single: set[str] = set()  # names of running tasks of `run_single`
 
-    def run_until_done(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
-        """Do it, and do it again while the store cannot be reached; `what` names it in the log file."""
-        task = asyncio.get_running_loop().create_task(self._try_until_done(what, deed))
+    def run_until_done(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """Run `work`, and retry it while the store is unreachable; `name` describes it in log messages."""
+        task = asyncio.get_running_loop().create_task(self._retry(name, work))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    def run_single(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
-        """The same, unless it is under way: for a deed that ends when it finds nothing more to do."""
-        if what not in self._single:
-            self._single.add(what)
-            self.run_until_done(what, deed)
+    def run_single(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """The same, unless it is running: for work that ends when nothing is left to do."""
+        if name not in self._single:
+            self._single.add(name)
+            self.run_until_done(name, work)
 
     async def close(self, grace: float = 0.0) -> None:
-        """Stop, after so many seconds at most; what was not done is outstanding in the log."""
+        """Cancel all tasks after at most `grace` seconds; what was not done is outstanding in the log."""
         if grace and self._tasks:
             await asyncio.wait(list(self._tasks), timeout=grace)
         tasks = list(self._tasks)
@@ -44,19 +44,19 @@ class BackgroundTasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _try_until_done(self, what: str, deed: Callable[[], Awaitable[Any]]) -> None:
-        number = 0
+    async def _retry(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+        attempt = 0
         try:
             while True:
                 try:
-                    await deed()
+                    await work()
                     return
                 except StoreUnavailable as problem:
-                    log.warning("%s waits for the store: %s", what, problem)
+                    log.warning("%s is retried, the store is unreachable: %s", name, problem)
                 except NoetlError as problem:
-                    log.error("%s failed: %s", what, problem)
+                    log.error("%s failed: %s", name, problem)
                     return
-                await self._clock.sleep(RETRY_SECONDS[min(number, len(RETRY_SECONDS) - 1)])
-                number += 1
+                await self._clock.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+                attempt += 1
         finally:
-            self._single.discard(what)  # in the same turn of the loop: what comes next begins it anew
+            self._single.discard(name)  # without an await after the last check: a later call starts it again

@@ -1,13 +1,11 @@
-"""Child executions: started once under a derived key, attached again after a restart, answered for.
+"""Child executions: started once, reattached after a restart, and answered to their callers.
 
-The key of a child is the task run that calls it. Whoever carries out `StartChild` looks for the
-key first, so doing it twice starts one child. A child's end answers its caller (`AnswerParent`);
-if the process dies before that, the caller's log still waits, and `AwaitChild` finds the answer.
+The idempotency key of a child is the id of the task run that calls it, so performing `StartChild` twice starts
+one child. The end of a child is reported to its caller (`AnswerParent`); if the process stops before that, the
+caller's log still waits for it, and `AwaitChild` reports it after the restart.
 """
 
 from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
 
 from noetl.core.engine.commands import CancelExecution, RecordChildEnd, RecordChildStart
 from noetl.core.engine.effects import AnswerParent, AwaitChild, CancelChild, Effect, StartChild
@@ -20,13 +18,14 @@ from noetl.observability import tracing
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 from noetl.server.orchestrator.execution_cache import ExecutionCache
+from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.submissions import Submission
 
 FINAL = frozenset({"success", "failed", "cancelled"})
 
 
 def _trace(caller: State, task_run_id: str) -> str | None:
-    """A child's spans hang below those of the task that calls it."""
+    """The trace context of a child: its spans are children of the calling task's span."""
     known = caller.request.trace if caller.request else None
     if tracing.ACTIVE is None:
         return known
@@ -34,92 +33,92 @@ def _trace(caller: State, task_run_id: str) -> str | None:
 
 
 class Children:
-    """Carries out the engine's commands about children."""
+    """Performs the engine's effects on child executions."""
 
     def __init__(
         self,
-        parts: ActorDependencies,
+        actors: ActorDependencies,
         executions: ExecutionCache,
-        submit: Callable[[Submission], Awaitable[str]],
-        deeds: BackgroundTasks,
+        starter: ExecutionStarter,
+        background: BackgroundTasks,
     ) -> None:
-        self._parts = parts
+        self._actors = actors
         self._executions = executions
-        self._submit = submit
-        self._deeds = deeds
+        self._starter = starter
+        self._background = background
 
-    def carry_out(self, execution_id: str, command: Effect) -> None:
-        """Begin to carry out a command about a child (others are nothing to us)."""
-        name = f"{type(command).__name__} of execution {execution_id}"
-        if isinstance(command, StartChild):
-            self._deeds.run_until_done(name, lambda: self._start(execution_id, command))
-        elif isinstance(command, AwaitChild):
-            self._deeds.run_until_done(name, lambda: self._await(execution_id, command.key, command.child))
-        elif isinstance(command, CancelChild):
-            self._deeds.run_until_done(name, lambda: self._cancel(execution_id, command))
-        elif isinstance(command, AnswerParent):
-            self._deeds.run_until_done(name, lambda: self._answer(command.parent, command.child, command.outcome))
+    def perform(self, execution_id: str, effect: Effect) -> None:
+        """Begin to perform an effect on a child; other effects are ignored."""
+        name = f"{type(effect).__name__} of execution {execution_id}"
+        if isinstance(effect, StartChild):
+            self._background.run_until_done(name, lambda: self._start(execution_id, effect))
+        elif isinstance(effect, AwaitChild):
+            self._background.run_until_done(name, lambda: self._await(execution_id, effect.key, effect.child))
+        elif isinstance(effect, CancelChild):
+            self._background.run_until_done(name, lambda: self._cancel(execution_id, effect))
+        elif isinstance(effect, AnswerParent):
+            self._background.run_until_done(name, lambda: self._answer(effect.parent, effect.child, effect.outcome))
 
-    async def _start(self, parent_id: str, command: StartChild) -> None:
-        known = await self._parts.store.by_key(command.key)
+    async def _start(self, parent_id: str, effect: StartChild) -> None:
+        known = await self._actors.store.by_key(effect.key)
         if known is not None:
-            await self._executions.tell(parent_id, RecordChildStart(command.key, known.execution_id))
-            await self._await(parent_id, command.key, known.execution_id)
+            await self._executions.send(parent_id, RecordChildStart(effect.key, known.execution_id))
+            await self._await(parent_id, effect.key, known.execution_id)
             return
         try:
-            child = await self._begin(parent_id, command)
+            child = await self._begin(parent_id, effect)
         except InvalidPlaybook as invalid:
-            await self._answer(command.parent, "", error("schema", f"playbook {command.playbook!r}: {invalid}"))
+            await self._answer(effect.parent, "", error("schema", f"playbook {effect.playbook!r}: {invalid}"))
         except RequestRefused as refused:
             kind = "not_found" if isinstance(refused, NotFound) else "client_error"
-            await self._answer(command.parent, "", error(kind, str(refused)))
+            await self._answer(effect.parent, "", error(kind, str(refused)))
         else:
-            await self._executions.tell(parent_id, RecordChildStart(command.key, child))
+            await self._executions.send(parent_id, RecordChildStart(effect.key, child))
 
-    async def _begin(self, parent_id: str, command: StartChild) -> str:
-        state = await self._executions.of(parent_id).load()
+    async def _begin(self, parent_id: str, effect: StartChild) -> str:
+        state = await self._executions.get(parent_id).load()
         caller = state.playbook
-        return await self._submit(
+        return await self._starter.submit(
             Submission(
-                path=command.playbook,
-                version=command.version,
-                payload=command.payload,
-                key=command.key,
-                entry_step=command.entry_step,
-                return_step=command.return_step,
-                parent=command.parent,
+                path=effect.playbook,
+                version=effect.version,
+                payload=effect.payload,
+                key=effect.key,
+                entry_step=effect.entry_step,
+                return_step=effect.return_step,
+                parent=effect.parent,
                 caller=caller.file,
                 legacy=caller.surface == "2025-11",
-                trace=_trace(state, command.parent.task_run_id),
+                trace=_trace(state, effect.parent.task_run_id),
             )
         )
 
     async def _await(self, parent_id: str, key: str, child: str) -> None:
-        """Answer for a child that has ended; one that runs answers for itself when it ends."""
+        """Report the end of a child that has ended; a running child reports itself when it ends."""
         outcome = await self._outcome_of(child)
         if outcome is not None:
-            await self._executions.tell(parent_id, RecordChildEnd(key, child, outcome))
+            await self._executions.send(parent_id, RecordChildEnd(key, child, outcome))
 
-    async def _cancel(self, parent_id: str, command: CancelChild) -> None:
-        child = command.child
+    async def _cancel(self, parent_id: str, effect: CancelChild) -> None:
+        child = effect.child
         if child is None:
-            known = await self._parts.store.by_key(command.key)
+            known = await self._actors.store.by_key(effect.key)
             child = known.execution_id if known else None
         if child is None:
-            outcome = error("cancelled", command.reason or "cancelled before it began")
-            await self._executions.tell(parent_id, RecordChildEnd(command.key, "", outcome))
+            outcome = error("cancelled", effect.reason or "cancelled before it began")
+            await self._executions.send(parent_id, RecordChildEnd(effect.key, "", outcome))
             return
-        await self._executions.tell(child, CancelExecution(command.reason or f"its caller {parent_id} was cancelled"))
-        await self._await(parent_id, command.key, child)
+        await self._executions.send(child, CancelExecution(effect.reason or f"its caller {parent_id} was cancelled"))
+        await self._await(parent_id, effect.key, child)
 
     async def _answer(self, parent: Parent, child: str, outcome: Outcome) -> None:
-        await self._executions.tell(parent.execution_id, RecordChildEnd(parent.task_run_id, child, outcome))
+        await self._executions.send(parent.execution_id, RecordChildEnd(parent.task_run_id, child, outcome))
 
     async def _outcome_of(self, execution_id: str) -> Outcome | None:
-        """What an ended execution answers its caller; None while it runs."""
-        summary = await self._parts.store.summary(execution_id)
+        """The outcome that an ended execution returns to its caller; None while it runs."""
+        summary = await self._actors.store.summary(execution_id)
         if summary is None or summary.status not in FINAL:
             return None
-        state, _ = await load_state(self._parts, execution_id)
-        answer = next((command for command in outstanding(state) if isinstance(command, AnswerParent)), None)
+        state, _ = await load_state(self._actors, execution_id)
+        answer = next((effect for effect in outstanding(state) if isinstance(effect, AnswerParent)), None)
         return answer.outcome if answer else None

@@ -1,4 +1,4 @@
-"""Other processes of this machine write into our executions (`noetl cancel`, `signal`): hear of it, and go on."""
+"""Polls for commands that other local processes (`noetl cancel`, `noetl signal`) appended to our executions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from noetl.server.orchestrator.service import Orchestrator
 
 log = logging.getLogger("noetl.control")
 
-EVERY = 0.25
+POLL_SECONDS = 0.25
 
 
 @asynccontextmanager
-async def watch_external_changes(orchestrator: Orchestrator, every: float = EVERY) -> AsyncIterator[None]:
-    """Look now and then for as long as the block lasts."""
-    task = asyncio.get_running_loop().create_task(_listen(orchestrator, every))
+async def watch_external_changes(orchestrator: Orchestrator, every: float = POLL_SECONDS) -> AsyncIterator[None]:
+    """Poll every `every` seconds for the duration of the block."""
+    task = asyncio.get_running_loop().create_task(_poll_forever(orchestrator, every))
     try:
         yield
     finally:
@@ -26,10 +26,10 @@ async def watch_external_changes(orchestrator: Orchestrator, every: float = EVER
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _listen(orchestrator: Orchestrator, every: float) -> None:
+async def _poll_forever(orchestrator: Orchestrator, every: float) -> None:
     while True:
         await asyncio.sleep(every)
         try:
             await orchestrator.poll_external_changes()
         except NoetlError as problem:
-            log.warning("what other processes wrote could not be read: %s", problem)
+            log.warning("changes by other processes could not be read: %s", problem)

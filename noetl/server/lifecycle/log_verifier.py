@@ -1,4 +1,4 @@
-"""Is every log as it was written, and does the list of executions say what the logs say?"""
+"""Verifies that every log is intact and that the summaries of executions agree with the logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVENTS = 5_000
 
 
 async def verify(store: EventStore) -> tuple[int, int, list[str]]:
-    """Read every event of every execution: how many executions and events there are, and what is wrong, in words."""
+    """Read every event of every execution; returns the number of executions, of events, and the problems."""
     executions = events = 0
     damaged: list[str] = []
     before: str | None = None
@@ -32,13 +32,13 @@ async def _verify_one(store: EventStore, listed: ExecutionSummary) -> int:
     execution_id = listed.execution_id
     summary = await store.summary(execution_id)
     if summary is None:
-        return 0  # forgotten meanwhile
-    told = ExecutionSummary(execution_id=execution_id, path="", status="pending", started_at=0.0, key=summary.key)
+        return 0  # deleted meanwhile
+    expected = ExecutionSummary(execution_id=execution_id, path="", status="pending", started_at=0.0, key=summary.key)
     seq = 0
     while seq < summary.seq and (page := await store.read(execution_id, seq, min(EVENTS, summary.seq - seq))):
-        told = project(told, page)
+        expected = project(expected, page)
         seq = page[-1].seq
-    # What it holds follows from the playbook as well, and is written anew with every append.
-    if seq and msgspec.structs.replace(told, seq=seq) != msgspec.structs.replace(summary, seq=seq, held=None):
-        raise CorruptLog(f"execution {execution_id}: its row does not say what its log says; the log is right")
+    # `held` also depends on the playbook and is rewritten with every append.
+    if seq and msgspec.structs.replace(expected, seq=seq) != msgspec.structs.replace(summary, seq=seq, held=None):
+        raise CorruptLog(f"execution {execution_id}: its summary does not match its log; the log is authoritative")
     return seq

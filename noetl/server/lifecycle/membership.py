@@ -1,8 +1,8 @@
-"""One of several servers: it beats, and does what a dead one owed.
+"""Cluster membership: sends heartbeats and takes over the executions of servers that stopped.
 
-Everything a server has in memory (timers, leases, runs on their way to the queue) can be asked of the
-log again, and doing it twice does no harm. So whoever hears of a death, is taken for dead itself, lost
-sight of the store, or has the turn to sweep, folds what is unfinished and goes on with it.
+Everything in the memory of a server (timers, leases, runs not enqueued yet) follows from the logs, and performing
+an effect twice is harmless. So a server resumes all unfinished executions when another server stopped, when it was
+itself taken for stopped, when the store was unreachable, and when it is its turn for the periodic sweep.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ from noetl.server.orchestrator.service import Orchestrator
 
 log = logging.getLogger("noetl.control")
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 
 class Heartbeat(Protocol):
-    """What a server learns when it beats."""
+    """The result of one heartbeat."""
 
     @property
     def forgotten(self) -> bool:
-        """The others took us for dead."""
+        """Whether other servers have taken this one for stopped."""
 
     @property
     def died(self) -> tuple[int, ...]:
-        """Servers whose work is ours now."""
+        """Servers that stopped and whose executions this one takes over."""
 
     @property
     def sweep(self) -> bool:
-        """It is our turn to look at everything."""
+        """Whether it is the turn of this server to resume all unfinished executions."""
 
 
 class Membership(Protocol):
-    """A place where servers say that they live."""
+    """The registry of the servers of one store."""
 
     async def beat(self) -> Heartbeat:
-        """Say that we live, and hear who does not."""
+        """Send a heartbeat."""
 
     async def leave(self) -> None:
-        """Go; another one takes over."""
+        """Leave; other servers take over."""
 
 
 class HeartbeatMonitor:
-    """When this server last said that it lives, and was heard."""
+    """The time of the last successful heartbeat of this server."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
 
     @property
     def silent(self) -> float:
-        """Seconds since then."""
+        """Seconds since the last successful heartbeat."""
         return time.monotonic() - self.at
 
 
 @asynccontextmanager
 async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIterator[HeartbeatMonitor]:
-    """Beat while the block runs; leave at its end."""
-    beats = HeartbeatMonitor()
+    """Send heartbeats for the duration of the block, then leave the cluster."""
+    monitor = HeartbeatMonitor()
     loop = asyncio.get_running_loop()
-    owed = asyncio.Event()
+    takeover_needed = asyncio.Event()
     tasks = [
-        loop.create_task(_beat(members, owed, beats)),
-        loop.create_task(_take_over(orchestrator, owed)),
+        loop.create_task(_send_heartbeats(members, takeover_needed, monitor)),
+        loop.create_task(_take_over(orchestrator, takeover_needed)),
     ]
     try:
-        yield beats
+        yield monitor
     finally:
         for task in tasks:
             task.cancel()
@@ -80,34 +80,34 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
         try:
             await members.leave()
         except StoreUnavailable as problem:
-            log.warning("the other servers will notice by themselves that this one left: %s", problem)
+            log.warning("could not leave the cluster, other servers will detect the missing heartbeats: %s", problem)
 
 
-async def _beat(members: Membership, owed: asyncio.Event, beats: HeartbeatMonitor) -> None:
-    away = False
+async def _send_heartbeats(members: Membership, takeover_needed: asyncio.Event, monitor: HeartbeatMonitor) -> None:
+    unreachable = False
     while True:
-        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.sleep(HEARTBEAT_SECONDS)
         try:
-            beat = await members.beat()
+            heartbeat = await members.beat()
         except StoreUnavailable as problem:
-            if not away:
-                log.warning("the store does not answer: %s", problem)
-            away = True
+            if not unreachable:
+                log.warning("no heartbeat, the store is unreachable: %s", problem)
+            unreachable = True
             continue
-        beats.at = time.monotonic()
-        if beat.died:
-            log.warning("%d other servers are gone; taking over what they owed", len(beat.died))
-        if away or beat.forgotten or beat.died or beat.sweep:
-            owed.set()
-        away = False
+        monitor.at = time.monotonic()
+        if heartbeat.died:
+            log.warning("%d other servers have stopped; taking over their executions", len(heartbeat.died))
+        if unreachable or heartbeat.forgotten or heartbeat.died or heartbeat.sweep:
+            takeover_needed.set()
+        unreachable = False
 
 
-async def _take_over(orchestrator: Orchestrator, owed: asyncio.Event) -> None:
+async def _take_over(orchestrator: Orchestrator, takeover_needed: asyncio.Event) -> None:
     while True:
-        await owed.wait()
-        owed.clear()
+        await takeover_needed.wait()
+        takeover_needed.clear()
         try:
             await recovery.resume(orchestrator)
         except StoreUnavailable:
-            owed.set()
-            await asyncio.sleep(BEAT_SECONDS)
+            takeover_needed.set()
+            await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -1,9 +1,8 @@
-"""After a restart: fold every unfinished log, ask what is outstanding, and go on.
+"""Recovery: folds every unfinished log after a restart and performs the outstanding effects.
 
-Nothing is remembered between processes but the log. Commands that were lost when the process
-died (a run not enqueued, a child not started, a caller not answered) are all in
-`outstanding(state)`; leases of the log are taken up with a full term, so that workers which
-lived on keep their runs and others are taken back when their term is over.
+Only the log survives a process. Effects that were lost (a run not enqueued, a child not started, a caller not
+answered) are all in `outstanding(state)`. The leases of the log are granted again for a full term: workers that are
+alive keep their runs, the leases of others expire.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from noetl.server.orchestrator.service import Orchestrator
 
 log = logging.getLogger("noetl.control")
 
-AT_ONCE = 4
-TOGETHER = 50  # executions whose logs are read with one question
+MAX_PARALLEL = 4
+BATCH = 50  # executions whose logs are read with one query
 
 
 async def resume(
@@ -30,30 +29,30 @@ async def resume(
     only: Callable[[list[str]], list[str]] | None = None,
     workers_gone: bool = False,
 ) -> list[str]:
-    """Take over unfinished executions; their ids. A damaged one is named and left, the others go on.
+    """Take over unfinished executions and return their ids; a damaged one is logged and skipped.
 
-    `only` picks among them (see `drivers.owners`). `workers_gone`: workers died with the process that
-    left them, so leases are taken back at once; otherwise workers that live on keep theirs."""
+    `only` selects among them (see `ProcessLocks.orphans`). `workers_gone`: the workers stopped with the process
+    that ran them, so their leases expire at once."""
     ids = await orchestrator.store.unfinished()
     if only is not None:
         ids = only(ids)
-    gate = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(MAX_PARALLEL)
 
-    async def some(part: Sequence[str]) -> list[str]:
-        async with gate:
-            states = await orchestrator.states(part)
-            return [each for each in part if await one(each, states.pop(each, None))]
+    async def resume_batch(batch: Sequence[str]) -> list[str]:
+        async with slots:
+            states = await orchestrator.states(batch)
+            return [each for each in batch if await resume_one(each, states.pop(each, None))]
 
-    async def one(execution_id: str, state: State | None) -> bool:
+    async def resume_one(execution_id: str, state: State | None) -> bool:
         try:
             state = state or await orchestrator.state(execution_id)
         except (CorruptLog, InvalidPlaybook, NotFound) as problem:
-            about = {"execution_id": execution_id}
-            log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=about)
+            fields = {"execution_id": execution_id}
+            log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=fields)
             return False
         orchestrator.take_over(state, outstanding(state), orphaned=workers_gone)
         metrics.RECOVERED.add()
         return True
 
-    parts = [ids[start : start + TOGETHER] for start in range(0, len(ids), TOGETHER)]
-    return [each for found in await asyncio.gather(*map(some, parts)) for each in found]
+    batches = [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
+    return [each for resumed in await asyncio.gather(*map(resume_batch, batches)) for each in resumed]

@@ -1,8 +1,7 @@
-"""Letting go of what nobody needs: results whose ttl has passed, executions that are older than they are kept.
+"""Retention: deletes results whose ttl has passed and executions older than the retention period.
 
-Of several servers one does it, whichever holds the turn; where it stops in the middle, the next turn goes on.
-What an execution stored goes before its row does: a server that dies between the two leaves an execution
-whose results are gone, and the next turn finds it by its row.
+One of several servers does it at a time. The results of an execution are deleted before its row: a server that stops
+between the two leaves an execution without results, which the next turn finds by its row.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from noetl.runtime.clock import Clock
 from noetl.storage.ports.events import EventStore
 from noetl.storage.ports.results import ResultStore
 
-EVERY = 600.0
-AT_ONCE = 500  # executions that are forgotten together
+INTERVAL_SECONDS = 600.0
+BATCH = 500  # executions deleted together
 
 _log = logging.getLogger("noetl.control")
 
 
 class RetentionLease(Protocol):
-    """Where servers take turns."""
+    """A lease that one of several servers holds."""
 
     async def acquire_turn(self, name: str, seconds: float) -> bool:
-        """Whether the turn is ours; nobody else has it for so long."""
+        """Whether this server gets the lease, for so many seconds."""
 
 
 @asynccontextmanager
@@ -39,20 +38,20 @@ async def run_retention(
     *,
     store: EventStore | None = None,
     retention: float | None = None,
-    turns: RetentionLease | None = None,
-    every: float = EVERY,
+    lease: RetentionLease | None = None,
+    every: float = INTERVAL_SECONDS,
 ) -> AsyncIterator[None]:
-    """Tidy up now and then for as long as the block lasts; `retention` in seconds, None: for ever."""
-    keeping = asyncio.create_task(_tidy_for_ever(results, clock, store, retention, turns, every))
+    """Run retention periodically for the duration of the block; `retention` in seconds, None: unlimited."""
+    task = asyncio.create_task(_run_forever(results, clock, store, retention, lease, every))
     try:
         yield
     finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def collect(results: ResultStore, clock: Clock) -> int:
-    """Delete what has expired; how many. A store that cannot be reached is noted: the next time will do."""
+    """Delete expired results and return their number; an unreachable store is logged and retried next time."""
     try:
         count = await results.collect(clock.now())
     except NoetlError as problem:
@@ -64,10 +63,10 @@ async def collect(results: ResultStore, clock: Clock) -> int:
     return count
 
 
-async def forget_old(store: EventStore, results: ResultStore, before: float) -> int:
-    """Forget every execution that ended before that instant, with what it stored; how many."""
+async def delete_old(store: EventStore, results: ResultStore, before: float) -> int:
+    """Delete every execution that ended before an instant, with its results; returns their number."""
     count = 0
-    while executions := await store.expired(before, AT_ONCE):
+    while executions := await store.expired(before, BATCH):
         await results.forget(executions)
         await store.drop(executions)
         metrics.DROPPED.add(len(executions))
@@ -75,40 +74,40 @@ async def forget_old(store: EventStore, results: ResultStore, before: float) -> 
     return count
 
 
-async def _tidy_for_ever(
+async def _run_forever(
     results: ResultStore,
     clock: Clock,
     store: EventStore | None,
     retention: float | None,
-    turns: RetentionLease | None,
+    lease: RetentionLease | None,
     every: float,
 ) -> None:
     while True:
-        if await _is_our_turn(turns, every):
+        if await _acquire(lease, every):
             await collect(results, clock)
             if store is not None:
                 await _retain(store, results, clock, retention)
         await clock.sleep(every)
 
 
-async def _is_our_turn(turns: RetentionLease | None, every: float) -> bool:
-    if turns is None:
+async def _acquire(lease: RetentionLease | None, every: float) -> bool:
+    if lease is None:
         return True
     try:
-        return await turns.acquire_turn("housekeeping", 0.9 * every)
+        return await lease.acquire_turn("housetask", 0.9 * every)
     except NoetlError as problem:
-        _log.warning("nobody could be asked whose turn it is to tidy up: %s", problem)
+        _log.warning("retention is skipped, the store is unreachable: %s", problem)
         return False
 
 
 async def _retain(store: EventStore, results: ResultStore, clock: Clock, retention: float | None) -> None:
     try:
         if retention is not None:
-            count = await forget_old(store, results, clock.now() - retention)
+            count = await delete_old(store, results, clock.now() - retention)
             if count:
-                _log.info("forgot %d executions that ended more than %g days ago", count, retention / 86400)
-        gone = await store.tidy(clock.now())
-        if gone:
-            _log.info("dropped %d partitions of the log", gone)
+                _log.info("deleted %d executions that ended more than %g days ago", count, retention / 86400)
+        dropped = await store.tidy(clock.now())
+        if dropped:
+            _log.info("dropped %d partitions of the log", dropped)
     except NoetlError as problem:
-        _log.warning("old executions could not be forgotten: %s", problem)
+        _log.warning("old executions could not be deleted: %s", problem)

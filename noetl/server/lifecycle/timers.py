@@ -1,4 +1,4 @@
-"""One alarm per execution: when the engine wants to look again because time has passed."""
+"""Timers: one per execution, for the instant at which the engine decides again because time has passed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from noetl.runtime.clock import Clock
 
 
 class Timers:
-    """Calls `due(execution_id)` when an execution's instant has come; the log knows all of them again."""
+    """Calls `due(execution_id)` at the instant of each execution. Volatile: the instants follow from the logs."""
 
     def __init__(self, clock: Clock, due: Callable[[str], None]) -> None:
         self._clock = clock
         self._due = due
         self._at: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        self._bell = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def set(self, execution_id: str, at: float | None) -> None:
-        """Ring at that instant, and no longer at the one before; None: not at all."""
+        """Set or replace the timer of an execution; None removes it."""
         if at is None:
             self._at.pop(execution_id, None)
             return
@@ -33,17 +33,17 @@ class Timers:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         elif self._heap[0] == (at, execution_id):
-            self._bell.set()
+            self._changed.set()
 
     def next_at(self, execution_id: str) -> float | None:
-        """When this execution's alarm rings."""
+        """The instant of an execution's timer."""
         return self._at.get(execution_id)
 
     def __len__(self) -> int:
         return len(self._at)
 
     async def close(self) -> None:
-        """Ring no more."""
+        """Stop all timers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -51,20 +51,20 @@ class Timers:
 
     async def _run(self) -> None:
         while True:
-            self._ring_due()
-            self._bell.clear()
+            self._fire_due()
+            self._changed.clear()
             if not self._heap:
-                await self._bell.wait()
+                await self._changed.wait()
                 continue
             sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, self._heap[0][0] - self._clock.now())))
-            woken = asyncio.ensure_future(self._bell.wait())
+            woken = asyncio.ensure_future(self._changed.wait())
             try:
                 await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 sleeping.cancel()
                 woken.cancel()
 
-    def _ring_due(self) -> None:
+    def _fire_due(self) -> None:
         now = self._clock.now()
         while self._heap and (self._heap[0][0] <= now or self._is_stale(*self._heap[0])):
             at, execution_id = heapq.heappop(self._heap)

@@ -1,9 +1,8 @@
-"""From a path, a file or a digest to a compiled playbook.
+"""Finds and compiles playbooks: from a path, a file or a digest to a compiled playbook.
 
-A digest names a text *and* the file it came from, since relative paths inside a playbook are
-found beside it. Compiling is pure, so a playbook found again after a restart is the one that
-ran; it is then read in the most permissive mode, as everything that was ever accepted is
-accepted there and means the same.
+A digest identifies a text *and* its file, since relative paths inside a playbook are resolved against the file.
+Compilation is pure, so compiling the stored text after a restart gives the playbook that ran. The stored text
+is compiled in the most permissive mode, which accepts every playbook that another mode accepts, with the same meaning.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
-DESKS = 2  # texts that are read beside the loop at the same time
-SHORT = 4_000  # characters of a text that is compiled sooner than somebody else is asked to
+MAX_COMPILE_THREADS = 2
+MAX_INLINE_CHARACTERS = 4_000  # a text of this size compiles faster than a thread starts
 
 Files = Callable[[str, str], Awaitable[tuple[str, str] | None]]
-"""(path as written, file of the caller) -> text and file; None when there is none."""
+"""(path as written, file of the caller) -> text and file; None when there is no such file."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A playbook's text, where it came from, and the version it has in the catalog."""
+    """The text of a playbook, its file, and its version in the catalog."""
 
     text: str
     file: str = ""
@@ -43,7 +42,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """Compiles, remembers and finds playbooks."""
+    """Finds, compiles and caches playbooks."""
 
     def __init__(
         self,
@@ -58,20 +57,25 @@ class Catalog:
         self._capacity = capacity
         self._compiled: OrderedDict[tuple[str, bool, bool], Playbook] = OrderedDict()  # digest, strict, legacy
         self._encoded: OrderedDict[str, bytes] = OrderedDict()
-        self._kept: OrderedDict[str, None] = OrderedDict()
-        self._desk = asyncio.Semaphore(DESKS)
+        self._stored: OrderedDict[str, None] = OrderedDict()  # digests whose text is in the store
+        self._threads = asyncio.Semaphore(MAX_COMPILE_THREADS)
         self._lookups: dict[tuple[str, int | None], _Lookup] = {}
 
-    # ── compiling ───────────────────────────────────────────────────────────────────────
+    # ── compilation ─────────────────────────────────────────────────────────────────────
 
-    def compile(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
-        """The compiled playbook; InvalidPlaybook has all diagnostics."""
+    async def compile(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
+        """The compiled playbook, cached; raises InvalidPlaybook with all diagnostics."""
         known = self._compiled.get((digest_of(source), strict, legacy))
         if known is not None:
             return known
-        return self._made(source, self.check(source, strict=strict, legacy=legacy), strict, legacy)
+        if len(source.text) <= MAX_INLINE_CHARACTERS:
+            compilation = self.check(source, strict=strict, legacy=legacy)
+        else:
+            compilation = await self.run_in_thread(lambda: self.check(source, strict=strict, legacy=legacy))
+        return self.add(source, compilation, strict=strict, legacy=legacy)
 
-    def _made(self, source: Source, compilation: Compilation, strict: bool, legacy: bool) -> Playbook:
+    def add(self, source: Source, compilation: Compilation, *, strict: bool = False, legacy: bool = False) -> Playbook:
+        """Cache a compilation of this source and return its playbook; raises InvalidPlaybook if it has errors."""
         if compilation.playbook is None:
             raise InvalidPlaybook(compilation.diagnostics)
         digest = digest_of(source)
@@ -80,49 +84,42 @@ class Catalog:
         return playbook
 
     def check(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Compilation:
-        """All that the compiler says of a text."""
+        """Compile a text without caching; the result has all diagnostics."""
         from noetl.core.language.compile import compile_playbook
 
         return compile_playbook(source.text, file=source.file, specs=self._specs(), strict=strict, legacy=legacy)
 
-    async def compiled(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
-        """The same, while others go on: a long text is compiled beside the loop."""
-        if len(source.text) <= SHORT or (digest_of(source), strict, legacy) in self._compiled:
-            return self.compile(source, strict=strict, legacy=legacy)
-        compilation = await self.aside(lambda: self.check(source, strict=strict, legacy=legacy))
-        return self._made(source, compilation, strict, legacy)
-
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Thinking that may take seconds, done beside the loop: leases, streams and decisions go on meanwhile."""
-        async with self._desk:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run CPU-bound work in a thread, so that it does not block the event loop."""
+        async with self._threads:
             return await asyncio.to_thread(work)
 
     async def load(self, digest: str) -> Playbook:
-        """The playbook an execution was started from."""
+        """The playbook of an execution, by its digest."""
         for mode in _MODES:
             known = self._compiled.get((digest, *mode))
             if known is not None:
                 return known
-        return await self.compiled(await self.source(digest), legacy=True)
+        return await self.compile(await self.source(digest), legacy=True)
 
     async def source(self, digest: str) -> Source:
-        """The text an execution was started from."""
-        kept = await self._playbooks.text(digest)
-        if kept is None:
+        """The stored text of a digest; CorruptLog when it is missing or damaged."""
+        stored = await self._playbooks.text(digest)
+        if stored is None:
             raise CorruptLog(f"the text of playbook {digest} is missing from the store")
-        source = Source(*kept)
+        source = Source(*stored)
         if digest_of(source) != digest:
             raise CorruptLog(f"the text of playbook {digest} is damaged")
         return source
 
-    async def keep(self, playbook: Playbook, source: Source) -> None:
-        """Remember the text, so that `load` finds it for ever."""
+    async def store(self, playbook: Playbook, source: Source) -> None:
+        """Store the text permanently under the digest, for `load`."""
         await self._playbooks.keep(playbook.digest, source.text, source.file)
-        self._remember(self._kept, playbook.digest, None)
+        self._remember(self._stored, playbook.digest, None)
 
-    def has_kept(self, playbook: Playbook) -> bool:
-        """Whether this process knows the text to be kept already."""
-        return playbook.digest in self._kept
+    def is_stored(self, playbook: Playbook) -> bool:
+        """Whether this process knows that the text is stored."""
+        return playbook.digest in self._stored
 
     async def encoded(self, digest: str) -> bytes:
         """The compiled playbook as JSON, for workers."""
@@ -132,10 +129,10 @@ class Catalog:
             self._remember(self._encoded, digest, known)
         return known
 
-    # ── finding ─────────────────────────────────────────────────────────────────────────
+    # ── lookup ──────────────────────────────────────────────────────────────────────────
 
     async def find(self, path: str, version: int | str | None = None, caller: str = "") -> Source:
-        """In the catalog, then as a file beside the caller; NotFound says where was looked."""
+        """Find a playbook in the catalog, then as a file relative to the caller; NotFound names the places searched."""
         stored = await self.registered(path, version)
         if stored is not None:
             return Source(stored.text, stored.file, str(stored.version))
@@ -148,7 +145,7 @@ class Catalog:
         raise NotFound(f"there is no {which} {where}; register it with `noetl register FILE`")
 
     async def registered(self, path: str, version: int | str | None = None) -> StoredPlaybook | None:
-        """A version of the catalog, or the newest."""
+        """A version in the catalog, by default the newest; None when there is none."""
         if isinstance(version, str):
             if version in ("", "latest"):
                 version = None
@@ -160,7 +157,7 @@ class Catalog:
         if lookup is None:
             lookup = self._lookups[path, version] = _Lookup()
         try:
-            return await lookup.look(lambda: self._playbooks.find(path, version))
+            return await lookup.find(lambda: self._playbooks.find(path, version))
         finally:
             if lookup.idle and self._lookups.get((path, version)) is lookup:
                 del self._lookups[path, version]
@@ -168,18 +165,18 @@ class Catalog:
     async def list(
         self, *, search: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[StoredPlaybook]:
-        """The newest version of each path, one page."""
+        """One page of playbooks, the newest version of each path."""
         return await self._playbooks.list(search=search, after=after, limit=limit)
 
     async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
-        """The versions of a path, newest first, one page."""
+        """One page of versions of a path, newest first."""
         return await self._playbooks.versions(path, before=before, limit=limit)
 
     async def register(
         self, source: Source, at: float, *, strict: bool = False, legacy: bool = False
     ) -> StoredPlaybook:
-        """A new version under the playbook's own path; InvalidPlaybook when it has errors."""
-        playbook = await self.compiled(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
+        """Add a version under the path of the playbook; raises InvalidPlaybook if it has errors."""
+        playbook = await self.compile(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
         return await self._playbooks.register(playbook.path, playbook.digest, source.text, at)
 
     def _remember(self, cache: OrderedDict[K, T], key: K, value: T) -> None:
@@ -189,45 +186,45 @@ class Catalog:
 
 
 class _Lookup:
-    """One question to the store for all who ask the same at once: each is answered by a look that began after it asked,
-    so nobody gets an older answer than alone."""
+    """Shares one store query among concurrent callers. A caller never gets the result of a query that began before
+    its call, so results are as new as without sharing."""
 
     def __init__(self) -> None:
-        self._now: asyncio.Task[StoredPlaybook | None] | None = None
+        self._current: asyncio.Task[StoredPlaybook | None] | None = None
         self._next: asyncio.Task[StoredPlaybook | None] | None = None
 
     @property
     def idle(self) -> bool:
-        """Nobody asks."""
-        return self._now is None
+        """Whether no query is running."""
+        return self._current is None
 
-    async def look(self, find: Callable[[], Awaitable[StoredPlaybook | None]]) -> StoredPlaybook | None:
-        """What the store has."""
-        if self._now is None:
-            self._now = asyncio.ensure_future(self._find(None, find))
-            return await asyncio.shield(self._now)
+    async def find(self, query: Callable[[], Awaitable[StoredPlaybook | None]]) -> StoredPlaybook | None:
+        """The result of the next query to begin."""
+        if self._current is None:
+            self._current = asyncio.ensure_future(self._run(None, query))
+            return await asyncio.shield(self._current)
         if self._next is None:
-            self._next = asyncio.ensure_future(self._find(self._now, find))
+            self._next = asyncio.ensure_future(self._run(self._current, query))
         return await asyncio.shield(self._next)
 
-    async def _find(
+    async def _run(
         self,
         before: asyncio.Task[StoredPlaybook | None] | None,
-        find: Callable[[], Awaitable[StoredPlaybook | None]],
+        query: Callable[[], Awaitable[StoredPlaybook | None]],
     ) -> StoredPlaybook | None:
         if before is not None:
             await asyncio.wait((before,))
-            self._now, self._next = self._next, None
+            self._current, self._next = self._next, None
         try:
-            return await find()
+            return await query()
         finally:
             if self._next is None:
-                self._now = None
+                self._current = None
 
 
 _MODES = tuple((strict, legacy) for strict in (False, True) for legacy in (False, True))
 
 
 def digest_of(source: Source) -> str:
-    """The name of a text with its place."""
+    """The digest of a text with its file."""
     return hashlib.sha256(f"{source.file}\0{source.text}".encode()).hexdigest()[:32]

@@ -1,12 +1,12 @@
-"""One execution in this process: facts in, one decision at a time, one append each.
+"""One execution in this process: an actor with a mailbox. Commands in, one decision at a time, one append each.
 
-    tell(fact) ─> inbox ─┐
-                         ├─> advance ─> needs? ─> append ─> replies, then commands
-    tell(fact) ─> inbox ─┘        └── VersionConflict: fold the log again, decide again
+    send(command) ─> inbox ─┐
+                            ├─> advance ─> requests? ─> append ─> replies, then effects
+    send(command) ─> inbox ─┘        └── VersionConflict: fold the log again, decide again
 
-Whatever arrives while an append is being flushed is taken together into the next decision, so a
-thousand reports of one loop cost a few flushes and not a thousand. The state in memory is a
-cache of the log: on any doubt it is dropped and folded again.
+All commands that arrive during a flush are part of the next decision, so a thousand reports of one loop
+need a few flushes and not a thousand. The state in memory is a cache of the log: after any error it is
+dropped and folded again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence, Set
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from noetl.core.engine.advance import advance, fold
-from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.capacity import Capacity, slots_held
 from noetl.core.engine.commands import ClaimAnyRun, Command, Reply, StartExecution
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
@@ -35,97 +35,111 @@ from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import Append, EventStore, ExecutionSummary
 
-MAX_CONFLICTS = 50  # rivals in a row before giving up on a decision
-PAGE = 5_000  # events read at once when a log is folded
-SNAPSHOT_EVENTS = 20_000  # events between two snapshots, and before the first one
+MAX_CONFLICTS = 50  # consecutive conflicting appends before a decision is abandoned
+PAGE = 5_000  # events per read when a log is folded
+SNAPSHOT_EVENTS = 20_000  # events before the first snapshot, and at least between two of them
 
 
 class ActorDependencies(Struct, frozen=True):
-    """What executions need, joined once."""
+    """What all actors of a process share."""
 
     store: EventStore
     catalog: Catalog
-    recorder: RequestResolver
+    resolver: RequestResolver
     clock: Clock
     nondeterminism: Any
-    lines: ConcurrencyLimiter
+    limiter: ConcurrencyLimiter
     shared: bool = False  # other processes append to the same executions
+
+
+class SlotOffer:
+    """Free slots of a worker, offered to one decision."""
+
+    __slots__ = ("accept", "command", "decline")
+
+    def __init__(self, command: ClaimAnyRun, accept: Callable[[Reply], None], decline: Callable[[], None]) -> None:
+        self.command = command
+        self.accept = accept
+        self.decline = decline
+
+
+class ExecutionHost(Protocol):
+    """What an actor needs from its process: free worker slots before a decision, effects performed after it."""
+
+    def slot_offers(self) -> list[SlotOffer]:
+        """Free slots that the decision may lease in its own append; each offer is accepted or declined."""
+
+    def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
+        """A decision is stored; its effects may be performed."""
 
 
 class ExecutionActor:
     """The mailbox of one execution and the state folded from its log."""
 
-    def __init__(
-        self,
-        parts: ActorDependencies,
-        execution_id: str,
-        written: Callable[[ExecutionActor, Decision], None],
-        offers: Callable[[], list[SlotOffer]],
-    ) -> None:
+    def __init__(self, dependencies: ActorDependencies, execution_id: str, host: ExecutionHost) -> None:
         self.id = execution_id
         self.state: State | None = None
         self.summary: ExecutionSummary | None = None
-        self.overtaken = False  # another process wrote first, and what it decided has not been looked at
-        self._parts = parts
-        self._written = written
-        self._offers = offers
+        self.overtaken = False  # another process appended first, and its effects have not been performed here
+        self._dependencies = dependencies
+        self._host = host
         self._snapshot_at = SNAPSHOT_EVENTS
         self._inbox: list[tuple[Command, ReplyFuture]] = []
-        self._go_on = False
-        self._pump: asyncio.Task[None] | None = None
+        self._woken = False
+        self._loop: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
-        return self._pump is None and not self._inbox
+        """Whether no command is pending or being decided."""
+        return self._loop is None and not self._inbox
 
-    def tell(self, fact: Command) -> ReplyFuture:
-        """Put a fact into the mailbox; the answer comes when it is decided and on disk."""
-        answer = ReplyFuture()
-        self._inbox.append((fact, answer))
-        self._wake()
-        return answer
+    def send(self, command: Command) -> ReplyFuture:
+        """Put a command into the mailbox; the reply follows when its decision is durable."""
+        reply = ReplyFuture()
+        self._inbox.append((command, reply))
+        self._start_loop()
+        return reply
 
-    def nudge(self) -> None:
-        """Decide again without a fact."""
-        self._go_on = True
-        self._wake()
+    def wake(self) -> None:
+        """Decide again without a command."""
+        self._woken = True
+        self._start_loop()
 
     async def load(self) -> State:
-        """The state as the log has it now (NotFound when there is none)."""
+        """The cached state, folded from the log if there is none; NotFound when there is no such execution."""
         if self.state is None:
-            self.state, self.summary = await load_state(self._parts, self.id)
+            self.state, self.summary = await load_state(self._dependencies, self.id)
             self._snapshot_at = _next_snapshot(self.state.seq)
         return self.state
 
-    async def fresh(self) -> State:
-        """The state as the log has it now, also where another process wrote since."""
+    async def refresh(self) -> State:
+        """The state including what other processes have appended."""
         if not self.idle:
-            return (await load_state(self._parts, self.id))[0]
+            return (await load_state(self._dependencies, self.id))[0]
         if self.state is not None and await self._is_behind(self.state.seq) and self.idle:
-            self.forget()
+            self.reset()
         return await self.load()
 
-    async def begin(self, playbook: Playbook, fact: StartExecution, key: str | None) -> Decision:
-        """The first decision of a new execution; VersionConflict when the id is taken."""
-        shut: set[str] = set()
-        caller = fact.request.parent.execution_id if fact.request.parent is not None else None
+    async def begin(self, playbook: Playbook, command: StartExecution, key: str | None) -> Decision:
+        """The first decision of a new execution; VersionConflict when the id is in use."""
+        full: set[str] = set()
+        caller = command.request.parent.execution_id if command.request.parent is not None else None
         row = ExecutionSummary(self.id, playbook.path, "pending", started_at=0.0, key=key, parent=caller)
         while True:
             self.state = begin(playbook, self.id)
             self.summary = row
             try:
-                return await self._decide([fact], shut)
-            except LimitReached as full:
-                shut.add(full.key)
+                return await self._decide([command], full)
+            except LimitReached as reached:
+                full.add(reached.key)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop the cached state."""
         self.state = None
         self.summary = None
 
     def trace(self, active: tracing.Tracing) -> None:
-        """Tell of an execution that has ended, as a whole."""
+        """Record the span of an ended execution."""
         summary, state = self.summary, self.state
         if summary is None or state is None or state.request is None or summary.ended_at is None:
             return
@@ -138,136 +152,147 @@ class ExecutionActor:
             ended_at=summary.ended_at,
         )
 
-    # ── the pump ────────────────────────────────────────────────────────────────────────
+    # ── message loop ────────────────────────────────────────────────────────────────────
 
-    def _wake(self) -> None:
-        if self._pump is None:
-            self._pump = asyncio.get_running_loop().create_task(self._run())
+    def _start_loop(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self._inbox or self._go_on:
+            while self._inbox or self._woken:
                 batch, self._inbox = self._inbox, []
-                self._go_on = False
-                await self._answer(batch)
+                self._woken = False
+                await self._process(batch)
         finally:
-            self._pump = None
-            if self._inbox or self._go_on:
-                self._wake()
+            self._loop = None
+            if self._inbox or self._woken:
+                self._start_loop()
 
-    async def _answer(self, batch: list[tuple[Command, ReplyFuture]]) -> None:
+    async def _process(self, batch: list[tuple[Command, ReplyFuture]]) -> None:
         try:
-            decision = await self._decide_until_written([fact for fact, _ in batch])
-        except Exception as problem:  # noqa: BLE001 - every caller gets it
-            self.forget()
-            for _, answer in batch:
-                answer.give(problem)
+            decision = await self._decide_until_written([command for command, _ in batch])
+        except Exception as error:  # noqa: BLE001 - every sender receives it
+            self.reset()
+            for _, reply in batch:
+                reply.set_result(error)
             return
-        for (_, answer), reply in zip(batch, decision.replies, strict=False):
-            answer.give(reply)
+        for (_, reply), result in zip(batch, decision.replies, strict=False):
+            reply.set_result(result)
 
-    async def _decide_until_written(self, facts: list[Command]) -> Decision:
-        shut: set[str] = set()
+    async def _decide_until_written(self, commands: list[Command]) -> Decision:
+        full: set[str] = set()
         for _ in range(MAX_CONFLICTS):
             await self.load()
             try:
-                return await self._decide(facts, shut)
+                return await self._decide(commands, full)
             except VersionConflict:
                 metrics.CONFLICTS.add()
-                self.forget()  # somebody else was first: read what they wrote, decide again
-            except LimitReached as full:
-                shut.add(full.key)  # somebody else took the last slot: decide again without it
-        raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} other writers were first in a row")
+                self.reset()  # another process appended first: fold its events and decide again
+                self.overtaken = True
+            except LimitReached as reached:
+                full.add(reached.key)  # another execution took the last slot: decide again without it
+        raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} appends in a row conflicted with other writers")
 
-    async def _decide(self, facts: list[Command], shut: Set[str] = frozenset()) -> Decision:
+    async def _decide(self, commands: list[Command], full: Set[str] = frozenset()) -> Decision:
+        """Decide, append, and report to the host; on failure the state is dropped and all offers are declined."""
         state, summary = self.state, self.summary
         assert state is not None
-        lines = self._parts.lines
-        room = await lines.room(state, summary, shut) if lines.most else None
-        offers = self._offers()
+        limiter = self._dependencies.limiter
+        capacity = await limiter.capacity_for(state, summary, full) if limiter.most else None
+        offers = self._host.slot_offers()
         try:
-            asked = [*facts, *(offer.fact for offer in offers)] if offers else facts
+            all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             before = state.seq
-            began = time.perf_counter()
-            decision = advance(
-                state, asked, at=self._parts.clock.now(), nondeterminism=self._parts.nondeterminism, capacity=room
-            )
-            metrics.DECISION.observe(time.perf_counter() - began)
-            while decision.requests:
-                answers = await self._parts.recorder.answers(decision.requests, self.id, state.playbook)
-                decision = decision.resume(answers)
-            if not decision.events and self._parts.shared and await self._is_behind(before):
-                # "No" is an answer about the log, and this was not it: somebody else has written.
-                raise VersionConflict(self.id, before)
+            decision = await self._advance(state, all_commands, capacity)
             if decision.events:
-                was, had = (None, None) if summary is None else (summary.status, summary.held)
-                holds = slots_held(state)
-                summary = project(summary, decision.events, holds)
-                takes = () if room is None else lines.takes(room, had, holds)
-                await self._parts.store.append(Append(self.id, before, decision.events, summary, was, takes))
-                if room is not None:
-                    lines.written(had, holds)
-                metrics.EVENTS.add(len(decision.events))
-                metrics.PROGRESS.value = self._parts.clock.now()
-                self.summary = summary
+                self.summary = await self._append(state, before, summary, decision, capacity)
                 if state.seq >= self._snapshot_at:
                     await self._snapshot(state)
+            elif self._dependencies.shared and await self._is_behind(before):
+                # A rejection is valid only for the current log, and another process has appended.
+                raise VersionConflict(self.id, before)
         except BaseException:
-            self.forget()
+            self.reset()
             for offer in offers:
-                offer.refuse()
+                offer.decline()
             raise
-        for offer, reply in zip(offers, decision.replies[len(facts) :], strict=True):
-            offer.answer(reply)
+        for offer, reply in zip(offers, decision.replies[len(commands) :], strict=True):
+            offer.accept(reply)
         if decision.effects and isinstance(decision.effects[-1], ContinueLater):
-            self.nudge()
-        self._written(self, decision)
+            self.wake()
+        self._host.events_written(self, decision)
         return decision
 
+    async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
+        """The engine's decision, with its data requests resolved."""
+        dependencies = self._dependencies
+        began = time.perf_counter()
+        decision = advance(
+            state, commands, at=dependencies.clock.now(), nondeterminism=dependencies.nondeterminism, capacity=capacity
+        )
+        metrics.DECISION.observe(time.perf_counter() - began)
+        while decision.requests:
+            answers = await dependencies.resolver.resolve(decision.requests, self.id, state.playbook)
+            decision = decision.resume(answers)
+        return decision
+
+    async def _append(
+        self,
+        state: State,
+        before: int,
+        summary: ExecutionSummary | None,
+        decision: Decision,
+        capacity: Capacity | None,
+    ) -> ExecutionSummary:
+        """Append the events with the new summary and the slots they reserve."""
+        limiter = self._dependencies.limiter
+        status_before, held_before = (None, None) if summary is None else (summary.status, summary.held)
+        held = slots_held(state)
+        summary = project(summary, decision.events, held)
+        reservations = () if capacity is None else limiter.reservations(capacity, held_before, held)
+        await self._dependencies.store.append(
+            Append(self.id, before, decision.events, summary, status_before, reservations)
+        )
+        if capacity is not None:
+            limiter.slots_changed(held_before, held)
+        metrics.EVENTS.add(len(decision.events))
+        metrics.PROGRESS.value = self._dependencies.clock.now()
+        return summary
+
     async def _is_behind(self, seq: int) -> bool:
-        found = await self._parts.store.summary(self.id)
+        found = await self._dependencies.store.summary(self.id)
         return found is None or found.seq != seq
 
     async def _snapshot(self, state: State) -> None:
-        """Keep the folded state, so that a long log need not be folded again from its beginning."""
+        """Store the folded state, so that a long log is not folded from its beginning again."""
         from noetl.core.engine.snapshot import encode_state
 
         self._snapshot_at = _next_snapshot(state.seq)
         try:
-            await self._parts.store.save_snapshot(self.id, state.seq, encode_state(state))
+            await self._dependencies.store.save_snapshot(self.id, state.seq, encode_state(state))
         except StoreUnavailable:
-            return  # it costs only time; the next append will tell whether the store is there
+            return  # a snapshot only saves time; the next append reports an unreachable store
 
 
 def _next_snapshot(seq: int) -> int:
-    """Snapshots grow with the log, so they become rarer: all of them together cost a fixed share."""
+    """Intervals grow with the log, so that all snapshots together cost a constant share."""
     return max(seq + SNAPSHOT_EVENTS, seq + seq // 4)
 
 
-class SlotOffer:
-    """A worker's free slots, lent to one decision."""
-
-    __slots__ = ("answer", "fact", "refuse")
-
-    def __init__(self, fact: ClaimAnyRun, answer: Callable[[Reply], None], refuse: Callable[[], None]) -> None:
-        self.fact = fact
-        self.answer = answer
-        self.refuse = refuse
-
-
 async def load_state(
-    parts: ActorDependencies, execution_id: str, at: int | None = None
+    dependencies: ActorDependencies, execution_id: str, at: int | None = None
 ) -> tuple[State, ExecutionSummary]:
-    """Fold an execution's log (up to seq `at`), from its snapshot where there is one."""
-    summary = await parts.store.summary(execution_id)
+    """Fold the log of an execution (up to event `at`), starting from its snapshot if there is one."""
+    summary = await dependencies.store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
-    playbook = await parts.catalog.load(summary.playbook)
+    playbook = await dependencies.catalog.load(summary.playbook)
     end = summary.seq if at is None else min(at, summary.seq)
-    state = await _from_snapshot(parts, execution_id, playbook, end)
+    state = await _from_snapshot(dependencies, execution_id, playbook, end)
     after = state.seq if state is not None else 0
     while after < end:
-        events = await parts.store.read(execution_id, after, min(PAGE, end - after))
+        events = await dependencies.store.read(execution_id, after, min(PAGE, end - after))
         if not events:
             raise CorruptLog(f"execution {execution_id}: the log ends at seq {after}, not at {end}")
         state = fold(playbook, events, state)
@@ -275,26 +300,28 @@ async def load_state(
     return state or begin(playbook, execution_id), summary
 
 
-async def load_states(parts: ActorDependencies, executions: Sequence[str]) -> dict[str, State]:
-    """The states of several executions with short logs, in a few questions to the store; others are left out."""
-    found = await parts.store.logs(executions, PAGE)
+async def load_states(dependencies: ActorDependencies, executions: Sequence[str]) -> dict[str, State]:
+    """The states of several executions, read together; long and damaged logs are omitted."""
+    found = await dependencies.store.logs(executions, PAGE)
     states: dict[str, State] = {}
     for execution_id, (summary, events) in found.items():
         try:
-            states[execution_id] = fold(await parts.catalog.load(summary.playbook), events)
+            states[execution_id] = fold(await dependencies.catalog.load(summary.playbook), events)
         except NoetlError:
-            continue  # whoever asks for this one alone is told why
+            continue  # `load_state` of this execution raises the error
     return states
 
 
-async def _from_snapshot(parts: ActorDependencies, execution_id: str, playbook: Playbook, end: int) -> State | None:
-    """The newest snapshot that is not beyond `end`; None: fold from the beginning."""
-    kept = await parts.store.snapshot(execution_id) if end > SNAPSHOT_EVENTS else None
-    if kept is None or kept[0] > end:
+async def _from_snapshot(
+    dependencies: ActorDependencies, execution_id: str, playbook: Playbook, end: int
+) -> State | None:
+    """The state of the snapshot, unless it is newer than `end`; None: fold from the beginning."""
+    snapshot = await dependencies.store.snapshot(execution_id) if end > SNAPSHOT_EVENTS else None
+    if snapshot is None or snapshot[0] > end:
         return None
     from noetl.core.engine.snapshot import decode_state
 
     try:
-        return decode_state(playbook, kept[1])
+        return decode_state(playbook, snapshot[1])
     except CorruptLog:
-        return None  # written by another version: the log itself is the truth
+        return None  # written by another version; the log is authoritative

@@ -1,4 +1,8 @@
-"""The executions this process has in memory: one mailbox each, the idle ones forgotten first."""
+"""The executions that this process has in memory.
+
+A cache with one actor per execution: every state can be folded again from its log, so idle actors are
+evicted, least recently used first.
+"""
 
 from __future__ import annotations
 
@@ -7,72 +11,63 @@ from collections.abc import Callable
 from itertools import islice
 
 from noetl.core.engine.commands import Command
-from noetl.core.engine.decision import Decision
-from noetl.server.orchestrator.execution_actor import ActorDependencies, ExecutionActor, SlotOffer
+from noetl.server.orchestrator.execution_actor import ExecutionActor
 from noetl.server.orchestrator.reply import ReplyFuture
 
 
 class ExecutionCache:
-    """Mailboxes by execution id; a cache, since every state can be folded again from its log."""
+    """Actors by execution id."""
 
-    def __init__(
-        self,
-        parts: ActorDependencies,
-        written: Callable[[ExecutionActor, Decision], None],
-        offers: Callable[[], list[SlotOffer]],
-        capacity: int,
-    ) -> None:
-        self._parts = parts
-        self._written = written
-        self._offers = offers
+    def __init__(self, create_actor: Callable[[str], ExecutionActor], capacity: int) -> None:
+        self._create_actor = create_actor
         self._capacity = capacity
-        self._limit = capacity  # how many there may be before the idle ones are looked for
-        self._known: OrderedDict[str, ExecutionActor] = OrderedDict()
-        self._live: dict[str, ExecutionActor] = {}  # those of them that nobody has seen the end of
+        self._limit = capacity  # size at which idle actors are evicted
+        self._actors: OrderedDict[str, ExecutionActor] = OrderedDict()
+        self._running: dict[str, ExecutionActor] = {}  # those whose end this process has not seen
 
-    def of(self, execution_id: str) -> ExecutionActor:
-        """The mailbox of an execution, known or not."""
-        known = self._known.get(execution_id)
-        if known is None:
-            if len(self._known) >= self._limit:
-                self._forget_idle()
-            known = ExecutionActor(self._parts, execution_id, self._written, self._offers)
-            self._known[execution_id] = self._live[execution_id] = known
+    def get(self, execution_id: str) -> ExecutionActor:
+        """The actor of an execution; created if it is not in memory."""
+        actor = self._actors.get(execution_id)
+        if actor is None:
+            if len(self._actors) >= self._limit:
+                self._evict_idle()
+            actor = self._create_actor(execution_id)
+            self._actors[execution_id] = self._running[execution_id] = actor
         else:
-            self._known.move_to_end(execution_id)
-        return known
+            self._actors.move_to_end(execution_id)
+        return actor
 
-    def tell(self, execution_id: str, fact: Command) -> ReplyFuture:
-        """Put a fact into an execution's mailbox."""
-        return self.of(execution_id).tell(fact)
+    def send(self, execution_id: str, command: Command) -> ReplyFuture:
+        """Send a command to the actor of an execution."""
+        return self.get(execution_id).send(command)
 
     def forget(self, execution_id: str) -> None:
-        """Drop an execution from memory."""
-        self._known.pop(execution_id, None)
-        self._live.pop(execution_id, None)
+        """Remove an execution from memory."""
+        self._actors.pop(execution_id, None)
+        self._running.pop(execution_id, None)
 
-    def ended(self, execution_id: str) -> None:
-        """It has come to its end: there will be no news of it."""
-        self._live.pop(execution_id, None)
+    def mark_ended(self, execution_id: str) -> None:
+        """Stop to watch an ended execution for external changes."""
+        self._running.pop(execution_id, None)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._actors)
 
     def lengths(self) -> dict[str, int]:
-        """How long the logs of those are that go on here, as far as this process knows; -1 while it writes itself."""
+        """Length of the log of every running execution as this process knows it; -1 while the actor is busy."""
         return {
-            execution_id: execution.summary.seq if execution.idle else -1
-            for execution_id, execution in self._live.items()
-            if execution.summary is not None and execution.summary.ended_at is None
+            execution_id: actor.summary.seq if actor.idle else -1
+            for execution_id, actor in self._running.items()
+            if actor.summary is not None and actor.summary.ended_at is None
         }
 
     def __contains__(self, execution_id: str) -> bool:
-        return execution_id in self._known
+        return execution_id in self._actors
 
-    def _forget_idle(self) -> None:
-        surplus = len(self._known) + 1 - self._capacity
-        idle = (execution_id for execution_id, execution in self._known.items() if execution.idle)
-        for execution_id in list(islice(idle, surplus)):  # the longest untouched come first
+    def _evict_idle(self) -> None:
+        surplus = len(self._actors) + 1 - self._capacity
+        idle = (execution_id for execution_id, actor in self._actors.items() if actor.idle)
+        for execution_id in list(islice(idle, surplus)):  # in order of last use
             self.forget(execution_id)
-        # Many may be at work, and looking at all of them for each new one would be dear: not before there are more.
-        self._limit = max(self._capacity, len(self._known)) + self._capacity // 8
+        # If most actors are busy, scanning all of them for every new one would be quadratic: raise the limit.
+        self._limit = max(self._capacity, len(self._actors)) + self._capacity // 8

@@ -1,9 +1,9 @@
 """Execution ids: decimal text, ordered by time, that fits a BIGINT.
 
-41 bits of milliseconds, 12 bits that name the process, 10 bits of counter. Within a process an id is
-always larger than the one before, also when the clock goes back. Two processes that drew the
-same 12 bits can meet in the same millisecond; the store's own key then refuses the second one
-and the orchestrator mints again, so uniqueness does not rest on luck.
+41 bits of milliseconds, 12 bits of process number, 10 bits of counter. Within a process every id is larger
+than the previous one, also when the clock is set back. Two processes that drew the same process number can
+generate the same id in the same millisecond; the primary key of the store then rejects the second one and the
+orchestrator generates a new id, so uniqueness does not depend on chance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from noetl.runtime.clock import Clock
 
 
 class ExecutionIds:
-    """Mints ids for one process."""
+    """Generates the ids of one process."""
 
     def __init__(self, clock: Clock, process: int | None = None) -> None:
         self._clock = clock

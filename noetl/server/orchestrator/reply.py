@@ -1,8 +1,8 @@
-"""Answers to facts: whoever told one hears of it at once, without a turn of the event loop for each.
+"""Replies to commands, delivered by callback without one event-loop iteration per reply.
 
-A report of many runs tells many facts and waits for all of their answers. Futures would each take a turn to say
-that they are done, and waiting for several one more; and a future that is waited for is called off together with
-who waits, though its fact has been told and will be decided all the same.
+A report of many runs sends many commands and waits for all replies. `asyncio.Future` would need an iteration of
+the event loop per reply; and awaiting it would cancel it together with the waiting task, although the command
+was sent and will be decided.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from noetl.core.engine.commands import Reply
 
 
 class ReplyFuture:
-    """The answer to one fact: a reply, or the problem that stood in its way, once it is there."""
+    """The future reply to one command, or the exception that prevented it."""
 
-    __slots__ = ("_hear", "_reply", "problem")
+    __slots__ = ("_callback", "_reply", "exception")
 
     def __init__(self) -> None:
-        self.problem: Exception | None = None
+        self.exception: Exception | None = None
         self._reply: Reply | None = None
-        self._hear: Callable[[ReplyFuture], None] | None = None
+        self._callback: Callable[[ReplyFuture], None] | None = None
 
     @property
     def done(self) -> bool:
-        """Whether it is there."""
-        return self._reply is not None or self.problem is not None
+        """Whether a result is set."""
+        return self._reply is not None or self.exception is not None
 
     @property
     def reply(self) -> Reply:
-        """The reply; the problem is raised."""
-        if self.problem is not None:
-            raise self.problem
+        """The reply; raises the exception if there is one."""
+        if self.exception is not None:
+            raise self.exception
         if self._reply is None:
-            raise asyncio.InvalidStateError("the fact has not been decided yet")
+            raise asyncio.InvalidStateError("the command has not been decided yet")
         return self._reply
 
-    def give(self, answer: Reply | Exception) -> None:
-        """Here it is."""
-        if isinstance(answer, Exception):
-            self.problem = answer
+    def set_result(self, result: Reply | Exception) -> None:
+        """Set the reply or the exception, and call the callback."""
+        if isinstance(result, Exception):
+            self.exception = result
         else:
-            self._reply = answer
-        if self._hear is not None:
-            self._hear(self)
+            self._reply = result
+        if self._callback is not None:
+            self._callback(self)
 
-    def hear(self, ear: Callable[[ReplyFuture], None]) -> None:
-        """Call `ear` when it is there (at once, if it is); a later ear takes the place of the one before."""
+    def set_callback(self, callback: Callable[[ReplyFuture], None]) -> None:
+        """Call `callback` when the result is set, or now if it is; replaces an earlier callback."""
         if self.done:
-            ear(self)
+            callback(self)
         else:
-            self._hear = ear
+            self._callback = callback
 
     def __await__(self) -> Generator[Any, None, Reply]:
-        yield from all_of([self]).__await__()
+        yield from wait_all([self]).__await__()
         return self.reply
 
 
-async def all_of(answers: Iterable[ReplyFuture]) -> None:
-    """Wait until all are there; none is called off with who waits."""
-    left = 0
-    there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def wait_all(replies: Iterable[ReplyFuture]) -> None:
+    """Wait until all results are set; cancelling the wait cancels none of them."""
+    remaining = 0
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def count(_: ReplyFuture) -> None:
-        nonlocal left
-        left -= 1
-        if not left and not there.done():
-            there.set_result(None)
+        nonlocal remaining
+        remaining -= 1
+        if not remaining and not finished.done():
+            finished.set_result(None)
 
-    for answer in answers:
-        if answer._reply is None and answer.problem is None:  # not done; there may be hundreds
-            left += 1
-            answer._hear = count
-    if left:
-        await there
+    for reply in replies:
+        if reply._reply is None and reply.exception is None:  # `done`, inlined: there may be hundreds
+            remaining += 1
+            reply._callback = count
+    if remaining:
+        await finished

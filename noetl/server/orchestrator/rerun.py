@@ -1,4 +1,4 @@
-"""What a rerun keeps: the execution as it was when it last came to the step it begins from."""
+"""What a rerun reuses: results and ctx of the execution before the last run of the step it starts from."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from noetl.errors import NotFound
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 
 
-async def kept_before(parts: ActorDependencies, state: State, step: str) -> RerunSource:
-    """Results and ctx as they were before the last run of `step` (or now, when it never ran)."""
+async def rerun_source(dependencies: ActorDependencies, state: State, step: str) -> RerunSource:
+    """Results and ctx before the last run of `step`, or the current ones if it never ran."""
     if step not in state.playbook.steps_by_name:
         raise NotFound(f"execution {state.execution_id} has no step {step!r}")
     last = 0
     args: dict[str, Any] = {}
     after = 0
-    while page := await parts.store.read(state.execution_id, after, 5_000):
+    while page := await dependencies.store.read(state.execution_id, after, 5_000):
         for recorded in page:
             if isinstance(recorded.body, StepScheduled) and recorded.body.step == step:
                 last, args = recorded.seq, recorded.body.args
         after = page[-1].seq
-    before = (await load_state(parts, state.execution_id, last - 1))[0] if last > 1 else state
+    before = (await load_state(dependencies, state.execution_id, last - 1))[0] if last > 1 else state
     results = {name: record.outcome for name, record in before.steps.items() if record.outcome is not None}
     return RerunSource(
         execution_id=state.execution_id, from_step=step, results=results, ctx=dict(before.ctx), args=args

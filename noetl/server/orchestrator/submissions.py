@@ -1,9 +1,9 @@
-"""What somebody may ask for, and how a request becomes the first fact of an execution."""
+"""Submissions: requests to run a playbook, and their translation into the first command of an execution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -16,9 +16,12 @@ from noetl.errors import NotFound, RequestRefused, SecretUnavailable
 from noetl.server.orchestrator.catalog import Catalog, Source, digest_of
 from noetl.storage.ports.secrets import Keychain
 
+if TYPE_CHECKING:
+    from noetl.core.language.compile import Compilation
+
 
 class Submission(Struct, frozen=True):
-    """A request to run a playbook: by its text, or by its path in the catalog (or a file)."""
+    """A request to run a playbook, given by its text or by its path in the catalog or file system."""
 
     path: str | None = None
     text: str | None = None
@@ -32,26 +35,27 @@ class Submission(Struct, frozen=True):
     strict: bool = False
     legacy: bool = False
     parent: Parent | None = None
-    kept: RerunSource | None = None
+    rerun: RerunSource | None = None
     caller: str = ""  # file of the playbook that calls this one
-    trace: str | None = None  # W3C traceparent of whoever asks
+    trace: str | None = None  # W3C traceparent of the caller
+    compilation: Compilation | None = None  # of `text`, with the same modes, if the caller has compiled it
 
 
 async def source_of(submission: Submission, catalog: Catalog) -> Source:
-    """The text a request brings or names."""
+    """The text that a submission contains or names."""
     if submission.text is not None:
         version = submission.version
         return Source(submission.text, submission.file, None if version is None else str(version))
     if submission.path is None:
-        raise RequestRefused("a request names a playbook by `path`, or brings its text as `content`")
+        raise RequestRefused("a request needs `path`, the path of a playbook, or `content`, its text")
     return await catalog.find(submission.path, submission.version, submission.caller)
 
 
 async def is_same_request(submission: Submission, request: ExecutionRequested, catalog: Catalog) -> bool:
-    """Whether a submission asks for what `request` asked for.
+    """Whether a submission equals the earlier one recorded in `request`.
 
-    A path without a version may mean a newer text by now and is the same request still; another path is not, unless
-    both lead to one file.
+    The same path without a version is the same request, even if a newer version is registered; different paths are
+    the same request only if both name one file.
     """
     if (submission.payload, submission.entry_step, submission.return_step) != (
         request.payload,
@@ -59,7 +63,7 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
         request.return_step,
     ):
         return False
-    if _begins(submission.kept) != _begins(request.rerun):
+    if _origin(submission.rerun) != _origin(request.rerun):
         return False
     if submission.text is None and submission.path == request.path:
         return submission.version in (None, "", "latest") or str(submission.version) == request.version
@@ -69,14 +73,14 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
         return False
 
 
-def _begins(kept: RerunSource | None) -> tuple[str, str | None] | None:
-    return None if kept is None else (kept.execution_id, kept.from_step)
+def _origin(rerun: RerunSource | None) -> tuple[str, str | None] | None:
+    return None if rerun is None else (rerun.execution_id, rerun.from_step)
 
 
 async def start_command(
     submission: Submission, source: Source, playbook: Playbook, keychain: Keychain | None
 ) -> StartExecution:
-    """The request as the engine takes it, with what is missing of its keychain."""
+    """The first command of an execution; it carries the error if a secret is missing."""
     for name in (submission.entry_step, submission.return_step):
         if name is not None and name not in playbook.steps_by_name:
             raise NotFound(f"playbook {playbook.path!r} has no step {name!r}")
@@ -86,7 +90,7 @@ async def start_command(
         version=source.version or playbook.version,
         payload=submission.payload,
         parent=submission.parent,
-        rerun=submission.kept,
+        rerun=submission.rerun,
         entry_step=submission.entry_step,
         return_step=submission.return_step,
         requested_by=submission.requested_by,
@@ -94,17 +98,17 @@ async def start_command(
         trace=submission.trace,
     )
     names = tuple(entry.name for entry in playbook.keychain)
-    return StartExecution(request, names, await _missing(keychain, playbook, submission.payload, names))
+    return StartExecution(request, names, await _missing_secrets(keychain, playbook, submission.payload, names))
 
 
-async def _missing(
+async def _missing_secrets(
     keychain: Keychain | None, playbook: Playbook, payload: Mapping[str, Any], names: Sequence[str]
 ) -> ErrorInfo | None:
-    """All secrets are had once before the workflow starts: a missing one fails the request, by name."""
+    """Resolve all secrets once before the workflow starts; a missing one fails the request by name."""
     if not names:
         return None
     if keychain is None:
-        return error_info("auth", f"this installation has no keychain, and the playbook asks for {', '.join(names)}")
+        return error_info("auth", f"this installation has no keychain, and the playbook uses {', '.join(names)}")
     try:
         workload = deep_merge(playbook.workload, payload)
         await keychain.resolve(playbook.keychain, names, workload=workload, file=playbook.file)

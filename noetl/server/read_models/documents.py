@@ -1,4 +1,4 @@
-"""Executions as documents: what the API answers, what the command line prints, and how a client reads them back."""
+"""Executions as JSON documents, for the API, the command line and clients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from noetl.storage.ports.events import ExecutionSummary
 
 
 def when(at: float | None) -> str | None:
-    """An instant for people and scripts."""
+    """An instant in ISO format."""
     return instant(at) if at is not None else None
 
 
 class Row(msgspec.Struct, gc=False):
-    """One row of the list of executions. Pages of thousands are made of them, so nothing is rendered before it is
-    encoded."""
+    """One row of the list of executions. Instants are formatted by the encoder, since pages have thousands of rows."""
 
     execution_id: str
     path: str
@@ -47,7 +46,7 @@ def row_of(summary: ExecutionSummary) -> Row:
         summary.path,
         summary.version,
         summary.status,
-        start if start.microsecond else instant(began),  # encoded, a whole second would lose its zeros
+        start if start.microsecond else instant(began),  # the encoder omits the fraction of a whole second
         end if end is None or end.microsecond else when(ended),
         int((ended - began) * 1e6 + 0.5) / 1000 if ended is not None else None,
         summary.error,
@@ -60,13 +59,13 @@ def row_of(summary: ExecutionSummary) -> Row:
 
 
 def summary_document(summary: ExecutionSummary) -> dict[str, Any]:
-    """A row as data."""
+    """A summary as a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(row_of(summary))
     return document
 
 
 def execution_document(summary: ExecutionSummary, progress: Progress, waits_for: Sequence[str] = ()) -> dict[str, Any]:
-    """One execution with its steps and its output, and the limits that hold it back, in words."""
+    """One execution with its steps, its output, and descriptions of the limits that block it."""
     failed = progress.status in ("failed", "cancelled")
     return {
         **summary_document(summary),
@@ -97,7 +96,7 @@ def execution_document(summary: ExecutionSummary, progress: Progress, waits_for:
 
 
 def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
-    """The row that a document shows (`summary_document` or `execution_document`)."""
+    """The summary of a `summary_document` or `execution_document`."""
     ended, error = document["ended_at"], document["error"]
     return ExecutionSummary(
         execution_id=document["execution_id"],
@@ -116,7 +115,7 @@ def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
 
 
 def result_of(document: Mapping[str, Any]) -> RunResult:
-    """The result that an `execution_document` shows, as far as the execution is."""
+    """The result of an `execution_document`, possibly of a running execution."""
     return RunResult(
         execution_id=document["execution_id"],
         path=document["path"],

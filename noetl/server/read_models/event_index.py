@@ -1,9 +1,8 @@
-"""The log in outline: every event as one short row in columns, so that a page can hold a whole log.
+"""The event index: every event as one short row in columns, so that the web page can load a whole log.
 
-A page of a hundred thousand full events is fifty megabytes; its outline is three. It has what a drawing of
-the net, a timeline and a list of events need at any moment of the log: when, what, which step, run, iteration
-and task, how it ended and which event caused it. What only some events have (arcs, tokens, counts, errors)
-is in `more`, by seq. Whoever wants an event's whole payload asks for that event.
+A hundred thousand full events have fifty megabytes, their index three. It has what the graph, the timeline and
+the event list need: time, type, step, run, iteration, task, status and cause. Fields that only some events have
+(arcs, tokens, counts, errors) are in `more`, by seq. The payload of an event is read separately.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import ErrorInfo
 
 STATES = ("in_progress", "success", "error", "skipped")
-_LONGEST = 300  # characters of an error's message; the event has the rest
+_MAX_MESSAGE = 300  # characters of an error message; the event has all of it
 
 
 class _Table:
-    """Texts by number."""
+    """Distinct texts, numbered."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -64,7 +63,7 @@ class _Table:
 
 
 def outline_document(events: Iterable[Recorded]) -> dict[str, Any]:
-    """Columns of these events, in order; numbers in `step`, `run`, `task` and `name` point into the tables."""
+    """The events as columns; numbers in `step`, `run`, `task` and `name` are indexes into the tables."""
     names, steps, runs, tasks = _Table(), _Table(), _Table(), _Table()
     columns: dict[str, list[Any]] = {
         key: [] for key in ("at", "name", "state", "step", "run", "path", "task", "attempt", "cause")
@@ -84,10 +83,10 @@ def outline_document(events: Iterable[Recorded]) -> dict[str, Any]:
         task.append(tasks.number(getattr(body, "task", None)))
         attempt.append(getattr(body, "attempt", 0))
         cause.append(recorded.parent_seq or 0)
-        tell = _MORE.get(type(body))
-        told = tell(body) if tell is not None else None
-        if told:
-            more[recorded.seq] = told
+        details = _MORE.get(type(body))
+        found = details(body) if details is not None else None
+        if found:
+            more[recorded.seq] = found
     return {
         "first": first,
         "count": len(at),
@@ -101,25 +100,25 @@ def outline_document(events: Iterable[Recorded]) -> dict[str, Any]:
 
 
 def _path(path: Any) -> int | str:
-    """An iteration: its index, indexes with dots in nested loops, -1 outside of loops."""
+    """The index of an iteration; dotted in nested loops, -1 outside of loops."""
     if not isinstance(path, tuple) or not path:
         return -1
     return path[0] if len(path) == 1 else ".".join(map(str, path))
 
 
 def _error(error: ErrorInfo | None) -> dict[str, Any]:
-    return {"error": [error.kind, error.message[:_LONGEST]]} if error else {}
+    return {"error": [error.kind, error.message[:_MAX_MESSAGE]]} if error else {}
 
 
 def _task_done(body: TaskDone) -> dict[str, Any]:
-    told: dict[str, Any] = _error(body.outcome.error)
+    details: dict[str, Any] = _error(body.outcome.error)
     if body.do != "continue":
-        told["do"] = body.do
+        details["do"] = body.do
         if body.to:
-            told["to"] = body.to
+            details["to"] = body.to
         if body.delay:
-            told["delay"] = body.delay
-    return told
+            details["delay"] = body.delay
+    return details
 
 
 def _next_evaluated(body: NextEvaluated) -> dict[str, Any]:

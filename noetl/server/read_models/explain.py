@@ -1,7 +1,7 @@
-"""Why an execution is where it is, in words: `noetl why`.
+"""Explains the status of an execution: `noetl why`.
 
-The log has every decision, so nothing is guessed: which arc brought a token to which step, what
-its guard said, which rule a task's outcome met, what is waited for now.
+Everything follows from the log, which has every decision: the arcs that were taken and their guards, the policy rules
+that applied to outcomes, and what the execution waits for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from noetl.core.model.playbook import Playbook, Step, Task
 
 
 class Explanation(Struct, frozen=True):
-    """`summary` in a sentence, `because` its reasons, `way` how the tokens came here, oldest first."""
+    """`summary` is one sentence, `because` its reasons, `way` the path of the tokens, oldest first."""
 
     execution_id: str
     status: str
@@ -31,24 +31,25 @@ class Explanation(Struct, frozen=True):
 def explain(
     state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str] | None = None
 ) -> Explanation:
-    """Explain an execution from its folded state and its log, as it is at this instant.
+    """Explain an execution from its folded state and its log at an instant.
 
-    `reached` are the limits that are reached now, in words."""
+    `reached` are descriptions of the limits that are reached."""
     return Explanation(
         execution_id=state.execution_id,
         status=state.status,
         summary=_summary(state, log, at),
         because=tuple(_because(state, log, at, reached or {})),
-        way=tuple(_way(state.playbook, log)),
+        way=tuple(_path(state.playbook, log)),
     )
 
 
 def _summary(state: State, log: Sequence[ev.Recorded], at: float) -> str:
-    words = {"success": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
-    if state.status in words:
-        return f"{state.playbook.path} {words[state.status]} after {state.at - log[0].at:.2f} s"
+    verbs = {"success": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
+    if state.status in verbs:
+        return f"{state.playbook.path} {verbs[state.status]} after {state.at - log[0].at:.2f} s"
     return (
-        f"{state.playbook.path} is {state.status} since {at - log[0].at:.0f} s; it last moved {at - state.at:.0f} s ago"
+        f"{state.playbook.path} is {state.status}; it started {at - log[0].at:.0f} s ago, "
+        f"the last event was {at - state.at:.0f} s ago"
     )
 
 
@@ -58,12 +59,12 @@ def _summary(state: State, log: Sequence[ev.Recorded], at: float) -> str:
 def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str]) -> Iterator[str]:
     if state.status == "success":
         if state.result_step:
-            yield f"nothing was left to do; its output is that of step {state.result_step}"
+            yield f"no step is left to run; its output is the output of step {state.result_step}"
     elif state.status == "failed":
         yield from _failure(state, log)
     elif state.status == "cancelled":
         reasons = [event.body.reason for event in log if isinstance(event.body, ev.ExecutionCancelled)]
-        yield f"somebody cancelled it: {reasons[-1]}" if reasons and reasons[-1] else "somebody cancelled it"
+        yield f"it was cancelled: {reasons[-1]}" if reasons and reasons[-1] else "it was cancelled"
         yield from _interrupted(log)
     else:
         yield from (finding.text for finding in waiting_reasons(state, at, reached))
@@ -72,7 +73,7 @@ def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mappi
 def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
     for event in log:
         if isinstance(event.body, ev.RequestEvaluated) and event.body.error:
-            yield f"the request could not be served: {_error(event.body.error)}"
+            yield f"the request could not be evaluated: {_error(event.body.error)}"
             return
     routing = [event.body for event in log if isinstance(event.body, ev.NextEvaluated) and event.body.error]
     if routing:
@@ -81,46 +82,46 @@ def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
     failed = [event.body for event in log if isinstance(event.body, ev.StepFailed)]
     if failed:
         last = failed[-1]
-        yield f"step {last.step} failed, and no arc of it takes a failure: {_error(last.output.error)}"
-        yield from _task_behind(state, log, last)
+        yield f"step {last.step} failed, and none of its arcs handles a failure: {_error(last.output.error)}"
+        yield from _failed_task(state, log, last)
     elif state.error:
         yield _error(state.error)
 
 
-def _task_behind(state: State, log: Sequence[ev.Recorded], failed: ev.StepFailed) -> Iterator[str]:
-    """The task attempt that the failure of a step goes back to."""
+def _failed_task(state: State, log: Sequence[ev.Recorded], failed: ev.StepFailed) -> Iterator[str]:
+    """The task attempt that caused the failure of a step."""
     for event in reversed(log):
         body = event.body
         if isinstance(body, ev.TaskDone) and body.step_run_id == failed.step_run_id and body.outcome.error:
             where = iteration_id(body.step, body.path)
-            place = _place_of(state, body.step, body.task)
+            location = _location_of(state, body.step, body.task)
             attempt = f", attempt {body.attempt}" if body.attempt > 1 else ""
-            yield f"task {body.task} of {where}{attempt} ({place}) ended with {_error(body.outcome.error)}"
+            yield f"task {body.task} of {where}{attempt} ({location}) ended with {_error(body.outcome.error)}"
             yield _verdict(body)
             return
 
 
 def _verdict(body: ev.TaskDone) -> str:
     if body.rule is None:
-        return f"it has no rule for that: {body.do}"
-    return f"rule {body.rule + 1} of its policy held: {body.do}" + (f" to {body.to}" if body.to else "")
+        return f"no rule of its policy applied: {body.do}"
+    return f"rule {body.rule + 1} of its policy applied: {body.do}" + (f" to {body.to}" if body.to else "")
 
 
 def _interrupted(log: Sequence[ev.Recorded]) -> Iterator[str]:
     for event in log:
         body = event.body
         if isinstance(body, ev.StepFailed) and body.output.error and body.output.error.kind == "cancelled":
-            yield f"step {body.step} was at work then"
+            yield f"step {body.step} was running"
 
 
-# ── the way ─────────────────────────────────────────────────────────────────────────────
+# ── the path of the tokens ──────────────────────────────────────────────────────────────
 
 
-def _way(playbook: Playbook, log: Sequence[ev.Recorded]) -> Iterator[str]:
+def _path(playbook: Playbook, log: Sequence[ev.Recorded]) -> Iterator[str]:
     for event in log:
         body = event.body
         if isinstance(body, ev.WorkflowStarted):
-            yield f"{event.seq}: it began at step {body.entry}"
+            yield f"{event.seq}: started at step {body.entry}"
         elif isinstance(body, ev.NextEvaluated):
             yield f"{event.seq}: {_routed(playbook, body)}"
         elif isinstance(body, ev.StepSkipped):
@@ -131,16 +132,17 @@ def _routed(playbook: Playbook, body: ev.NextEvaluated) -> str:
     step = playbook.steps_by_name.get(body.step)
     taken = [arc for arc in body.arcs if arc.token]
     passed = [arc for arc in body.arcs if not arc.held]
-    words = f"step {body.step} ended with {body.boundary}"
+    text = f"step {body.step} ended with {body.boundary}"
     if taken:
-        words += " and led to " + ", ".join(f"{arc.target}{_guard(step, arc.index)}" for arc in taken)
+        text += " and continued with " + ", ".join(f"{arc.target}{_guard(step, arc.index)}" for arc in taken)
     elif not body.arcs:
-        return words + ("; it has no arcs" if step is None or not step.router.arcs else "; its way was chosen before")
+        has_arcs = step is not None and step.router.arcs
+        return text + ("; its arcs were evaluated before" if has_arcs else "; it has no arcs")
     else:
-        words += "; no arc was taken"
+        text += "; no arc was taken"
     if passed:
-        words += "; not to " + ", ".join(f"{arc.target}{_guard(step, arc.index)}" for arc in passed)
-    return words
+        text += "; the guard was false for " + ", ".join(f"{arc.target}{_guard(step, arc.index)}" for arc in passed)
+    return text
 
 
 def _guard(step: Step | None, index: int) -> str:
@@ -149,7 +151,7 @@ def _guard(step: Step | None, index: int) -> str:
     return f" (when {step.router.arcs[index].when})"
 
 
-def _place_of(state: State, step_name: str, task_name: str) -> str:
+def _location_of(state: State, step_name: str, task_name: str) -> str:
     step = state.playbook.steps_by_name.get(step_name) or state.synthesized.get(step_name)
     if step is None:
         return step_name
@@ -158,4 +160,4 @@ def _place_of(state: State, step_name: str, task_name: str) -> str:
 
 
 def _error(error: ErrorInfo | None) -> str:
-    return f"{error.kind}: {' '.join(error.message.split())}" if error else "no error was given"
+    return f"{error.kind}: {' '.join(error.message.split())}" if error else "no error details"

@@ -1,4 +1,4 @@
-"""A folded state as people and programs read it: `noetl replay` and the API's `state?at=SEQ`."""
+"""A folded state as a JSON document: `noetl replay` and the API's `state?at=SEQ`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.server.read_models.summaries import output_document
 
 
 def state_document(state: State) -> dict[str, Any]:
-    """What the log says the execution is like, after event `seq`."""
+    """The state of an execution after event `seq`."""
     return {
         "execution_id": state.execution_id,
         "path": state.playbook.path,

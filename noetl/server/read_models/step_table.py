@@ -1,7 +1,6 @@
-"""Step tables of executions that somebody looks at: kept, so that the next look reads only what is new.
+"""Cache of step tables: a repeated query reads only the events that are new.
 
-Whoever waits for an execution asks again and again; folding its whole log each time would make a long
-execution dear to watch.
+A client that waits for an execution polls it; folding the whole log each time would be expensive for long executions.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from collections import OrderedDict
 from noetl.server.read_models.summaries import Progress
 from noetl.storage.ports.events import EventStore
 
-MOST = 256  # tables kept
-PAGE = 5_000  # events read at once
+CAPACITY = 256
+PAGE = 5_000  # events per read
 
 
 class StepTables:
-    """The tables that were looked at last."""
+    """The most recently used step tables."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
-        self._kept: OrderedDict[str, tuple[Progress, asyncio.Lock]] = OrderedDict()
+        self._tables: OrderedDict[str, tuple[Progress, asyncio.Lock]] = OrderedDict()
 
-    async def of(self, execution_id: str, length: int | None = None) -> Progress:
-        """The table as the log has it now; `length` is that of the log, where the caller knows it."""
-        progress, lock = self._kept.get(execution_id) or (Progress(), asyncio.Lock())
-        self._kept[execution_id] = (progress, lock)
-        self._kept.move_to_end(execution_id)
-        if len(self._kept) > MOST:
-            self._kept.popitem(last=False)
-        async with lock:  # every event is applied once, however many look
+    async def get(self, execution_id: str, length: int | None = None) -> Progress:
+        """The current step table; `length` is the length of the log if the caller knows it."""
+        progress, lock = self._tables.get(execution_id) or (Progress(), asyncio.Lock())
+        self._tables[execution_id] = (progress, lock)
+        self._tables.move_to_end(execution_id)
+        if len(self._tables) > CAPACITY:
+            self._tables.popitem(last=False)
+        async with lock:  # concurrent queries apply every event once
             while progress.seq != length:
                 page = await self._store.read(execution_id, progress.seq, PAGE)
                 for recorded in page:

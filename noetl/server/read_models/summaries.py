@@ -1,8 +1,8 @@
-"""Read models: what people and scripts see of an execution, derived from its log and nothing else.
+"""Read models of an execution, derived only from its log.
 
-`project` keeps the row of the list of executions; it is changed in the append's own transaction.
-`Progress` is the step table: fed event by event it is live progress, fed a whole log it is the
-summary of a finished run. `RunResult` is the document that `noetl run --json` prints.
+`project` maintains the summary row, which is stored in the transaction of the append. `Progress` is the step table:
+live progress while events are applied, the summary of a run after the whole log. `RunResult` is the document that
+`noetl run --json` prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from noetl.storage.ports.events import ExecutionSummary
 def project(
     summary: ExecutionSummary | None, events: Iterable[Recorded], held: dict[str, int] | None = None
 ) -> ExecutionSummary:
-    """The row of an execution after these events; what it holds then (`engine.room.held`) is told by its state."""
+    """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`)."""
     row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
     for recorded in events:
         apply = _PROJECTORS.get(type(recorded.body))
@@ -87,7 +87,7 @@ def _step_ended(row: Row, _: Event, __: Recorded) -> None:
 
 
 def _synthesized(row: Row, body: WorkflowSynthesized, _: Recorded) -> None:
-    if body.error is not None:  # what the step made was refused: it is not done after all, step.failed follows
+    if body.error is not None:  # the synthesized steps were rejected: the step is not done, step.failed follows
         row["steps_running"] += 1
         row["steps_done"] -= 1
 
@@ -118,7 +118,7 @@ _PROJECTORS: dict[type[Event], Callable[[Row, Any, Recorded], None]] = {
 
 
 class StepRow(Struct, omit_defaults=True):
-    """One step over all its runs. `attempts` is the most that one task of it needed."""
+    """One step with all its runs. `attempts` is the maximum over its tasks."""
 
     step: str
     status: str = "pending"  # pending | running | success | failed | skipped
@@ -127,7 +127,7 @@ class StepRow(Struct, omit_defaults=True):
     started_at: float | None = None
     ended_at: float | None = None
     tasks: int = 0  # task executions so far
-    iterations: int = 0  # of its loops, in all
+    iterations: int = 0  # of all its loops
     iterations_done: int = 0
     iterations_failed: int = 0
     children: int = 0
@@ -149,7 +149,7 @@ class Progress:
         self.seq = 0
 
     def apply(self, recorded: Recorded) -> None:
-        """Take one event in."""
+        """Apply one event."""
         apply = _APPLIERS.get(type(recorded.body))
         if apply is not None:
             apply(self, recorded.body, recorded.at)
@@ -266,7 +266,7 @@ _APPLIERS: dict[type[Event], Callable[[Progress, Any, float], None]] = {
 
 
 class StepResult(Struct, frozen=True):
-    """One line of the summary."""
+    """One row of the step summary."""
 
     step: str
     status: str
@@ -285,17 +285,17 @@ class RunResult(Struct, frozen=True):
     error: dict[str, Any] | None = None
     duration_ms: float = 0.0
     steps: tuple[StepResult, ...] = ()
-    timed_out: bool = False  # it was cancelled because it took too long
+    timed_out: bool = False  # cancelled because of the timeout
 
     def document(self) -> dict[str, Any]:
-        """The fields scripts hold on to."""
+        """The stable fields, for scripts."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         del document["timed_out"]
         return document
 
     @property
     def ok(self) -> bool:
-        """Whether it ended with success."""
+        """Whether it succeeded."""
         return self.status == "success"
 
     @property
@@ -305,7 +305,7 @@ class RunResult(Struct, frozen=True):
 
 
 def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False) -> RunResult:
-    """The document, from a step table that has seen the whole log."""
+    """The result, from a step table to which the whole log was applied."""
     error = progress.error or (progress.output.error if progress.output else None)
     ended = progress.ended_at or progress.started_at or 0.0
     return RunResult(
@@ -325,7 +325,7 @@ def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False
 
 
 def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> dict[str, Any]:
-    """The output envelope `{status, data, ref, error}`, with the kind's helpers beside them."""
+    """The output envelope `{status, data, ref, error}`, with the additional fields of the tool kind."""
     if output is None:
         return {
             "status": "error" if error else "ok",

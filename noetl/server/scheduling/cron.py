@@ -1,8 +1,8 @@
-"""When a cron expression ticks, in a time zone.
+"""Cron expressions and their ticks in a time zone.
 
 Five fields (minute hour day month weekday) or six (seconds first), with names, ranges, steps, `L` and `#`, or a
-nickname. Where clocks jump, it is as with cron on Debian: a fixed time that an hour forward swallows ticks right after
-the gap, one that an hour back repeats ticks once; patterns such as `*/30 * * * *` follow the real hours.
+nickname. Changes of the clock are handled as by cron on Debian: a fixed time inside a skipped hour ticks right after
+the gap, one inside a repeated hour ticks once; patterns such as `*/30 * * * *` follow elapsed time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NICKNAMES = {
 
 
 class Cron:
-    """An expression in its zone; RequestRefused says what is wrong with either."""
+    """A cron expression in a time zone; RequestRefused when one of them is not valid."""
 
     def __init__(self, expression: str, tz: str = "UTC") -> None:
         self.expression = " ".join(expression.split())
@@ -41,12 +41,12 @@ class Cron:
         except self._error as wrong:
             nicknames = ", ".join(NICKNAMES)
             raise RequestRefused(
-                f"{expression!r} is no cron expression: {str(wrong).lower()}; "
+                f"{expression!r} is not a cron expression: {str(wrong).lower()}; "
                 f"write minute hour day month weekday, such as '30 6 * * mon-fri', or one of {nicknames}"
             ) from None
 
     def after(self, at: float) -> Iterator[float]:
-        """The ticks after an instant, which may be none at all (30 February)."""
+        """The ticks after an instant; there may be none (30 February)."""
         for tick in self._simulate(at):
             yield tick.timestamp()
 
@@ -59,7 +59,7 @@ class Cron:
         return list(islice(self.after(at), count))
 
     def shown(self, tick: float) -> str:
-        """A tick on the clock of its zone, with the offset from UTC."""
+        """A tick in ISO format in its time zone, with the offset from UTC."""
         return datetime.fromtimestamp(tick, self._zone).isoformat()
 
     def _simulate(self, at: float) -> Any:
@@ -73,12 +73,12 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise RequestRefused(f"there is no time zone {name!r}; they are called like Europe/Berlin or UTC") from None
+        raise RequestRefused(f"{name!r} is not a time zone; use a name such as Europe/Berlin or UTC") from None
 
 
 def _cronsim() -> tuple[Any, type[Exception]]:
     try:
         from cronsim import CronSim, CronSimError
     except ImportError:
-        raise RequestRefused("schedules need a package that is not installed: pip install 'noetl[server]'") from None
+        raise RequestRefused("schedules require the package cronsim: pip install 'noetl[server]'") from None
     return CronSim, CronSimError

@@ -1,8 +1,8 @@
-"""Carrying schedules out: each tick starts one execution, whoever looks, however often, whatever dies.
+"""The scheduler: starts one execution per tick of a schedule.
 
-A tick's execution has an idempotency key made of the schedule and the tick. So the order is: start, then write down
-that it was started. Who dies in between, or looks at the same moment as another server, starts it again and is
-given the same execution. The duty `timers` only saves the others the work.
+The idempotency key of an execution consists of the schedule and the tick. So the execution is started first, and the
+progress of the schedule is stored afterwards: a server that stops in between, or processes the tick at the same time
+as another one, submits it again and gets the same execution. Leadership only avoids duplicate work.
 """
 
 from __future__ import annotations
@@ -27,47 +27,48 @@ from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 log = logging.getLogger("noetl.schedules")
 
-LOOK_SECONDS = 2.0  # how soon a schedule is noticed that another process added
-DUTY, DUTY_SECONDS = "timers", 5.0
-ON_TIME = 60.0  # a tick this late is not missed: servers restart
-MOST = 1_000  # ticks of one schedule that are made up for, or wait for their turn
-TURN_SECONDS = 0.5  # how soon a tick that waits for its turn notices that it has come
+POLL_SECONDS = 2.0  # maximum delay until a schedule that another process added is found
+LEADER_ROLE, LEADER_SECONDS = "timers", 5.0
+ON_TIME_SECONDS = 60.0  # a tick that is late by less, as after a restart, is not a missed one
+MAX_TICKS = 1_000  # missed or queued ticks of one schedule
+QUEUED_POLL_SECONDS = 0.5  # maximum delay until a queued tick starts
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
 
 
 class Scheduler:
-    """Looks at what is due."""
+    """Starts the executions of due ticks."""
 
     def __init__(
-        self, store: TriggerStore, orchestrator: Orchestrator, clock: Clock, duties: LeaderLease | None = None
+        self, store: TriggerStore, orchestrator: Orchestrator, clock: Clock, leadership: LeaderLease | None = None
     ) -> None:
         self._store = store
         self._orchestrator = orchestrator
         self._clock = clock
-        self._duties = duties
+        self._leadership = leadership
 
-    async def look(self) -> int:
-        """Start what is due; how many schedules were due."""
-        if self._duties is not None and not await self._duties.acquire_leadership(DUTY, DUTY_SECONDS):
+    async def run_due(self) -> int:
+        """Start the executions of all due schedules; returns the number of due schedules."""
+        leadership = self._leadership
+        if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             return 0
         due = await self._store.due(KIND, self._clock.now())
         for row in due:
             try:
-                await self._serve(row)
+                await self._process(row)
             except StoreUnavailable:
                 raise
             except NoetlError as problem:
-                log.error("schedule %s could not be carried out: %s", row.name, problem)
+                log.error("schedule %s could not be processed: %s", row.name, problem)
         return len(due)
 
-    async def pause(self) -> float:
-        """Seconds until the next look."""
+    async def seconds_until_next(self) -> float:
+        """Seconds until `run_due` should be called again."""
         wake = await self._store.next_wake(KIND)
         if wake is None:
-            return LOOK_SECONDS
-        return min(LOOK_SECONDS, wake - self._clock.now()) if wake > self._clock.now() else TURN_SECONDS
+            return POLL_SECONDS
+        return min(POLL_SECONDS, wake - self._clock.now()) if wake > self._clock.now() else QUEUED_POLL_SECONDS
 
-    async def _serve(self, row: StoredTrigger) -> None:
+    async def _process(self, row: StoredTrigger) -> None:
         schedule = schedule_of(row)
         cron = Cron(schedule.cron, schedule.tz)
         now = self._clock.now()
@@ -75,14 +76,14 @@ class Scheduler:
         schedule = msgspec.structs.replace(schedule, next_at=cron.next(now) if ticks else schedule.next_at)
         chosen = _caught_up(schedule, ticks, now)
         if len(chosen) < len(ticks):
-            log.info("schedule %s: %d missed ticks are not made up for", schedule.name, len(ticks) - len(chosen))
+            log.info("schedule %s: %d missed ticks are dropped", schedule.name, len(ticks) - len(chosen))
         for tick in chosen:
             schedule = await self._tick(schedule, tick)
-        while schedule.queued and not await self._runs(schedule.last_execution):
+        while schedule.queued and not await self._is_running(schedule.last_execution):
             waiting = msgspec.structs.replace(schedule, queued=schedule.queued[1:])
             schedule = await self._start(waiting, schedule.queued[0])
         if msgspec.json.encode(schedule) != row.data:
-            # Somebody else may have written first: they started the same executions.
+            # If another server wrote first, it has started the same executions.
             await self._store.save(row_of(schedule, row.revision + 1))
 
     async def _tick(self, schedule: Schedule, tick: float) -> Schedule:
@@ -90,10 +91,10 @@ class Scheduler:
         if known is not None:  # started before a crash, or by another server
             return _fired(schedule, tick, known.execution_id)
         if schedule.overlap == "queue":
-            if len(schedule.queued) >= MOST:
-                return _skipped(schedule, tick, f"{MOST} ticks wait for their turn already")
+            if len(schedule.queued) >= MAX_TICKS:
+                return _skipped(schedule, tick, f"{MAX_TICKS} ticks are queued already")
             return msgspec.structs.replace(schedule, queued=(*schedule.queued, tick))
-        if schedule.overlap != "allow" and await self._runs(schedule.last_execution):
+        if schedule.overlap != "allow" and await self._is_running(schedule.last_execution):
             if schedule.overlap == "skip":
                 return _skipped(schedule, tick, None)
             await self._cancel(schedule)
@@ -116,7 +117,7 @@ class Scheduler:
         log.info("schedule %s started execution %s", schedule.name, execution_id)
         return _fired(schedule, tick, execution_id)
 
-    async def _runs(self, execution_id: str | None) -> bool:
+    async def _is_running(self, execution_id: str | None) -> bool:
         if execution_id is None:
             return False
         summary = await self._orchestrator.store.summary(execution_id)
@@ -126,16 +127,16 @@ class Scheduler:
         assert schedule.last_execution is not None
         try:
             await self._orchestrator.cancel(
-                schedule.last_execution, f"the next tick of schedule {schedule.name} has come"
+                schedule.last_execution, f"superseded by the next tick of schedule {schedule.name}"
             )
         except Conflict:
-            return  # it ended first
+            return  # it ended meanwhile
 
 
 @asynccontextmanager
 async def scheduling(scheduler: Scheduler, schedules: Schedules) -> AsyncIterator[None]:
-    """Look for as long as the block lasts."""
-    task = asyncio.get_running_loop().create_task(_look_for_ever(scheduler, schedules))
+    """Run the scheduler for the duration of the block."""
+    task = asyncio.get_running_loop().create_task(_run_forever(scheduler, schedules))
     try:
         yield
     finally:
@@ -143,18 +144,18 @@ async def scheduling(scheduler: Scheduler, schedules: Schedules) -> AsyncIterato
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _look_for_ever(scheduler: Scheduler, schedules: Schedules) -> None:
-    away = False
+async def _run_forever(scheduler: Scheduler, schedules: Schedules) -> None:
+    unreachable = False
     while True:
-        pause = LOOK_SECONDS
+        pause = POLL_SECONDS
         try:
-            await scheduler.look()
-            pause = await scheduler.pause()
-            away = False
+            await scheduler.run_due()
+            pause = await scheduler.seconds_until_next()
+            unreachable = False
         except StoreUnavailable as problem:
-            if not away:
-                log.warning("schedules wait for the store: %s", problem)
-            away = True
+            if not unreachable:
+                log.warning("schedules are not processed, the store is unreachable: %s", problem)
+            unreachable = True
         try:
             await asyncio.wait_for(schedules.changed.wait(), pause)
         except TimeoutError:
@@ -163,27 +164,27 @@ async def _look_for_ever(scheduler: Scheduler, schedules: Schedules) -> None:
 
 
 def _ticks(schedule: Schedule, cron: Cron, now: float) -> list[float]:
-    """The ticks that have come since the schedule was last looked at, as many of the newest as can count."""
+    """The ticks since the schedule was last processed, limited to the newest that can matter."""
     first = schedule.next_at
     if first is None or first > now:
         return []
-    wanted = MOST if schedule.catch_up == "all" else 1
-    for window in WINDOWS:  # looking back in growing steps: a second's ticks of a year are not all walked through
+    wanted = MAX_TICKS if schedule.catch_up == "all" else 1
+    for window in WINDOWS:  # growing windows: not every tick of a year of seconds is enumerated
         start = max(first, now - window)
         ticks = list(takewhile(lambda tick: tick <= now, cron.after(start)))
         if start == first:
-            return [first, *ticks][-MOST:]
+            return [first, *ticks][-MAX_TICKS:]
         if len(ticks) >= wanted:
-            return ticks[-MOST:]
-    raise AssertionError("the last window reaches back for ever")
+            return ticks[-MAX_TICKS:]
+    raise AssertionError("the last window is unlimited")
 
 
 def _caught_up(schedule: Schedule, ticks: Sequence[float], now: float) -> list[float]:
-    """Those of the ticks that count."""
+    """The ticks that start an execution under the rule `catch_up`."""
     if schedule.catch_up == "all" or not ticks:
         return list(ticks)
     newest = ticks[-1]
-    return [newest] if schedule.catch_up == "last" or now - newest <= ON_TIME else []
+    return [newest] if schedule.catch_up == "last" or now - newest <= ON_TIME_SECONDS else []
 
 
 def _fired(schedule: Schedule, tick: float, execution_id: str) -> Schedule:

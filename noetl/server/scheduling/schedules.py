@@ -1,16 +1,16 @@
-"""Schedules: which playbook starts when, and what happens to ticks that come late or meet a running execution.
+"""Schedules: when playbooks start, and the rules for missed ticks and for ticks during a running execution.
 
     catch_up   ticks that were missed while no server ran
-      none     are gone
-      last     the newest one is made up for (the default)
-      all      every one is made up for, oldest first
-    overlap    a tick that comes while the execution of the one before still runs
-      allow    starts another one beside it (the default)
-      skip     is gone
-      queue    waits for its turn
-      cancel   cancels the running one and starts
+      none     are dropped
+      last     only the newest one starts an execution (the default)
+      all      every one starts an execution, oldest first
+    overlap    a tick while the execution of the previous tick is running
+      allow    starts a second execution (the default)
+      skip     is dropped
+      queue    waits until the running execution has ended
+      cancel   cancels the running execution and starts a new one
 
-`control/scheduler.py` carries them out.
+`scheduler` starts the executions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 from msgspec import Struct, field
@@ -34,47 +34,60 @@ from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 KIND = "schedule"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
-TRIES = 20
+MAX_ATTEMPTS = 20
 
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True):
-    """A schedule and how far it is."""
+    """A schedule and its progress."""
 
-    id: str  # its own, so that one of the same name that comes later has ticks of its own
+    id: str  # part of idempotency keys: a later schedule of the same name starts its own executions
     name: str
     path: str
     cron: str
     tz: str = "UTC"
-    version: int | None = None  # None: the newest when a tick comes
+    version: int | None = None  # None: the newest at the time of the tick
     payload: dict[str, Any] = field(default_factory=dict)
     catch_up: CatchUp = "last"
     overlap: Overlap = "allow"
     paused: bool = False
     created_at: float = 0.0
     created_by: str = ""
-    next_at: float | None = None  # the first tick that nobody has looked at
-    queued: tuple[float, ...] = ()  # ticks that wait for their turn
+    next_at: float | None = None  # the first tick that is not processed
+    queued: tuple[float, ...] = ()  # ticks that wait for the running execution
     fired: int = 0
     skipped: int = 0
     last_tick: float | None = None
     last_execution: str | None = None
-    last_error: str | None = None  # of the last tick, when nothing could be started
+    last_error: str | None = None  # why the last tick started no execution
 
     def key(self, tick: float) -> str:
-        """The idempotency key of a tick: however many servers look at it, it starts one execution."""
+        """The idempotency key of a tick: it starts one execution, however many servers process it."""
         return f"schedule:{self.id}:{tick:.3f}"
 
     def payload_at(self, tick: float) -> dict[str, Any]:
-        """The payload; templates in it may read `tick` (on the schedule's clock) and `schedule`."""
+        """The payload of a tick; its templates may read `tick` (in the time zone of the schedule) and `schedule`."""
         compiled = compile_value(self.payload)
         if compiled.static:
             return dict(self.payload)
         names = {"tick": Cron(self.cron, self.tz).shown(tick), "schedule": self.name}
         rendered: dict[str, Any] = compiled.evaluate(names)
         return rendered
+
+
+class ScheduleFields(TypedDict, total=False):
+    """Optional fields of a new schedule."""
+
+    name: str | None
+    tz: str
+    version: int | None
+    payload: Mapping[str, Any] | None
+    catch_up: str
+    overlap: str
+    paused: bool
+    by: str
 
 
 class Schedules:
@@ -84,54 +97,37 @@ class Schedules:
         self._store = store
         self._catalog = catalog
         self._clock = clock
-        self.changed = asyncio.Event()  # somebody added or woke one: look at once
+        self.changed = asyncio.Event()  # a schedule was added or resumed: process due ticks at once
 
-    async def add(
-        self,
-        path: str,
-        cron: str,
-        *,
-        name: str | None = None,
-        tz: str = "UTC",
-        version: int | None = None,
-        payload: Mapping[str, Any] | None = None,
-        catch_up: str = "last",
-        overlap: str = "allow",
-        paused: bool = False,
-        by: str = "",
-    ) -> Schedule:
-        """Keep a new one; its first tick is the next one. Without a name it is called after its path."""
-        now = self._clock.now()
-        schedule = await self._checked(
-            path, cron, name, tz, version, payload or {}, _one_of(CatchUp, "catch-up", catch_up),
-            _one_of(Overlap, "overlap", overlap), paused, by, now,
-        )  # fmt: skip
-        for number in range(1, TRIES):
+    async def add(self, path: str, cron: str, **fields: Unpack[ScheduleFields]) -> Schedule:
+        """Store a new schedule; its first tick is the next one. The default name is derived from the path."""
+        schedule = await self._validated(path, cron, fields)
+        for number in range(1, MAX_ATTEMPTS):
             named = schedule if number == 1 else msgspec.structs.replace(schedule, name=f"{schedule.name}-{number}")
             try:
                 await self._store.add(row_of(named, 1))
             except Conflict:
-                if name is not None:
+                if fields.get("name") is not None:
                     raise
                 continue
             self.changed.set()
             return named
-        raise Conflict(f"there are {TRIES} schedules named {schedule.name!r} already; give this one a name")
+        raise Conflict(f"there are {MAX_ATTEMPTS} schedules named {schedule.name!r}; give this one a name")
 
     async def get(self, name: str) -> Schedule:
-        """One of them; NotFound when there is none."""
+        """The schedule of a name; NotFound when there is none."""
         return schedule_of(await self._row(name))
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Schedule]:
-        """By name, one page."""
+        """One page of schedules, by name."""
         return [schedule_of(row) for row in await self._store.list(KIND, after=after, limit=limit)]
 
     async def pause(self, name: str) -> Schedule:
-        """Tick no more; ticks that pass meanwhile are gone."""
+        """Pause a schedule; ticks during the pause are dropped."""
         return await self._change(name, paused=True)
 
     async def resume(self, name: str) -> Schedule:
-        """Tick again, from now on."""
+        """Resume a schedule from now on."""
         schedule = await self.get(name)
         following = Cron(schedule.cron, schedule.tz).next(self._clock.now())
         changed = await self._change(name, paused=False, **({"next_at": following} if schedule.paused else {}))
@@ -139,17 +135,17 @@ class Schedules:
         return changed
 
     async def remove(self, name: str) -> None:
-        """Forget it; executions that it started go on."""
+        """Remove a schedule; executions that it started continue."""
         if not await self._store.remove(KIND, name):
             raise _unknown(name)
 
     async def _change(self, name: str, **fields: Any) -> Schedule:
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             row = await self._row(name)
             changed = msgspec.structs.replace(schedule_of(row), **fields)
             if await self._store.save(row_of(changed, row.revision + 1)):
                 return changed
-        raise Conflict(f"schedule {name!r} is being changed by others; try again")
+        raise Conflict(f"schedule {name!r} was changed at the same time by another request; try again")
 
     async def _row(self, name: str) -> StoredTrigger:
         row = await self._store.get(KIND, name)
@@ -157,42 +153,29 @@ class Schedules:
             raise _unknown(name)
         return row
 
-    async def _checked(
-        self,
-        path: str,
-        cron: str,
-        name: str | None,
-        tz: str,
-        version: int | None,
-        payload: Mapping[str, Any],
-        catch_up: CatchUp,
-        overlap: Overlap,
-        paused: bool,
-        by: str,
-        now: float,
-    ) -> Schedule:
-        ticking = Cron(cron, tz)
-        first = ticking.next(now)
+    async def _validated(self, path: str, expression: str, fields: ScheduleFields) -> Schedule:
+        name, version = fields.get("name"), fields.get("version")
+        now = self._clock.now()
+        cron = Cron(expression, fields.get("tz", "UTC"))
+        first = cron.next(now)
         if first is None:
-            raise RequestRefused(f"{cron!r} never ticks")
-        if name is not None and not NAME.fullmatch(name):
-            raise RequestRefused(f"{name!r} is no name: letters, digits, _ . and -, a letter or digit first")
-        if await self._catalog.registered(path, version) is None:
-            which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-            raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
+            raise RequestRefused(f"{expression!r} matches no date")
+        if name is not None:
+            check_name(name)
+        await check_registered(self._catalog, path, version)
         schedule = Schedule(
             id=secrets.token_hex(8),
             name=name or name_after(path),
             path=path,
-            cron=ticking.expression,
-            tz=tz,
+            cron=cron.expression,
+            tz=cron.tz,
             version=version,
-            payload=dict(payload),
-            catch_up=catch_up,
-            overlap=overlap,
-            paused=paused,
+            payload=dict(fields.get("payload") or {}),
+            catch_up=_one_of(CatchUp, "catch-up", fields.get("catch_up", "last")),
+            overlap=_one_of(Overlap, "overlap", fields.get("overlap", "allow")),
+            paused=fields.get("paused", False),
             created_at=now,
-            created_by=by,
+            created_by=fields.get("by", ""),
             next_at=first,
         )
         try:
@@ -204,13 +187,28 @@ class Schedules:
         return schedule
 
 
+def check_name(name: str) -> None:
+    """RequestRefused when a name of a schedule or webhook is not valid."""
+    if not NAME.fullmatch(name):
+        raise RequestRefused(
+            f"{name!r} is not a valid name: use letters, digits, _ . and -, and begin with a letter or a digit"
+        )
+
+
+async def check_registered(catalog: Catalog, path: str, version: int | None) -> None:
+    """NotFound when the catalog does not have the playbook."""
+    if await catalog.registered(path, version) is None:
+        which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
+        raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
+
+
 def schedule_of(row: StoredTrigger) -> Schedule:
     """The schedule of a row."""
     return msgspec.json.decode(row.data, type=Schedule)
 
 
 def row_of(schedule: Schedule, revision: int) -> StoredTrigger:
-    """The row of a schedule; one whose ticks wait for their turn is looked at all the time."""
+    """The row of a schedule; one with queued ticks is due at any time."""
     wake = None if schedule.paused else schedule.next_at
     if schedule.queued and not schedule.paused:
         wake = 0.0
@@ -218,7 +216,7 @@ def row_of(schedule: Schedule, revision: int) -> StoredTrigger:
 
 
 def schedule_document(schedule: Schedule, now: float, count: int = 3) -> dict[str, Any]:
-    """A schedule for people and scripts, with its next ticks."""
+    """A schedule as a JSON document, with its next ticks."""
     cron = Cron(schedule.cron, schedule.tz)
     document: dict[str, Any] = msgspec.structs.asdict(schedule)
     del document["id"]
@@ -232,7 +230,7 @@ def schedule_document(schedule: Schedule, now: float, count: int = 3) -> dict[st
 
 
 def name_after(path: str) -> str:
-    """A name for what starts a playbook: its path, as a name."""
+    """The default name of a schedule or webhook, derived from the path of its playbook."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", path).strip("-._")[:180] or KIND
 
 
@@ -243,4 +241,4 @@ def _one_of(choices: Any, what: str, value: str) -> Any:
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound(f"there is no schedule {name!r}; `noetl schedule list` shows what there is")
+    return NotFound(f"there is no schedule {name!r}; `noetl schedule list` shows all schedules")

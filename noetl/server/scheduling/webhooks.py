@@ -1,13 +1,13 @@
 """Webhooks: signed requests from outside that start an execution.
 
-A sender signs `timestamp.body` with HMAC-SHA256 under a secret that lies in the credential store:
+A sender signs `timestamp.body` with HMAC-SHA256 and a secret of the credential store:
 
     X-NoETL-Timestamp: 1767225600                  seconds since the epoch
     X-NoETL-Signature: sha256=<hex>                hmac(secret, "1767225600." + body)
 
-A delivery is taken when its signature is right and its timestamp is within the webhook's window. The same delivery
-again is answered with the same execution: the signature is its idempotency key. An unknown webhook is refused in the
-words of a wrong signature, so that names cannot be guessed.
+A delivery is accepted when its signature is valid and its timestamp is within the webhook's window. Repeating a
+delivery returns the same execution: the signature is its idempotency key. An unknown webhook gets the same error as a
+wrong signature, so that names cannot be guessed.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from noetl.errors import AccessRefused, NotFound, RequestRefused
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
-from noetl.server.scheduling.schedules import NAME, name_after
+from noetl.server.scheduling.schedules import check_name, check_registered, name_after
 from noetl.storage.ports.secrets import CredentialStore
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 KIND = "webhook"
 TIMESTAMP, SIGNATURE = "X-NoETL-Timestamp", "X-NoETL-Signature"
 WINDOW = 300.0
-WRONG = "the signature is not right for this webhook, its secret and this body"
+INVALID_SIGNATURE = "the signature is not valid for this webhook, its secret and this body"
 
 
 class Webhook(Struct, frozen=True, omit_defaults=True):
-    """Which playbook a signed request starts."""
+    """A webhook: the playbook that a signed request starts."""
 
-    id: str  # its own, so that one of the same name that comes later does not know old deliveries
+    id: str  # part of idempotency keys: a later webhook of the same name does not return old executions
     name: str
     path: str
-    credential: str  # whose field `secret` (a text, or a list while it is being changed) signs
+    credential: str  # its field `secret` is the signing key, or a list of keys during rotation
     version: int | None = None
-    payload: dict[str, Any] = field(default_factory=dict)  # what a body is laid over
+    payload: dict[str, Any] = field(default_factory=dict)  # a body is merged into it
     window: float = WINDOW
     created_at: float = 0.0
     created_by: str = ""
-    made_credential: bool = False  # the credential was made for it, and goes with it
+    made_credential: bool = False  # the credential was created for it and is removed with it
 
 
 class Webhooks:
@@ -74,13 +74,10 @@ class Webhooks:
         window: float = WINDOW,
         by: str = "",
     ) -> tuple[Webhook, str | None]:
-        """Keep a new one. Without a credential one is made, and its secret is told this once."""
+        """Store a new webhook. Without `credential` one is created; its secret is returned only here."""
         name = name or name_after(path)
-        if not NAME.fullmatch(name):
-            raise RequestRefused(f"{name!r} is no name: letters, digits, _ . and -, a letter or digit first")
-        if await self._orchestrator.catalog.registered(path, version) is None:
-            which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-            raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
+        check_name(name)
+        await check_registered(self._orchestrator.catalog, path, version)
         secret = None if credential else secrets.token_urlsafe(32)
         webhook = Webhook(
             id=secrets.token_hex(8),
@@ -95,44 +92,44 @@ class Webhooks:
             made_credential=secret is not None,
         )
         if secret is None and not await self._secrets(webhook):
-            raise RequestRefused(f"credential {credential!r} has no field `secret` that is a text")
+            raise RequestRefused(f"credential {credential!r} has no text field `secret`")
         await self._store.add(StoredTrigger(KIND, name, msgspec.json.encode(webhook)))
         if secret is not None:
             await self._credentials.set(webhook.credential, KIND, {"secret": secret})
         return webhook, secret
 
     async def get(self, name: str) -> Webhook:
-        """One of them; NotFound when there is none."""
+        """The webhook of a name; NotFound when there is none."""
         row = await self._store.get(KIND, name)
         if row is None:
-            raise NotFound(f"there is no webhook {name!r}; `noetl webhook list` shows what there is")
+            raise NotFound(f"there is no webhook {name!r}; `noetl webhook list` shows all webhooks")
         return _webhook(row)
 
     async def remove(self, name: str) -> None:
-        """Forget it, and the secret that was made for it."""
+        """Remove a webhook, and the credential that was created for it."""
         webhook = await self.get(name)
         await self._store.remove(KIND, name)
         if webhook.made_credential:
             await self._credentials.delete(webhook.credential)
 
     async def deliver(self, name: str, timestamp: str | None, signature: str | None, body: bytes) -> str:
-        """The execution that a signed request starts, or has started; AccessRefused when it is not to be trusted."""
+        """The execution that a signed request starts or has started; AccessRefused when its signature is not valid."""
         row = await self._store.get(KIND, name)
         webhook = _webhook(row) if row is not None else None
         if not timestamp or not signature:
-            raise AccessRefused(f"sign the request: the headers {TIMESTAMP} and {SIGNATURE} are needed")
+            raise AccessRefused(f"the request is not signed: the headers {TIMESTAMP} and {SIGNATURE} are required")
         known = await self._secrets(webhook) if webhook is not None else []
         given = signature.strip().lower().removeprefix("sha256=")
-        right = False
-        for secret in known or ["nobody knows this one"]:  # as much work for a webhook that does not exist
-            right |= hmac.compare_digest(sign(secret, timestamp, body).encode(), given.encode())
-        if webhook is None or not known or not right:
-            raise AccessRefused(WRONG)
+        valid = False
+        for secret in known or ["unknown webhook"]:  # the same work for a webhook that does not exist
+            valid |= hmac.compare_digest(sign(secret, timestamp, body).encode(), given.encode())
+        if webhook is None or not known or not valid:
+            raise AccessRefused(INVALID_SIGNATURE)
         late = abs(self._clock.now() - float(timestamp)) if timestamp.isdecimal() and len(timestamp) < 12 else None
         if late is None or late > webhook.window:
             raise AccessRefused(
                 f"the timestamp is not within {webhook.window:g} s of this server's clock; "
-                "send the seconds since the epoch at which you sign"
+                "send the seconds since the epoch at the time of signing"
             )
         return await self._orchestrator.submit(
             Submission(
@@ -151,7 +148,7 @@ class Webhooks:
         return [each for each in several if isinstance(each, str) and each]
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Webhook]:
-        """By name, one page."""
+        """One page of webhooks, by name."""
         return [_webhook(row) for row in await self._store.list(KIND, after=after, limit=limit)]
 
 
@@ -161,7 +158,7 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def payload_of(body: bytes) -> dict[str, Any]:
-    """The payload that a body is: a JSON object as it stands, anything else as `body`."""
+    """The payload of a request body: a JSON object as it is, anything else as field `body`."""
     if not body:
         return {}
     try:
@@ -172,7 +169,7 @@ def payload_of(body: bytes) -> dict[str, Any]:
 
 
 def webhook_document(webhook: Webhook) -> dict[str, Any]:
-    """A webhook for people and scripts."""
+    """A webhook as a JSON document."""
     document: dict[str, Any] = msgspec.structs.asdict(webhook)
     del document["id"]
     document["created_at"] = instant(webhook.created_at)

@@ -19,6 +19,7 @@ from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference
 from noetl.core.model.work import Claim, HeartbeatReply, Report, RunOrder
 from noetl.errors import NotFound, SecretUnavailable
+from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
@@ -60,14 +61,9 @@ class WorkLinkSuite:
 
     def _run(self, scenario: Scenario, secrets: Mapping[str, Any] | None = None) -> None:
         async def run() -> None:
-            orchestrator = Orchestrator(
-                store=MemoryEventStore(),
-                playbooks=MemoryPlaybookStore(),
-                results=_NoResults(),
-                queue=self.queue_of(MemoryRunQueue()),
-                specs=specs,
-                keychain=_Secrets(secrets or {}),
-            )
+            queue = self.queue_of(MemoryRunQueue())
+            stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _NoResults(), queue)
+            orchestrator = build_orchestrator(stores, specs, keychain=_Secrets(secrets or {}))
             orchestrator.start()
             try:
                 async with self.joined(orchestrator) as link:

@@ -58,7 +58,7 @@ def test_a_waiting_execution_shows_its_limit_and_the_holders(cluster: Cluster, c
         time.sleep(0.02)
     second = submit(cluster, LONG)
     (reason,) = waits(cluster, second)
-    expected = f"the limit of playbook tests/long: 1 of 1 are held, by execution {first} (tests/long)"
+    expected = f"the limit of playbook tests/long: 1 of 1 slots in use, by execution {first} (tests/long)"
     assert expected in reason
     for verb in ("why", "status"):
         assert program.run([verb, second, *where]) == 0

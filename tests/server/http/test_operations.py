@@ -175,7 +175,7 @@ def test_a_draining_server_is_not_ready_but_still_serves_requests(tmp_path: Path
         assert cluster.server is not None
         cluster.server.terminate()
         status, document = unready(cluster)
-        assert (status, document["problems"]) == (503, ["the server is about to stop"])
+        assert (status, document["problems"]) == (503, ["the server is stopping"])
         assert cluster.ask("GET", "/api/executions")[0] == 200
         cluster.server.terminate()  # the second signal does not wait
         assert cluster.server.wait(10) in (0, -15)
@@ -231,7 +231,7 @@ def test_readiness_does_not_wait_for_a_frozen_store(tmp_path: Path, monkeypatch:
         async with asyncio.timeout(10):
             return await server._probe(parts)
 
-    assert asyncio.run(ask()) == ["the event store did not answer within 0.05 s"]
+    assert asyncio.run(ask()) == ["the event store did not respond within 0.05 s"]
 
 
 def _subscribers_become(cluster: Cluster, expected: float) -> bool:

@@ -131,7 +131,7 @@ def test_a_schedule_is_tried_added_paused_and_removed(opened: Opened, cluster: C
     form = page.get_by_role("dialog")
     tab.forgiven = ("400",)
     form.get_by_label("When (cron)").fill("61 * * * *")
-    expect(form.get_by_text("is no cron expression")).to_be_visible()
+    expect(form.get_by_text("is not a cron expression")).to_be_visible()
     form.get_by_label("Playbook").fill("tests/ticked")
     form.get_by_label("When (cron)").fill("30 6 * * mon-fri")
     form.get_by_label("Time zone").fill("Europe/Berlin")

@@ -119,7 +119,7 @@ class Operations:
 
     async def _limits(self, now: float) -> dict[str, Iterable[Sample]]:
         orchestrator = self._state.orchestrator
-        lines, most = await orchestrator.line_depths(), orchestrator.lines.most
+        lines, most = await orchestrator.limit_depths(), orchestrator.limiter.most
         held = await orchestrator.store.held(list(most)) if most else {}
         return {
             "noetl_waiting_runs": [((each.key,), each.runs) for each in lines],
@@ -167,7 +167,7 @@ class Operations:
         held_back = [
             f"{each.runs} runs have waited up to {_waiting_time(each, now):.0f} s for the limit of {each.key}; "
             f"`noetl limit show {each.key}` lists its holders"
-            for each in await self._state.orchestrator.line_depths()
+            for each in await self._state.orchestrator.limit_depths()
             if _waiting_time(each, now) > LONG_WAIT_SECONDS
         ]
         return held_back + [

@@ -1,4 +1,4 @@
-"""Which executions stay in memory."""
+"""Eviction of executions from memory."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from noetl.server.orchestrator.execution_cache import ExecutionCache
 
 
 def registry(capacity: int) -> ExecutionCache:
-    return ExecutionCache(None, lambda execution, decision: None, list, capacity)
+    return ExecutionCache(lambda execution_id: ExecutionActor(None, execution_id, None), capacity)
 
 
-def test_idle_executions_are_forgotten_the_longest_untouched_first():
+def test_idle_executions_are_evicted_least_recently_used_first():
     known = registry(2)
     for name in ("1", "2", "1", "3"):
-        known.of(name)
+        known.get(name)
     assert "1" in known and "3" in known and "2" not in known
 
 
-def test_executions_at_work_stay_however_many_they_are(monkeypatch):
+def test_busy_executions_are_never_evicted(monkeypatch):
     monkeypatch.setattr(ExecutionActor, "idle", False)
     known = registry(2)
-    held = [known.of(str(number)) for number in range(10)]
-    assert [known.of(str(number)) for number in range(10)] == held
+    held = [known.get(str(number)) for number in range(10)]
+    assert [known.get(str(number)) for number in range(10)] == held
 
 
-def test_many_at_work_are_not_all_looked_at_for_each_new_one(monkeypatch):
+def test_many_busy_executions_are_not_all_scanned_for_each_new_one(monkeypatch):
     looked = 0
 
     def idle(self):
@@ -35,5 +35,5 @@ def test_many_at_work_are_not_all_looked_at_for_each_new_one(monkeypatch):
     monkeypatch.setattr(ExecutionActor, "idle", property(idle))
     known = registry(80)
     for number in range(800):
-        known.of(str(number))
+        known.get(str(number))
     assert looked < 50 * 800

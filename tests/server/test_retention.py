@@ -1,4 +1,4 @@
-"""Results are deleted when their ttl has passed, by a server now and then and by the embedded engine at its end."""
+"""Expired results are deleted, periodically by a server and at its close by the embedded engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_a_server_collects_now_and_then(tmp_path: Path) -> None:
+def test_a_server_deletes_expired_results_periodically(tmp_path: Path) -> None:
     async def deed() -> int:
         clock = Clock(1_800_000_000.0)
         results = open_results(f"file://{tmp_path}", clock=clock.now)
@@ -55,7 +55,7 @@ def test_a_server_collects_now_and_then(tmp_path: Path) -> None:
     assert asyncio.run(deed()) == 1
 
 
-def test_a_store_that_cannot_be_reached_is_noted_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_store_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         asked = 0
 
@@ -74,7 +74,7 @@ def test_a_store_that_cannot_be_reached_is_noted_and_asked_again(caplog: pytest.
     assert "no such host" in caplog.text
 
 
-def test_the_embedded_engine_tidies_up_when_it_ends(tmp_path: Path) -> None:
+def test_the_embedded_engine_deletes_expired_results_when_it_closes(tmp_path: Path) -> None:
     async def deed() -> None:
         old = open_results(f"file://{tmp_path}/results", clock=lambda: 1_000_000_000.0)
         await old.put("a", chunked(b"x"), content_type="text/plain", ttl="1h")

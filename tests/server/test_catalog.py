@@ -1,4 +1,4 @@
-"""Looking into the catalog: shared by those who ask at once, and never older than the question."""
+"""Catalog lookups are shared by concurrent callers and never older than the call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from noetl.core.language.compile import Compilation
-from noetl.server.orchestrator.catalog import SHORT, Catalog, Source
+from noetl.server.orchestrator.catalog import MAX_INLINE_CHARACTERS, Catalog, Source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.playbooks import StoredPlaybook
 from tests.server.conftest import make_orchestrator
@@ -35,7 +35,7 @@ async def _begun(store: Slow, number: int) -> asyncio.Future[None]:
     return store.looks[number]
 
 
-def test_who_asks_at_once_shares_a_look_that_began_after_the_question():
+def test_concurrent_lookups_share_a_query_that_began_after_the_call():
     async def story() -> None:
         store = Slow()
         catalog = Catalog(store, dict)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_who_asks_at_once_shares_a_look_that_began_after_the_question():
     asyncio.run(asyncio.wait_for(story(), 10))
 
 
-def test_a_look_that_fails_fails_for_those_who_shared_it_only():
+def test_a_failed_query_fails_only_for_the_lookups_that_shared_it():
     class Broken(Slow):
         async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
             first = not self.looks
@@ -76,15 +76,15 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_only():
 
 
 @pytest.mark.parametrize("asked", ["submit", "register"])
-def test_while_a_long_text_is_compiled_others_are_answered(asked, monkeypatch):
+def test_compiling_a_long_text_does_not_block_other_requests(asked, monkeypatch):
     head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x, path: x}\n"
     short = head + "workflow: [{step: a, tool: {kind: noop}}]\n"
-    long = short + "# " + "x" * SHORT
+    long = short + "# " + "x" * MAX_INLINE_CHARACTERS
     answered = threading.Event()
     check = Catalog.check
 
     def held_up(self: Catalog, source: Source, **how: bool) -> Compilation:
-        if len(source.text) > SHORT:
+        if len(source.text) > MAX_INLINE_CHARACTERS:
             assert answered.wait(10), "nobody was answered meanwhile"
         return check(self, source, **how)
 

@@ -1,4 +1,4 @@
-"""Stored lists become one list without being read into memory."""
+"""Stored lists are joined into one list by streaming."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Results:
 def test_lists_are_joined_element_by_element(piece, lists):
     async def join() -> Any:
         results = Results(piece)
-        recorder = RequestResolver(results, dict)  # type: ignore[arg-type]
+        resolver = RequestResolver(results, dict)  # type: ignore[arg-type]
         parts: list[Any] = []
         for number, each in enumerate(lists[:-1]):
             results.stored[f"p{number}"] = msgspec.json.encode(each)
             parts.append(Reference("blob", {"key": f"p{number}"}, ReferenceMeta("application/json", 1, "0")))
         parts.append(msgspec.json.encode(lists[-1]))
-        (reference,) = (await recorder.answers([StorePayload("k", b"", 3, tuple(parts))], "1", None)).values()  # type: ignore[arg-type]
+        (reference,) = (await resolver.resolve([StorePayload("k", b"", 3, tuple(parts))], "1", None)).values()  # type: ignore[arg-type]
         return msgspec.json.decode(results.stored[reference.locator["key"]])
 
     assert asyncio.run(join()) == [item for each in lists for item in each]

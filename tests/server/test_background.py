@@ -1,4 +1,4 @@
-"""Deeds in the background: tried while the store is away, and one at a time where that is asked for."""
+"""Background tasks are retried while the store is unreachable."""
 
 import asyncio
 
@@ -13,41 +13,41 @@ def played(scenario):
         runner.run(scenario(VirtualClock(runner.get_loop())))
 
 
-def test_a_deed_is_tried_until_the_store_is_back_and_begun_once_meanwhile():
+def test_a_single_task_is_retried_until_the_store_is_reachable_and_runs_once_at_a_time():
     async def scenario(clock):
-        deeds = BackgroundTasks(clock)
+        background = BackgroundTasks(clock)
         tries = []
 
-        async def deed():
+        async def work():
             tries.append(clock.monotonic())
             if len(tries) < 3:
-                raise StoreUnavailable("away")
+                raise StoreUnavailable("unreachable")
 
         for _ in range(20):  # more often than it is tried
-            deeds.run_single("it", deed)
+            background.run_single("it", work)
             await clock.sleep(0.01)
         assert len(tries) == 2  # at once, and after a twentieth of a second
         await clock.sleep(0.1)
         assert len(tries) == 3
-        await deeds.close()
+        await background.close()
 
     played(scenario)
 
 
-def test_a_deed_that_has_ended_or_failed_can_begin_anew():
+def test_a_single_task_that_ended_or_failed_can_start_again():
     async def scenario(clock):
-        deeds = BackgroundTasks(clock)
+        background = BackgroundTasks(clock)
         done = []
 
-        async def deed():
+        async def work():
             done.append(None)
             if len(done) == 1:
                 raise Conflict("no")
 
         for _ in range(3):
-            deeds.run_single("it", deed)
+            background.run_single("it", work)
             await clock.sleep(0.01)
         assert len(done) == 3
-        await deeds.close()
+        await background.close()
 
     played(scenario)

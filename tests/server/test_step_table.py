@@ -28,13 +28,13 @@ class Log:
         return self.events[after:][:limit]
 
 
-def test_the_next_look_reads_only_what_is_new():
+def test_a_repeated_query_reads_only_new_events():
     async def check():
         log = Log(10)
         tables = StepTables(log)
-        assert (await tables.of("1")).seq == 10
+        assert (await tables.get("1")).seq == 10
         log.grow(3)
-        assert (await tables.of("1")).ctx == {str(n): n for n in range(2, 14)}
+        assert (await tables.get("1")).ctx == {str(n): n for n in range(2, 14)}
         assert log.asked == [0, 10]
 
     asyncio.run(check())
@@ -44,34 +44,34 @@ def test_a_log_whose_length_is_known_is_not_read_again():
     async def check():
         log = Log(10)
         tables = StepTables(log)
-        await tables.of("1", 10)
-        await tables.of("1", 10)
+        await tables.get("1", 10)
+        await tables.get("1", 10)
         assert log.asked == [0]
 
     asyncio.run(check())
 
 
-def test_every_event_counts_once_however_many_look(monkeypatch):
+def test_concurrent_queries_apply_every_event_once(monkeypatch):
     monkeypatch.setattr(progress, "PAGE", 4)
 
     async def check():
         log = Log(10)
         tables = StepTables(log)
-        seen = await asyncio.gather(*(tables.of("1") for _ in range(3)))
+        seen = await asyncio.gather(*(tables.get("1") for _ in range(3)))
         assert {each.seq for each in seen} == {10}
         assert log.asked == [0, 4, 8, 10, 10]
 
     asyncio.run(check())
 
 
-def test_tables_that_nobody_looks_at_are_let_go(monkeypatch):
-    monkeypatch.setattr(progress, "MOST", 2)
+def test_the_least_recently_used_tables_are_evicted(monkeypatch):
+    monkeypatch.setattr(progress, "CAPACITY", 2)
 
     async def check():
         log = Log(5)
         tables = StepTables(log)
         for execution in ("1", "2", "3", "1"):
-            await tables.of(execution)
+            await tables.get(execution)
         assert log.asked == [0, 0, 0, 0]
 
     asyncio.run(check())

@@ -1,0 +1,165 @@
+"""Performs the effects of stored decisions: queue, timers, leases, child executions.
+
+An effect is performed only after the events that cause it are in the log, and every effect may be
+performed twice. What is lost when the process stops is found again by `outstanding(state)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from noetl.core.engine.decision import Decision
+from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, SetTimer
+from noetl.core.engine.outstanding import outstanding
+from noetl.core.engine.state import State
+from noetl.core.model.events import PlaybookProcessed
+from noetl.observability import metrics, tracing
+from noetl.runtime.clock import Clock
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.dispatch.enqueuer import Enqueuer
+from noetl.server.dispatch.worker_service import WorkerService
+from noetl.server.lifecycle.background import BackgroundTasks
+from noetl.server.lifecycle.children import Children
+from noetl.server.lifecycle.timers import Timers
+from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
+from noetl.server.orchestrator.execution_cache import ExecutionCache
+from noetl.storage.ports.queue import QueuedRun
+
+log = logging.getLogger("noetl.control")
+
+
+class EndNotifier:
+    """Wakes callers that wait for the end of an execution in this process."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[asyncio.Event]] = {}
+
+    @contextmanager
+    def subscribed(self, execution_id: str) -> Iterator[asyncio.Event]:
+        """An event that is set when the execution ends, for the duration of the block."""
+        ended = asyncio.Event()
+        waiting = self._waiting.setdefault(execution_id, [])
+        waiting.append(ended)
+        try:
+            yield ended
+        finally:
+            waiting.remove(ended)
+            if not waiting:
+                del self._waiting[execution_id]
+
+    def notify(self, execution_id: str) -> None:
+        """The execution has ended."""
+        for ended in self._waiting.get(execution_id, ()):
+            ended.set()
+
+
+class EffectDependencies(Struct, frozen=True):
+    """What effects act on."""
+
+    executions: ExecutionCache
+    work: WorkerService
+    limiter: ConcurrencyLimiter
+    enqueuer: Enqueuer
+    timers: Timers
+    children: Children
+    background: BackgroundTasks
+    ends: EndNotifier
+    clock: Clock
+    enabled: bool = True  # False: effects are left to the process that runs the execution
+    shared: bool = False  # other servers append to the same executions and perform their own effects
+
+
+class EffectHandler:
+    """The `ExecutionHost` of all actors: offers slots before a decision and performs its effects after the append."""
+
+    def __init__(self, dependencies: EffectDependencies) -> None:
+        self._dependencies = dependencies
+        self._executions = dependencies.executions
+        self._work = dependencies.work
+        self._limiter = dependencies.limiter
+
+    # ── ExecutionHost ───────────────────────────────────────────────────────────────────
+
+    def slot_offers(self) -> list[SlotOffer]:
+        """Free slots of open long polls."""
+        return self._work.slot_offers()
+
+    def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
+        """Update leases from the events and perform the effects of a stored decision."""
+        self._work.follow(decision.events)
+        self._perform(execution.id, decision.effects, execution.summary.path if execution.summary else "")
+        if execution.overtaken:
+            execution.overtaken = False
+            if self._dependencies.enabled and not self._dependencies.shared:
+                self._dependencies.background.run_until_done(
+                    f"catching up with {execution.id}", lambda: self.catch_up(execution.id)
+                )
+        if decision.events and isinstance(last := decision.events[-1].body, PlaybookProcessed):
+            self._record_end(execution, last.outcome)
+
+    # ── take-over ───────────────────────────────────────────────────────────────────────
+
+    def take_over(self, state: State, effects: Sequence[Effect], *, orphaned: bool = False) -> None:
+        """Continue an execution that another process began.
+
+        `orphaned`: its workers stopped with that process, so their leases expire at once."""
+        if orphaned:
+            self._work.expire_all(state)
+        else:
+            self._work.adopt(state)
+        self._perform(state.execution_id, effects, state.playbook.path)
+        if any(isinstance(effect, ContinueLater) for effect in effects):
+            self._executions.get(state.execution_id).wake()
+
+    async def catch_up(self, execution_id: str) -> None:
+        """Perform the effects of a decision that another process appended without performing them."""
+        state = await self._executions.get(execution_id).refresh()
+        self._work.revoke_others(state)
+        self.take_over(state, list(outstanding(state)))
+        if state.finished is not None:
+            self._end(execution_id)
+
+    # ── internals ───────────────────────────────────────────────────────────────────────
+
+    def _perform(self, execution_id: str, effects: Iterable[Effect], path: str) -> None:
+        if not self._dependencies.enabled:
+            return
+        queued: list[QueuedRun] = []
+        weight = self._limiter.weights.get(path, 1) if self._limiter.weights else 1
+        for effect in effects:
+            if isinstance(effect, EnqueueRun):
+                pool = effect.pool or "default"
+                now = self._dependencies.clock.now()
+                queued.append(
+                    QueuedRun(execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, weight=weight)
+                )
+            elif isinstance(effect, SetTimer):
+                self._dependencies.timers.set(execution_id, effect.at)
+            elif isinstance(effect, CancelRun):
+                self._work.leases.revoke(effect.run_id, effect.epoch, effect.worker)
+            else:
+                self._dependencies.children.perform(execution_id, effect)
+        if queued:
+            self._dependencies.enqueuer.put(execution_id, queued)
+
+    def _record_end(self, execution: ExecutionActor, outcome: str) -> None:
+        metrics.ENDED.add(1, outcome)
+        level = logging.DEBUG if outcome == "success" else logging.INFO
+        summary = execution.summary
+        fields = (execution.id, summary.path if summary else "", outcome, (summary and summary.error) or "")
+        log.log(level, "execution %s of %s ended: %s %s", *fields, extra={"execution_id": execution.id})
+        if tracing.ACTIVE is not None:
+            execution.trace(tracing.ACTIVE)
+        self._end(execution.id)
+        execution.state = None  # no further decision; a later read folds the log
+
+    def _end(self, execution_id: str) -> None:
+        self._dependencies.timers.set(execution_id, None)
+        self._executions.mark_ended(execution_id)
+        self._dependencies.enqueuer.remove_ended(execution_id)
+        self._dependencies.ends.notify(execution_id)

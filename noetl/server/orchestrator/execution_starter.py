@@ -1,0 +1,94 @@
+"""Starts executions: from a submission to the first append.
+
+An idempotency key starts at most one execution. The text of the playbook is stored before the
+submission is acknowledged, so that every log can be folded after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from noetl.core.engine.commands import StartExecution
+from noetl.core.model.events import ExecutionRequested
+from noetl.core.model.playbook import Playbook
+from noetl.errors import Conflict, VersionConflict
+from noetl.observability import metrics
+from noetl.server.orchestrator.catalog import Catalog, Source
+from noetl.server.orchestrator.execution_cache import ExecutionCache
+from noetl.server.orchestrator.execution_ids import ExecutionIds
+from noetl.server.orchestrator.submissions import Submission, is_same_request, source_of, start_command
+from noetl.storage.ports.events import EventStore, ExecutionSummary
+from noetl.storage.ports.secrets import Keychain
+
+
+class ExecutionStarter:
+    """Turns submissions into executions."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        catalog: Catalog,
+        executions: ExecutionCache,
+        ids: ExecutionIds,
+        keychain: Keychain | None,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._executions = executions
+        self._ids = ids
+        self._keychain = keychain
+
+    async def submit(self, submission: Submission) -> str:
+        """Start an execution and return its id after the first append is durable.
+
+        Raises InvalidPlaybook with the diagnostics. A key that was used before returns the execution it started."""
+        if submission.key is not None:
+            known = await self._store.by_key(submission.key)
+            if known is not None:
+                return await self._same_request(known, submission)
+        source = await source_of(submission, self._catalog)
+        playbook = await self._compile(source, submission)
+        command = await start_command(submission, source, playbook, self._keychain)
+        if self._catalog.is_stored(playbook):
+            return await self._start(playbook, command, submission)
+        # Both wait for the same flush; neither is acknowledged before it.
+        stored = asyncio.ensure_future(self._catalog.store(playbook, source))
+        try:
+            return await self._start(playbook, command, submission)
+        finally:
+            await stored
+
+    async def _compile(self, source: Source, submission: Submission) -> Playbook:
+        modes = {"strict": submission.strict, "legacy": submission.legacy}
+        if submission.compilation is not None:
+            return self._catalog.add(source, submission.compilation, **modes)
+        return await self._catalog.compile(source, **modes)
+
+    async def _start(self, playbook: Playbook, command: StartExecution, submission: Submission) -> str:
+        while True:
+            execution = self._executions.get(self._ids.mint())
+            try:
+                await execution.begin(playbook, command, submission.key)
+                metrics.STARTED.add()
+                return execution.id
+            except VersionConflict:
+                self._executions.forget(execution.id)  # another process minted the same id: mint again
+            except Conflict:
+                self._executions.forget(execution.id)
+                known = await self._store.by_key(submission.key or "")
+                if known is None:
+                    raise
+                return await self._same_request(known, submission)
+
+    async def _same_request(self, known: ExecutionSummary, submission: Submission) -> str:
+        """The execution that a key started; Conflict when the key was used for another request."""
+        if submission.parent is None:
+            (first,) = await self._store.read(known.execution_id, 0, 1)
+            assert isinstance(first.body, ExecutionRequested)
+            if not await is_same_request(submission, first.body, self._catalog):
+                key = (submission.key or "").removeprefix("http:")
+                raise Conflict(
+                    f"the key {key!r} was used for another request (execution {known.execution_id}); "
+                    "use a new key for a new request"
+                )
+        return known.execution_id
