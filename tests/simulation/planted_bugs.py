@@ -25,7 +25,7 @@ from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.leases import Leases
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle import children, recovery
-from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.orchestrator.effect_handler import EffectHandler
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events import memory
 from noetl.storage.events.memory import MemoryEventStore
@@ -113,20 +113,20 @@ def _() -> Any:
 
 @_planted("a lease whose order was lost stays until it expires")
 def _() -> Any:
-    return _replace(Leases, Leases.unsaid, lambda self, worker, runs, grace: [])
+    return _replace(Leases, Leases.unreported, lambda self, worker, runs, grace: [])
 
 
 @_planted("a run with a lost lease is not enqueued again")
 def _() -> Any:
-    carry_out = Orchestrator._carry_out
+    perform = EffectHandler._perform
 
-    def forgetful(self: Any, execution_id: str, effects: Any, path: str = "") -> None:
-        state = self._executions.of(execution_id).state
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
+        state = self._executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        carry_out(self, execution_id, rest, path)
+        perform(self, execution_id, rest, path)
 
-    return _replace(Orchestrator, carry_out, forgetful)
+    return _replace(EffectHandler, perform, forgetful)
 
 
 @_planted("a new lease restarts at the first task")
@@ -153,7 +153,7 @@ def _() -> Any:
     async def idle(self: Any, only: Any = None) -> None:
         return
 
-    return _replace(ConcurrencyLimiter, ConcurrencyLimiter.look, idle)
+    return _replace(ConcurrencyLimiter, ConcurrencyLimiter.release_runs, idle)
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────
