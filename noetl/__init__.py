@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "AsyncClient": "noetl.client",

@@ -18,7 +18,7 @@ def test_lazy_names_and_their_types_agree():
     typed = {
         alias.asname: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert typed == noetl._HOMES
+    assert typed == noetl._MODULES
     for name in typed:
         assert getattr(noetl, name) is not None
     assert set(typed) < set(dir(noetl))

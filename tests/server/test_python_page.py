@@ -21,4 +21,4 @@ def test_the_page_names_everything_the_package_offers():
     import noetl
 
     text = PAGE.read_text()
-    assert [name for name in noetl._HOMES if f"noetl.{name}" not in text] == []
+    assert [name for name in noetl._MODULES if f"noetl.{name}" not in text] == []
