@@ -176,7 +176,7 @@ async def open_local(
     settings = settings or _settings(store=store, results=results, home=home, slots=slots)
     closing: list[Callable[[], Any]] = []
     try:
-        events, playbooks = open_stores(settings.store)
+        events, playbooks = open_stores(settings.store, preallocate_wal=settings.sqlite_wal_preallocate)
         closing.append(events.close)
         owners = open_process_locks(settings.store)
         if owners is not None:

@@ -140,7 +140,11 @@ class Server:
                 settings.traces, service="noetl-server", instance=f"{settings.server_host}:{settings.server_port}"
             )
             closing.callback(tracing.end)
-            stores = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
+            stores = open_server_stores(
+                settings.store,
+                f"{settings.server_host}:{settings.server_port}",
+                preallocate_wal=settings.sqlite_wal_preallocate,
+            )
             events, playbooks, cluster = stores.events, stores.playbooks, stores.cluster
             triggers = open_triggers(events)  # before the database is used: its tables are made with the others
             closing.push_async_callback(events.close)
