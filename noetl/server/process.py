@@ -117,7 +117,7 @@ class Server:
         from noetl.runtime import event_loop as loops
         from noetl.runtime.clock import RealClock
         from noetl.runtime.network_policy import AddressPolicy
-        from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
+        from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
         from noetl.server.http.routes.operations import Operations
@@ -158,7 +158,7 @@ class Server:
                 settings.home,
                 credentials=credentials,
                 allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
-                allows_file=outside_of(settings.home),
+                allows_file=allow_outside(settings.home),
             )
             closing.push_async_callback(keychain.close)
             bus = None

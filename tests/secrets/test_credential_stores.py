@@ -15,7 +15,7 @@ import pytest
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import RequestRefused, SecretUnavailable
 from noetl.secrets.credentials.postgres import PostgresCredentialStore
-from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
+from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
 from noetl.secrets.kinds.credential import SqliteCredentialStore
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
@@ -109,7 +109,7 @@ def test_servers_with_keys_in_the_environment_rotate_together(tmp_path: Path, da
     assert with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=both) == {"a": 1}
     assert with_installation(first, database, lambda each: each.rotate(), NOETL_SECRET_KEY=both) == 1
     assert with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=new) == {"a": 1}
-    with pytest.raises(SecretUnavailable, match="under the master key"):
+    with pytest.raises(SecretUnavailable, match="with the master key"):
         with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=old)
 
 
@@ -119,7 +119,7 @@ def test_a_shared_server_hands_out_no_file_of_its_own(tmp_path: Path):
     (home / "admin.token").write_text("noetl_admin")
     (tmp_path / "elsewhere").write_text("fine")
     (tmp_path / "link").symlink_to(home / "admin.token")
-    chain = open_keychain(home, environment={}, allows_file=outside_of(home))
+    chain = open_keychain(home, environment={}, allows_file=allow_outside(home))
 
     async def ask(path: Path) -> Any:
         return await chain.resolve([KeychainEntry(name="k", kind="file", fields={"path": str(path)})], ["k"])

@@ -13,7 +13,7 @@ import pytest
 from noetl.errors import RequestRefused
 from noetl.secrets.keychain import open_keychain
 from noetl.secrets.kinds.credential import SqliteCredentialStore
-from noetl.secrets.master_key import add_key, keep_only_current, open_ring
+from noetl.secrets.master_key import add_key, open_ring, remove_old_keys
 from noetl.storage.sqlite.database_file import SqliteFile
 
 CANARY = "canary-5f2b1c-secret"
@@ -50,7 +50,7 @@ def test_the_master_key_is_replaced_without_losing_anything(tmp_path):
         ring = add_key(tmp_path, {})
         assert len((tmp_path / "master.key").read_text().split()) == 2  # a crash here loses nothing
         assert await store.rewrap(ring) == 20
-        keep_only_current(tmp_path, {})
+        remove_old_keys(tmp_path, {})
         after = (tmp_path / "master.key").read_text().split()
         assert len(after) == 1 and after != before
         await store.set("new", "t", {"v": "n"})
