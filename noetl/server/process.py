@@ -167,7 +167,7 @@ class Server:
 
                 bus = open_bus(settings.nats_url, settings.nats_prefix, "server")
                 if (database := getattr(events, "database", None)) is not None:
-                    database.wake_over(bus)
+                    database.notify_over(bus)
                 closing.push_async_callback(bus.close)
             number = await cluster.join() if cluster else owners.claim() if owners else None
             orchestrator = Orchestrator(
@@ -195,7 +195,7 @@ class Server:
             if bus is not None:
                 NatsWorkerEndpoint(bus, self.parts, app.state.roster).start()
                 bus.start()
-                closing.push_async_callback(bus.stop_answering)
+                closing.push_async_callback(bus.stop_replying)
             await orchestrator.heed_limits()
             resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
             self._recovered = True

@@ -65,7 +65,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
                 policy=AddressPolicy(private=False, networks=settings.private_networks),
                 heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
             )
-            link.doubt = made.doubt
+            link.on_lost_reply = made.doubt
             pools.append(made)
             log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)
         stopping = asyncio.Event()

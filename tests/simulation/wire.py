@@ -28,7 +28,7 @@ class FaultyLink:
     def __init__(self, world: World, worker: str) -> None:
         self._world = world
         self._worker = worker
-        self.doubt: Callable[[], None] = lambda: None
+        self.on_lost_reply: Callable[[], None] = lambda: None
         self.troubled = 0.0  # when it last did what a wire should not
         self._dice = world.dice
         self.awake = asyncio.Event()
@@ -135,7 +135,7 @@ class FaultyLink:
 
     def _doubted(self, leases: bool) -> None:
         if leases:
-            self.doubt()
+            self.on_lost_reply()
 
     async def _again(self, server: SimServer, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         """The same message, late: whoever answered the first one must recognise it."""

@@ -259,7 +259,7 @@ class SimWorker:
         world = self._world
         runner = Runner(self.link, world.results, specs=SPECS, load=tools(world.ledger), clock=world.clock)
         pool = Pool(self.link, runner, worker=self.name, clock=world.clock, slots=3, heartbeat=LEASE_SECONDS / 4)
-        self.link.doubt = pool.doubt
+        self.link.on_lost_reply = pool.doubt
         await pool.start()
 
     def sleep(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:

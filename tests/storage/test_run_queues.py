@@ -62,7 +62,7 @@ class TestPostgres(RunQueueSuite):
             buses = [NatsBus(nats_server, prefix=self.dsn[-12:]) for _ in self.opened]
             notices = []
             for bus, database in zip(buses, self.opened, strict=True):
-                database.wake_over(bus)
+                database.notify_over(bus)
                 bus.start()
                 assert await bus.connected(10)
                 original = database.execute

@@ -96,7 +96,7 @@ class WorkerService:
         asked = runs
         if self._signs is not None:
             # Others may have taken a run away or given it: the log knows, our table may not.
-            await self._signs.seen(worker, runs)
+            await self._signs.record_heartbeat(worker, runs)
         else:
             asked = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
         lost = [run_id for run_id, epoch in asked if not await self._take_up(worker, run_id, epoch)]
@@ -346,7 +346,7 @@ class WorkerService:
     async def _lives_elsewhere(self, signs: WorkerHeartbeats, lease: Lease, term: float) -> bool:
         """Whether the worker of an expired lease was heard of by another server; its term runs from then."""
         try:
-            silent = await signs.silent_for(lease.worker, lease.run_id, lease.epoch)
+            silent = await signs.seconds_since_heartbeat(lease.worker, lease.run_id, lease.epoch)
         except StoreUnavailable:
             silent = 0.0  # nobody could say anything meanwhile: wait another term
         if silent is None or silent >= term:

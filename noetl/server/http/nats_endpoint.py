@@ -44,11 +44,11 @@ class NatsWorkerEndpoint:
     def start(self) -> None:
         """Answer from now on."""
         self._parts().orchestrator.work.leases.tell = self._tell
-        self._bus.answer(self._answer)
+        self._bus.reply(self._answer)
 
     def _tell(self, worker: str, run_id: str) -> bool:
         """Tell a worker that a run was taken from it; False when it must hear it otherwise."""
-        return self._bus.tell(REVOKED, worker, run_id.encode()) and worker in self._listeners
+        return self._bus.publish(REVOKED, worker, run_id.encode()) and worker in self._listeners
 
     async def _answer(self, name: str, data: bytes) -> bytes:
         question = read_question(data)
@@ -86,7 +86,7 @@ class NatsWorkerEndpoint:
     async def _fitting(self, asked: Any, answer: Any) -> bytes:
         """The answer's bytes; orders that do not fit are given back, so that they can be had over HTTP."""
         encoded = _encode(answer)
-        if len(encoded) + MARGIN <= self._bus.most_bytes:
+        if len(encoded) + MARGIN <= self._bus.max_payload:
             return b"=" + encoded
         work = self._parts().orchestrator.work
         if isinstance(answer, ReportReply) and answer.orders.orders:

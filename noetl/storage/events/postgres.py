@@ -123,7 +123,7 @@ class PostgresEventStore:
             raise RequestRefused("a key or a path with a NUL character cannot be kept; leave it out")
         await self._writer.submit(append, row)
         self._tails.written(append)
-        self.database.tell(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
+        self.database.publish(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
@@ -152,7 +152,7 @@ class PostgresEventStore:
         """Events as they come, until the execution's last one; NotFound when there is no such execution."""
         if not self._listening:
             self._listening = True
-            self.database.listen(CHANNEL, self._heard)
+            self.database.subscribe(CHANNEL, self._on_message)
         return follow(self, self._tails, execution_id, after)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
@@ -286,7 +286,7 @@ class PostgresEventStore:
         await self.database.close()
         self._tails.close()
 
-    def _heard(self, word: str) -> None:
+    def _on_message(self, word: str) -> None:
         execution_id, _, seq = word.partition(":")
         if seq.isdigit():  # other words are of a gap, or of another version: the poll finds what was missed
             self._tails.ring(execution_id, int(seq))

@@ -44,4 +44,4 @@ class WorkLink(Protocol):
 class RemoteLink(WorkLink, Protocol):
     """A line whose answers may get lost on their way."""
 
-    doubt: Callable[[], None]  # called when one got lost that may have brought orders
+    on_lost_reply: Callable[[], None]  # called when one got lost that may have brought orders

@@ -1,12 +1,12 @@
 """Group commit on Postgres: all appends that wait become one statement, and each fails alone.
 
-One statement is one round trip and one transaction. An execution's row is changed only where it has the expected length
-(or is not there yet), and only the log rows of those that were changed are written: the comparison is made by
-the database on the row it changes, so of two rivals one finds another length. Rows are changed in the order
-of their ids, so writers of several servers wait for each other and do not meet in a deadlock; where keys cross all
-the same, the statement is simply sent again. It is also sent again when the connection breaks before the
-answer: what was written the first time is refused the second time, and found to be our own. Only appends that
-take something limited need a look before they are sent.
+One statement is one round trip and one transaction. An execution's row is changed only where it has the expected
+length (or is not there yet), and only the log rows of those that were changed are written: the comparison is made
+by the database on the row it changes, so of two rivals one finds another length. Rows are changed in the order of
+their ids, so writers of several servers wait for each other and do not meet in a deadlock; where keys cross all the
+same, the statement is simply sent again. It is also sent again when the connection breaks before the answer: what
+was written the first time is refused the second time, and found to be our own. Only appends that take something
+limited need a look before they are sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
 from noetl.storage.events.slot_counts import check_capacity, locked_in_postgres
 from noetl.storage.ports.events import Append
-from noetl.storage.postgres.database import AWAY, PostgresDatabase, unavailable
+from noetl.storage.postgres.database import FAILURES, PostgresDatabase, unavailable
 
 MOST_APPENDS = 1_000
 MOST_BYTES = 8 << 20
@@ -159,7 +159,7 @@ class EventWriter:
                 return await self._refused(self._connection, lost, full, sent=sent) if lost else {}
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                 pass
-            except (*AWAY, StoreUnavailable) as problem:
+            except (*FAILURES, StoreUnavailable) as problem:
                 broken = not isinstance(problem, asyncpg.PostgresError) or isinstance(
                     problem, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError
                 )

@@ -211,12 +211,12 @@ class PostgresRunQueue:
     def _listen(self) -> None:
         if not self._listening:
             self._listening = True
-            self._database.listen(CHANNEL, self._ring)
+            self._database.subscribe(CHANNEL, self._ring)
 
     def _tell(self, pools: set[str]) -> None:
         for pool in pools:
             self._ring(pool)
-            self._database.tell(CHANNEL, pool)
+            self._database.publish(CHANNEL, pool)
 
     def _ring(self, pool: str) -> None:
         for name in [pool] if pool else list(self._watchers):
