@@ -212,7 +212,7 @@ async def open_local(
         if resume:
             from noetl.server.lifecycle import recovery
 
-            orphans = owners.orphans if owners else None
+            orphans = owners.acquire_orphans if owners else None
             only = _left_behind(resume, owners) if isinstance(resume, str) else orphans
             await recovery.resume(orchestrator, only=only, workers_gone=True)
     except BaseException:
@@ -231,7 +231,7 @@ def _left_behind(execution_id: str, owners: ProcessLocks | None) -> Callable[[Se
     process = process_of(execution_id)
 
     def pick(ids: Sequence[str]) -> list[str]:
-        if not owners.take(process):
+        if not owners.acquire(process):
             raise Conflict(f"execution {execution_id} is being run by another process")
         return [each for each in ids if process_of(each) == process]
 

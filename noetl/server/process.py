@@ -197,7 +197,7 @@ class Server:
                 bus.start()
                 closing.push_async_callback(bus.stop_replying)
             await orchestrator.heed_limits()
-            resumed = await recovery.resume(orchestrator, only=owners.orphans if owners else None)
+            resumed = await recovery.resume(orchestrator, only=owners.acquire_orphans if owners else None)
             self._recovered = True
             metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
             if cluster is not None:

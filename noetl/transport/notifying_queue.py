@@ -33,9 +33,9 @@ class NotifyingRunQueue:
             self._bus.notify_work(depth.pool, min(count, depth.runs))
         return count
 
-    async def lines(self) -> list[LimitDepth]:
+    async def limit_depths(self) -> list[LimitDepth]:
         """Every limit with waiting runs."""
-        return await self._queue.lines()
+        return await self._queue.limit_depths()
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs of the claim's pool."""

@@ -258,7 +258,7 @@ def test_an_older_log_is_partitioned_while_servers_append_to_it(database):
             assert [each.seq for each in await store.read(began)] == [1, 2, 3, 4]
             assert [each.seq for each in await store.read("1001")] == [1]
             assert (await store.counts()) == {"running": 51}
-        with pytest.raises(StoreUnavailable, match="start it again with the NoETL that changed them"):
+        with pytest.raises(StoreUnavailable, match="restart it with the NoETL version that migrated them"):
             await older.check()
         await newer.check()
         for store in (older, newer):

@@ -58,7 +58,7 @@ class ConcurrencyLimiter:
             del most[own]
         for key in shut & most.keys():
             most[key] = 0
-        return Capacity(most, frozenset(line.key for line in await self._queue.lines()))
+        return Capacity(most, frozenset(line.key for line in await self._queue.limit_depths()))
 
     def takes(
         self, room: Capacity, before: Mapping[str, int] | None, after: Mapping[str, int]
@@ -104,7 +104,7 @@ class ConcurrencyLimiter:
         """Let out as many as there is room for, of all lines or only of these.
 
         Who looks at all of them looks for circles, too: two children may have begun to wait at the same moment."""
-        lines = [line for line in await self._queue.lines() if only is None or line.key in only]
+        lines = [line for line in await self._queue.limit_depths() if only is None or line.key in only]
         limited = [line.key for line in lines if line.key in self.most]
         held = await self._store.held(limited) if limited else {}
         for line in lines:

@@ -201,7 +201,7 @@ class Limits:
         """A limit as people see it: how much of it is held, by whom, and who waits."""
         held = (await self._store.held([limit.key]))[limit.key]
         holders = await self._store.holders(limit.key)
-        waiting = next((each for each in await self._queue.lines() if each.key == limit.key), None)
+        waiting = next((each for each in await self._queue.limit_depths() if each.key == limit.key), None)
         return {
             "subject": limit.subject,
             "name": limit.name,

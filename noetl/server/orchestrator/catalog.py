@@ -117,7 +117,7 @@ class Catalog:
 
     async def keep(self, playbook: Playbook, source: Source) -> None:
         """Remember the text, so that `load` finds it for ever."""
-        await self._playbooks.keep(playbook.digest, source.text, source.file)
+        await self._playbooks.save_text(playbook.digest, source.text, source.file)
         self._remember(self._kept, playbook.digest, None)
 
     def has_kept(self, playbook: Playbook) -> bool:

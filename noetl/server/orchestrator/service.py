@@ -305,7 +305,7 @@ class Orchestrator:
 
     async def line_depths(self) -> list[LimitDepth]:
         """What waits because a limit is reached, by limit."""
-        return await self._queue.lines()
+        return await self._queue.limit_depths()
 
     @property
     def watching(self) -> bool:
