@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
-    from noetl.runtime.event_loop import GARBAGE
+    from noetl.runtime.event_loop import GC_THRESHOLDS
 
     # What is imported stays: looking through it for garbage again and again is a tenth of the start.
-    gc.set_threshold(*GARBAGE)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         from noetl.cli import app as program
     except KeyboardInterrupt:

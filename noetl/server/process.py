@@ -234,9 +234,9 @@ async def _can_open(settings: Settings) -> None:
 
 def serve(settings: Settings, sock: socket.socket | None = None) -> None:
     """Listen until a signal says stop, at the address of the settings; or at `sock`, taken by whoever started us."""
-    from noetl.runtime.event_loop import GARBAGE
+    from noetl.runtime.event_loop import GC_THRESHOLDS
 
-    gc.set_threshold(*GARBAGE)  # what is imported from here on stays
+    gc.set_threshold(*GC_THRESHOLDS)  # what is imported from here on stays
     import uvicorn
 
     asyncio.run(_can_open(settings))

@@ -1,4 +1,4 @@
-"""The loop that workers run on."""
+"""The event loop of workers and servers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 
 import uvloop
 
-from noetl.runtime import event_loop as loops
+from noetl.runtime import event_loop
 
 
 async def _loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
-def test_the_faster_loop_is_used_where_it_is_installed():
-    assert isinstance(loops.run(_loop()), uvloop.Loop)
+def test_uvloop_is_used_where_it_is_installed():
+    assert isinstance(event_loop.run(_loop()), uvloop.Loop)
 
 
-def test_python_has_a_loop_of_its_own(monkeypatch):
+def test_asyncios_own_loop_is_used_without_uvloop(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert isinstance(loops.run(_loop()), asyncio.SelectorEventLoop)
+    assert isinstance(event_loop.run(_loop()), asyncio.SelectorEventLoop)

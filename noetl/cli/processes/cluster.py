@@ -145,7 +145,7 @@ def _hold(held: Any, fleet: ProcessTable, settings: Settings) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, stop)
     try:
-        fleet.enlist(local_cluster.HOLDER, os.getpid())
+        fleet.record(local_cluster.HOLDER, os.getpid())
         held.start()
         held.keep(lambda: bool(told), ready)
         return 0
@@ -186,7 +186,7 @@ def _wait(settings: Settings, holder: ProcessEntry, count: int) -> None:
         ):
             return
         time.sleep(0.1)
-    words = fleet.last_words(holder, 15)
+    words = fleet.last_lines(holder, 15)
     if fleet.is_alive(holder):
         fleet.stop(holder)
     raise StoreUnavailable(f"the cluster did not come up; its log {holder.log} ends with:\n{words}")

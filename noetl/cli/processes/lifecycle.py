@@ -227,13 +227,13 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
         taken = {DETACHED: "1", TAKEN: str(sock.fileno())}
         children = [_child(["server", "start", *flags], taken, (sock.fileno(),))]
     try:
-        fleet.enlist("server", children[0].pid, url=url)
+        fleet.record("server", children[0].pid, url=url)
         wait_ready(url, lambda: children[0].poll() is None)
         token = _admin_token(settings)
         joined = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token, DETACHED: "1"}
         for name in _free_names(fleet, workers):
             children.append(_child(["worker", "start"], joined))
-            fleet.enlist(name, children[-1].pid)
+            fleet.record(name, children[-1].pid)
         terminal.note(f"NoETL is at {url}, with {workers} workers")
         if sys.stderr.isatty():  # an address that signs in belongs to the person at the terminal, not into a log
             terminal.note(f"  open {url}{settings.server_prefix}/#token={token}")
@@ -455,5 +455,5 @@ def _wait_ready(fleet: ProcessTable, member: ProcessEntry) -> None:
     try:
         wait_ready(member.url, lambda: fleet.is_alive(member))
     except StoreUnavailable:
-        words = fleet.last_words(member)
+        words = fleet.last_lines(member)
         raise StoreUnavailable(f"the server did not come up; its log {member.log} ends with:\n{words}") from None

@@ -40,13 +40,13 @@ Subject = Literal["pool", "credential", "playbook"]
 
 
 class ChangeNotifier(Protocol):
-    """How servers of one store wake each other; `drivers.postgres_database` is one."""
+    """Messages between the servers of one store; `PostgresDatabase` implements it."""
 
-    def tell(self, channel: str, word: str) -> None:
-        """Ring."""
+    def publish(self, channel: str, message: str) -> None:
+        """Send a message to all servers."""
 
-    def listen(self, channel: str, heard: Any) -> None:
-        """Hear it ring."""
+    def subscribe(self, channel: str, on_message: Any) -> None:
+        """Call `on_message` for every message."""
 
 
 class Limit(Struct, frozen=True, omit_defaults=True):
@@ -88,7 +88,7 @@ class Limits:
         self._watched = False
         self._changed = asyncio.Event()  # somebody says that the limits are other ones now
         if bell is not None:
-            bell.listen(CHANNEL, lambda _: self._changed.set())
+            bell.subscribe(CHANNEL, lambda _: self._changed.set())
 
     async def set(
         self, subject: str, name: str, most: int | None = None, *, weight: int | None = None, by: str = ""
@@ -221,7 +221,7 @@ class Limits:
     async def _tell(self) -> None:
         await self.refresh()
         if self._bell is not None:
-            self._bell.tell(CHANNEL, "changed")
+            self._bell.publish(CHANNEL, "changed")
 
 
 def _in_words(key: str, count: int, most: int, holders: Sequence[ExecutionSummary]) -> str:

@@ -50,7 +50,7 @@ class Part:
     def start(self, fleet: ProcessTable) -> None:
         """Start it, and write it down."""
         self.process = self._start()
-        fleet.enlist(self.name, self.process.pid, str(self._log), self.address)
+        fleet.record(self.name, self.process.pid, str(self._log), self.address)
 
     def look(self, fleet: ProcessTable, say: Say) -> None:
         """Start it again when it has died; one that keeps dying is given more and more time."""
