@@ -74,18 +74,18 @@ def encode_append(append: Append) -> Encoded:
     )
 
 
-def checksum(execution: int, place: int, data: bytes, count: int = 0) -> int:
+def checksum(execution: int, position: int, data: bytes, count: int = 0) -> int:
     """Checksum over the data and its position, which also detects a moved row."""
-    return zlib.crc32(data, zlib.crc32(b"%d:%d:%d" % (execution, place, count)))
+    return zlib.crc32(data, zlib.crc32(b"%d:%d:%d" % (execution, position, count)))
 
 
-def intact(crc: object, execution: int, place: object, data: object, count: object = 0) -> bool:
+def intact(crc: object, execution: int, position: object, data: object, count: object = 0) -> bool:
     """Whether a row matches its checksum (a damaged row may have wrong types)."""
     return (
-        isinstance(place, int)
+        isinstance(position, int)
         and isinstance(count, int)
         and isinstance(data, bytes)
-        and checksum(execution, place, data, count) == crc
+        and checksum(execution, position, data, count) == crc
     )
 
 

@@ -241,15 +241,15 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
 
     def extend(db: sqlite3.Connection) -> None:
         changes = (last, row.summary_data, row.summary_crc)
-        place = (number, append.expected_seq)
+        row_key = (number, append.expected_seq)
         if append.was == summary.status:
             changed = db.execute(
-                "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + place
+                "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + row_key
             )
         else:  # rare, and changes indexes
             changed = db.execute(
                 "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ? WHERE id = ? AND seq = ?",
-                (*changes, summary.status, row.ended, *place),
+                (*changes, summary.status, row.ended, *row_key),
             )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()

@@ -44,14 +44,14 @@ class MemoryRunQueue:
 
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
         """Release the first runs that wait for a limit."""
-        line = self._parked.get(limit, {})
-        out = [run for execution_id in also for run in line.pop(execution_id, {}).values()]
+        parked = self._parked.get(limit, {})
+        out = [run for execution_id in also for run in parked.pop(execution_id, {}).values()]
         if whole:
-            first = sorted(line, key=lambda each: (len(each), each))[: max(0, most)]
-            out += [run for execution_id in first for run in line.pop(execution_id).values()]
+            first = sorted(parked, key=lambda each: (len(each), each))[: max(0, most)]
+            out += [run for execution_id in first for run in parked.pop(execution_id).values()]
         else:
-            out += self._turns(line, most)
-        if not line:
+            out += self._turns(parked, most)
+        if not parked:
             self._parked.pop(limit, None)
         for run in out:
             del self._limit_of[run.run_id]
@@ -64,7 +64,7 @@ class MemoryRunQueue:
 
     async def limit_depths(self) -> list[LimitDepth]:
         """Every limit with waiting runs."""
-        return [LimitDepth(key, *_depth(line)) for key, line in self._parked.items()]
+        return [LimitDepth(key, *_depth(parked)) for key, parked in self._parked.items()]
 
     def _turns(self, executions: Executions, most: int) -> list[QueuedRun]:
         """Take up to `most` runs, from each execution in turn, in proportion to its weight."""
@@ -86,13 +86,13 @@ class MemoryRunQueue:
         return taken
 
     def _park(self, run: QueuedRun, limit: str) -> None:
-        line = self._parked.setdefault(limit, {})
+        parked = self._parked.setdefault(limit, {})
         self._limit_of[run.run_id] = limit
         if run.turn is None:
-            line.setdefault(run.execution_id, {})[run.run_id] = run
+            parked.setdefault(run.execution_id, {})[run.run_id] = run
         else:  # it was the first before, and is the first again
-            others = line.pop(run.execution_id, {})
-            self._parked[limit] = {run.execution_id: {run.run_id: run, **others}, **line}
+            others = parked.pop(run.execution_id, {})
+            self._parked[limit] = {run.execution_id: {run.run_id: run, **others}, **parked}
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Dequeue up to `claim.slots` runs, fair between executions."""
@@ -116,7 +116,7 @@ class MemoryRunQueue:
                 if not waiting:
                     del executions[execution_id]
         self._served.pop(execution_id, None)
-        for key in [key for key, line in self._parked.items() if not line]:
+        for key in [key for key, parked in self._parked.items() if not parked]:
             del self._parked[key]
 
     async def close(self) -> None:
