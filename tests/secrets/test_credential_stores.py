@@ -1,4 +1,4 @@
-"""Every encrypted store of credentials keeps one contract; what a cluster has beyond it."""
+"""Every credential store fulfils the contract of the port; behaviour of clusters."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def with_installation(home: Path, dsn: str, work: Callable[[InstalledCredentials
     return asyncio.run(run())
 
 
-def test_credentials_of_a_file_move_into_the_database_once(tmp_path: Path, database: str):
+def test_credentials_of_a_file_are_copied_to_the_database_once(tmp_path: Path, database: str):
     async def fill() -> None:
         chain = open_keychain(tmp_path, environment={})
         assert chain.credentials is not None
@@ -84,7 +84,7 @@ def test_credentials_of_a_file_move_into_the_database_once(tmp_path: Path, datab
     assert with_installation(tmp_path, database, lambda each: each.list()) == []
 
 
-def test_a_key_that_only_one_of_several_servers_would_have_is_not_made(tmp_path: Path, database: str):
+def test_a_master_key_in_a_file_is_not_rotated_while_several_servers_run(tmp_path: Path, database: str):
     from noetl.storage.cluster.postgres import PostgresCluster
 
     async def work(credentials: InstalledCredentials) -> None:
@@ -113,7 +113,7 @@ def test_servers_with_keys_in_the_environment_rotate_together(tmp_path: Path, da
         with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=old)
 
 
-def test_a_shared_server_hands_out_no_file_of_its_own(tmp_path: Path):
+def test_files_in_the_home_of_a_server_are_not_readable_as_secrets(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "admin.token").write_text("noetl_admin")
