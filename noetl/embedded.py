@@ -184,7 +184,7 @@ async def open_local(
     settings = settings or _settings(fields)
     closing: list[Callable[[], Any]] = []
     try:
-        events, playbooks = open_stores(settings.store)
+        events, playbooks = open_stores(settings.store, preallocate_wal=settings.sqlite_wal_preallocate)
         closing.append(events.close)
         locks = open_process_locks(settings.store)
         if locks is not None:
@@ -230,7 +230,7 @@ async def _resume(orchestrator: Orchestrator, locks: ProcessLocks | None, resume
     if isinstance(resume, str):
         only: Callable[[list[str]], list[str]] | None = _orphans_beside(resume, locks)
     else:
-        only = locks.orphans if locks else None
+        only = locks.acquire_orphans if locks else None
     await recovery.resume(orchestrator, only=only, workers_gone=True)
 
 
@@ -243,7 +243,7 @@ def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[
     process = process_of(execution_id)
 
     def select(ids: Sequence[str]) -> list[str]:
-        if not locks.take(process):
+        if not locks.acquire(process):
             raise Conflict(f"execution {execution_id} is being run by another process")
         return [each for each in ids if process_of(each) == process]
 

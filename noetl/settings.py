@@ -1,6 +1,6 @@
-"""Flags, environment and files, read once into one frozen object.
+"""Settings, read once from flags, environment and files into one frozen object.
 
-A value comes from the first of these that has it:
+A value is taken from the first source that has it:
 
     flag            --store URL
     environment     NOETL_STORE=...
@@ -9,8 +9,8 @@ A value comes from the first of these that has it:
     user config     store = "..." in the user's config folder (config.toml)
     default
 
-`TABLE` below is the whole list: a line there is a setting in every one of these places, in
-`noetl config show` and in the reference page. A dotted name is a table in the files and an
+`TABLE` is the complete list: an entry there is a setting in every source, in
+`noetl config show` and in the reference page. A dotted name is a table in the files and is written with an
 underscore elsewhere: `server.url` is `[server] url`, NOETL_SERVER_URL and `settings.server_url`.
 """
 
@@ -34,7 +34,7 @@ USER_FILE = "config.toml"
 
 
 class Settings(Struct, frozen=True):
-    """What this installation was told; one attribute per line of `TABLE`."""
+    """The settings of an installation; one attribute per entry of `TABLE`."""
 
     home: Path
     store: str
@@ -56,46 +56,47 @@ class Settings(Struct, frozen=True):
     retention: float | None
     nats_url: str | None
     nats_prefix: str
+    sqlite_wal_preallocate: bool
 
 
 class BadSetting(RequestRefused):
-    """A setting whose value cannot be used: which one, where it stands, what it may be."""
+    """A setting with an invalid value; the message names the setting, its source and the valid values."""
 
 
 class Setting(Struct, frozen=True):
-    """One line of the table."""
+    """One entry of the table."""
 
     name: str
-    read: Callable[[Any], Any]  # a value out of text or TOML; ValueError says what is wrong with it
-    default: Callable[[Mapping[str, Any], Mapping[str, str]], Any]  # from the settings before it and the environment
+    read: Callable[[Any], Any]  # parses text or a TOML value; raises ValueError with the rule
+    default: Callable[[Mapping[str, Any], Mapping[str, str]], Any]  # from earlier settings and the environment
     doc: str
     secret: bool = False
 
     @property
     def attribute(self) -> str:
-        """Its name as an attribute of `Settings`."""
+        """Name of the attribute in `Settings`."""
         return self.name.replace(".", "_")
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Name of the environment variable."""
         return PREFIX + self.attribute.upper()
 
 
 class Loaded(Struct, frozen=True):
-    """The settings, where each one came from (`attribute -> words`), and what was odd about the files."""
+    """The settings, the source of each (`attribute -> description`), and warnings about the files."""
 
     settings: Settings
     origins: dict[str, str]
     warnings: tuple[str, ...] = ()
 
 
-# ── reading one value ───────────────────────────────────────────────────────────────────
+# ── parsing one value ───────────────────────────────────────────────────────────────────
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("it must be text")
+        raise ValueError("must be text")
     return value.strip()
 
 
@@ -106,14 +107,14 @@ def _path(value: Any) -> Path:
 def _url(value: Any) -> str:
     url = _text(value)
     if not url.startswith(("http://", "https://")) or url.endswith("://"):
-        raise ValueError("it must be a URL that begins with http:// or https://")
+        raise ValueError("must be a URL that begins with http:// or https://")
     return url.rstrip("/")
 
 
 def _nats_url(value: Any) -> str:
     url = _text(value)
     if not all(each.strip().startswith(("nats://", "tls://")) for each in url.split(",")):
-        raise ValueError("it must be a URL that begins with nats:// or tls:// (several: with commas)")
+        raise ValueError("must be a URL that begins with nats:// or tls:// (separate several with commas)")
     return url
 
 
@@ -122,12 +123,12 @@ def _pools(value: Any) -> str:
     try:
         shares(pools, 1)
     except ValueError:
-        raise ValueError("it must be a name, or names with weights from 1 on: default=3,reports=1") from None
+        raise ValueError("must be a name, or names with weights of at least 1: default=3,reports=1") from None
     return pools
 
 
 def shares(pools: str, slots: int) -> dict[str, int]:
-    """How many of so many slots each pool gets, by its weight; never none."""
+    """Divide the slots between pools by weight; each pool gets at least one."""
     weights: dict[str, int] = {}
     for each in pools.split(","):
         name, equals, weight = (part.strip() for part in each.partition("="))
@@ -149,14 +150,14 @@ def _positive(value: Any) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise ValueError("it must be a whole number from 1 on")
+        raise ValueError("must be a whole number of at least 1")
     return number
 
 
 def _port(value: Any) -> int:
     number = _positive(value)
     if number > 65535:
-        raise ValueError("it must be a port: 1 to 65535")
+        raise ValueError("must be a port from 1 to 65535")
     return number
 
 
@@ -166,7 +167,7 @@ def _seconds(value: Any) -> float:
     except ValueError:
         number = -1.0
     if not 0 < number < float("inf"):
-        raise ValueError("it must be a number of seconds above 0")
+        raise ValueError("must be a number of seconds greater than 0")
     return number
 
 
@@ -184,14 +185,14 @@ def _duration(value: Any) -> float | None:
     except ValueError:
         number = None
     if not number:
-        raise ValueError("it must be a duration such as 12h, 30d or 52w, or off")
+        raise ValueError("must be a duration such as 12h, 30d or 52w, or off")
     return number
 
 
-def _one_of(*words: str) -> Callable[[Any], str]:
+def _one_of(*choices: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
-        if value not in words:
-            raise ValueError(f"it must be {' or '.join(words)}")
+        if value not in choices:
+            raise ValueError(f"must be {' or '.join(choices)}")
         return str(value)
 
     return read
@@ -200,7 +201,7 @@ def _one_of(*words: str) -> Callable[[Any], str]:
 def _texts(value: Any) -> tuple[str, ...]:
     items = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item for item in items):
-        raise ValueError("it must be a list of texts (in the environment: separated by commas)")
+        raise ValueError("must be a list of texts (in the environment: separated by commas)")
     return tuple(items)
 
 
@@ -212,22 +213,30 @@ def _networks(value: Any) -> tuple[str, ...]:
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
-            raise ValueError(f"{network!r} is no network; write it like 10.0.0.0/8") from None
+            raise ValueError(f"{network!r} is not a network; write it like 10.0.0.0/8") from None
     return networks
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in ("on", "off", "true", "false", "1", "0"):
+        raise ValueError("must be on or off")
+    return str(value).lower() in ("on", "true", "1")
 
 
 def _prefix(value: Any) -> str:
     return "/" + _text(value).strip("/")
 
 
-# ── the folders of this platform ────────────────────────────────────────────────────────
+# ── platform folders ────────────────────────────────────────────────────────
 
 
 def _folder(kind: str, environ: Mapping[str, str]) -> Path:
     """The user's data or config folder for this program.
 
-    platformdirs knows every platform; on Linux, where its answer is two lines of the XDG
-    specification, its import would be a tenth of the time `noetl run` may take to start."""
+    platformdirs supports every platform. On Linux its result is two lines of the XDG
+    specification, and its import takes a tenth of the start-up time of `noetl run`."""
     if sys.platform == "linux":
         variable, usual = {"data": ("XDG_DATA_HOME", ".local/share"), "config": ("XDG_CONFIG_HOME", ".config")}[kind]
         base = environ.get(variable, "").strip()
@@ -244,78 +253,99 @@ def _folder(kind: str, environ: Mapping[str, str]) -> Path:
 # ── the table ───────────────────────────────────────────────────────────────────────────
 
 TABLE: tuple[Setting, ...] = (
-    Setting(
-        "home", _path, lambda known, environ: _folder("data", environ), "folder that keeps this installation's data"
-    ),
+    Setting("home", _path, lambda known, environ: _folder("data", environ), "folder for the data of this installation"),
     Setting(
         "store",
         _text,
         lambda known, environ: f"sqlite://{known['home']}/noetl.db",
-        "event store of the embedded engine",
+        "event store of the embedded engine or of a server",
     ),
-    Setting("results", _text, lambda known, environ: f"blob://{known['home']}/results", "where large results are kept"),
-    Setting("slots", _positive, lambda known, environ: 256, "how many runs the embedded engine works on at once"),
     Setting(
-        "server.url", _url, lambda known, environ: None, "server that execution commands speak to; none: this machine"
+        "results",
+        _text,
+        lambda known, environ: f"blob://{known['home']}/results",
+        "result store for payloads that are too large for the event log",
     ),
-    Setting("token", _text, lambda known, environ: None, "token for that server", secret=True),
-    Setting("server.host", _text, lambda known, environ: "127.0.0.1", "address a server listens on"),
-    Setting("server.port", _port, lambda known, environ: 8642, "port a server listens on"),
-    Setting("server.hosts", _texts, lambda known, environ: (), "host names a server answers for, beside loopback"),
-    Setting("server.prefix", _prefix, lambda known, environ: "", "path below which a proxy shows a server"),
+    Setting(
+        "slots", _positive, lambda known, environ: 256, "number of runs that the embedded engine executes concurrently"
+    ),
+    Setting(
+        "server.url", _url, lambda known, environ: None, "server that commands connect to; none: the embedded engine"
+    ),
+    Setting("token", _text, lambda known, environ: None, "access token for that server", secret=True),
+    Setting("server.host", _text, lambda known, environ: "127.0.0.1", "address that a server listens on"),
+    Setting("server.port", _port, lambda known, environ: 8642, "port that a server listens on"),
+    Setting(
+        "server.hosts", _texts, lambda known, environ: (), "host names that a server accepts in addition to loopback"
+    ),
+    Setting(
+        "server.prefix",
+        _prefix,
+        lambda known, environ: "",
+        "path prefix under which a reverse proxy publishes a server",
+    ),
     Setting(
         "server.lease_seconds",
         _seconds,
         lambda known, environ: 30.0,
-        "time without a sign of life after which a run is taken from its worker",
+        "time without a heartbeat after which a worker loses its runs",
     ),
     Setting(
         "server.drain_seconds",
         _pause,
         lambda known, environ: 0.0,
-        "time that a server which was told to stop still answers, while /readyz sends new requests elsewhere",
+        "time that a stopping server still serves requests while `/readyz` reports that it is not ready",
     ),
     Setting(
         "worker.pool",
         _pools,
         lambda known, environ: "default",
-        "pool a worker leases from; several with weights share its slots: `default=3,reports=1`",
+        "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
     Setting(
         "worker.drain_seconds",
         _seconds,
         lambda known, environ: 30.0,
-        "time that runs get to finish when a worker stops",
+        "time that a stopping worker gives its runs to finish",
     ),
     Setting(
-        "private_networks", _networks, lambda known, environ: (), "private networks that tools of a worker may reach"
+        "private_networks",
+        _networks,
+        lambda known, environ: (),
+        "private networks that the tools of a worker may connect to",
     ),
     Setting(
         "log.format",
         _one_of("text", "json"),
         lambda known, environ: "text",
-        "form of the log of servers and workers: `text` for people, `json` for machines",
+        "log format of servers and workers: `text` or `json`",
     ),
     Setting(
         "traces",
         _one_of("off", "otlp", "console"),
         lambda known, environ: "off",
-        "OpenTelemetry traces of servers and workers: `otlp` (where `OTEL_EXPORTER_OTLP_ENDPOINT` says), `console`",
+        "OpenTelemetry traces of servers and workers: `off`, `otlp` (to `OTEL_EXPORTER_OTLP_ENDPOINT`) or `console`",
     ),
     Setting(
         "retention",
         _duration,
         lambda known, environ: None,
-        "how long a server keeps executions that have ended, such as `30d`; none: for ever",
+        "time after which a server deletes finished executions, such as `30d`; none: never",
     ),
     Setting(
         "nats.url",
         _nats_url,
         lambda known, environ: None,
-        "NATS server that carries work and wake-ups between servers and workers; none: they do without",
+        "NATS server for messages between servers and workers; none: HTTP only",
         secret=True,
     ),
-    Setting("nats.prefix", _text, lambda known, environ: "noetl", "first word of this installation's subjects on NATS"),
+    Setting("nats.prefix", _text, lambda known, environ: "noetl", "prefix of the NATS subjects of this installation"),
+    Setting(
+        "sqlite.wal_preallocate",
+        _boolean,
+        lambda known, environ: False,
+        "preallocate SQLite's write-ahead log: `on` or `off`; shortens the first commits of a new log by about 15%",
+    ),
 )
 
 
@@ -323,11 +353,11 @@ _PASSWORD = re.compile(r"(?<=://)([^/@\s:,]*):[^/@\s,]*(?=@)|(?<=://)[^/@\s:,]+(
 
 
 def without_password(address: str) -> str:
-    """An address as it may be shown: the user stays, a password (or a token alone) does not."""
+    """The address with its password (or its bare token) replaced by `***`."""
     return _PASSWORD.sub(lambda found: f"{found[1]}:***" if found[1] is not None else "***", address)
 
 
-# ── reading the places ──────────────────────────────────────────────────────────────────
+# ── reading the sources ──────────────────────────────────────────────────────────────────
 
 
 _FLAGS = {
@@ -345,29 +375,31 @@ def load(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Loaded:
-    """Read every place once. `flags` are attributes by name; None is a flag that was not given."""
+    """Read every source once. `flags` maps attributes to values; None means that the flag is not given."""
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else folder
     warnings: list[str] = []
-    places: list[tuple[Callable[[Setting], str], Mapping[str, Any]]] = [
+    sources: list[tuple[Callable[[Setting], str], Mapping[str, Any]]] = [
         (lambda s: f"flag --{_FLAGS.get(s.attribute, s.attribute.replace('_', '-'))}", flags or {}),
         (lambda s: f"environment {s.variable}", _from_variables(environ)),
         (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(read_env_file(folder / ENV_FILE))),
     ]
     files = (folder / PROJECT_FILE, _folder("config", environ) / USER_FILE)
-    places += [(_named(file, folder), _from_toml(file, warnings)) for file in files]
+    sources += [(_named(file, folder), _from_toml(file, warnings)) for file in files]
     known: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting in TABLE:
         attribute = setting.attribute
-        for origin, values in places:
+        for origin, values in sources:
             if values.get(attribute) is None:
                 continue
             try:
                 known[attribute] = setting.read(values[attribute])
             except ValueError as problem:
-                shown = "" if setting.secret else f" is {values[attribute]!r}:"
-                raise BadSetting(f"setting {setting.name}{shown} {problem} (from {origin(setting)})") from None
+                shown = "" if setting.secret else f" {values[attribute]!r}"
+                raise BadSetting(
+                    f"invalid value{shown} for setting {setting.name}: {problem} (from {origin(setting)})"
+                ) from None
             origins[attribute] = origin(setting)
             break
         else:
@@ -382,15 +414,15 @@ def _named(file: Path, folder: Path) -> Callable[[Setting], str]:
 
 
 def _from_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Settings among environment variables; an empty one counts as not set."""
+    """Settings among environment variables; an empty variable counts as not set."""
     named = {setting.variable: setting.attribute for setting in TABLE}
     return {named[key]: value for key, value in variables.items() if key in named and value.strip()}
 
 
 def read_env_file(file: Path) -> dict[str, str]:
-    """The `NOETL_*=value` lines of a .env file; `export`, quotes and comments are understood.
+    """The `NOETL_*=value` lines of a .env file, with optional `export`, quotes and comments.
 
-    Other lines belong to other programs, so they are not judged."""
+    Lines of other programs are ignored."""
     found: dict[str, str] = {}
     for number, line in enumerate((_read(file) or "").splitlines(), start=1):
         line = line.strip().removeprefix("export ").strip()
@@ -403,7 +435,7 @@ def read_env_file(file: Path) -> dict[str, str]:
         if value[:1] in ("'", '"'):
             end = value.find(value[0], 1)
             if end < 0:
-                raise BadSetting(f"{file.name}:{number}: a quote is opened and not closed")
+                raise BadSetting(f"{file.name}:{number}: unterminated quote")
             value = value[1:end]
         else:
             value = value.partition(" #")[0].rstrip()
@@ -412,7 +444,7 @@ def read_env_file(file: Path) -> dict[str, str]:
 
 
 def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
-    """Settings of a TOML file; a key that is no setting becomes a warning."""
+    """Settings of a TOML file; an unknown key becomes a warning."""
     text = _read(file)
     if text is None:
         return {}
@@ -421,14 +453,14 @@ def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
-        raise BadSetting(f"{file}: this is not TOML: {problem}") from None
+        raise BadSetting(f"{file} is not valid TOML: {problem}") from None
     known = {setting.name: setting.attribute for setting in TABLE}
     found: dict[str, Any] = {}
     for name, value in _leaves(document):
         if name in known:
             found[known[name]] = value
         else:
-            warnings.append(f"{file}: {name} is no setting{_suggestion(name, list(known))}")
+            warnings.append(f"{file}: unknown setting {name}{_suggestion(name, list(known))}")
     return found
 
 
@@ -448,12 +480,12 @@ def _suggestion(name: str, known: list[str]) -> str:
 
 
 def _read(file: Path) -> str | None:
-    """The text of a file that need not be there; one that is there and cannot be read is an error."""
+    """The text of an optional file, or None; a file that exists and cannot be read is an error."""
     try:
         return file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except UnicodeDecodeError:
-        raise BadSetting(f"{file}: this is not UTF-8 text") from None
+        raise BadSetting(f"{file} is not UTF-8 text") from None
     except OSError as problem:
-        raise BadSetting(f"{file}: cannot be read: {problem.strerror}") from None
+        raise BadSetting(f"cannot read {file}: {problem.strerror}") from None

@@ -85,7 +85,7 @@ class Target(NamedTuple):
         if owners is None:
             return True
         try:
-            return not owners.take(process_of(execution_id))
+            return not owners.acquire(process_of(execution_id))
         finally:
             owners.close()
 

@@ -1,4 +1,4 @@
-"""The machine's own clocks: what processes give to those who ask for the time; tests give others."""
+"""The clock port and its real implementation; tests and the simulation pass a virtual clock."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time as an argument: real in processes, virtual in simulation."""
+    """A source of time: real in processes, virtual in the simulation."""
 
     def now(self) -> float:
         """Seconds since the epoch, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds of a clock that never goes backwards."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
 
 
 class RealClock:
-    """`ports.Clock` by the machine's own clocks."""
+    """`Clock` of the operating system."""
 
     def now(self) -> float:
         """Seconds since the epoch, UTC."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds of a clock that never goes backwards."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         await asyncio.sleep(seconds)

@@ -1,20 +1,20 @@
-"""Keep secret values out of everything that is written down: logs, errors, events, results.
+"""Masking of secret values in logs, errors, events and results.
 
-A `Masker` knows the values a run has been given and replaces each by `***`, in every form in which it
-commonly travels: plain, base64 (at all three alignments, so also inside a longer encoded text), hex,
+A `Masker` has the secret values of a run and replaces each by `***`, in its common
+encodings: plain, base64 (at all three alignments, so also inside of a longer encoded text), hex,
 percent-encoded, JSON-escaped (once and twice), HTML-escaped, and line by line if it has several lines.
 
-Rules people should know:
+Rules:
 
-- Mask before cutting. A cut could leave half a secret that nobody recognises any more.
-- A value shorter than four characters is masked only where it is a whole string of its own: replacing
-  every `a` in every log line would hide nothing and destroy the text. The words `true`, `false`,
+- Mask before truncating. A truncated secret is not recognized any more.
+- A value shorter than four characters is masked only where it is a complete string: replacing
+  every `a` in every log line would make the text unreadable. The words `true`, `false`,
   `null`, `none` are never masked.
-- Of a credential's fields, those that say where and as whom (`host`, `port`, `user`, `database`, ...)
-  are no secrets. The password inside a URL or DSN is one, by itself too.
+- Fields of a credential for the address and the user (`host`, `port`, `user`, `database`, ...)
+  are not secret. The password inside of a URL or DSN is secret, also on its own.
 
-How. Searching one form is a memmem of the C library, so text without a secret costs a few hundred
-nanoseconds per value and line; only text that has one is taken apart.
+Searching one form is a `memmem` of the C library, so text without a secret costs a few hundred
+nanoseconds per value and line; only text with a secret is split.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHORTEST_LINE = 8
 SHORTEST_BASE64 = 5
 
 _WORDS = frozenset({"true", "false", "null", "none"})
-# Fields of a credential that say where, as whom or how, and give nothing away.
+# Fields of a credential for the address, the user or options, which are not secret.
 _OPEN_FIELDS = frozenset(
     {"host", "hostname", "server", "servers", "port", "endpoint", "path", "file", "bucket", "region", "service"}
     | {"user", "username", "login", "account", "role", "client_id", "tenant_id"}
@@ -49,7 +49,7 @@ _DSN_PASSWORD = re.compile(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", re
 
 
 def secret_texts(value: Any, field: str = "") -> set[str]:
-    """The texts of a keychain value that must not be seen; fields that only say where are left out."""
+    """The secret texts of a keychain value, without the fields that are not secret."""
     if isinstance(value, Mapping):
         return set().union(*(secret_texts(each, str(name)) for name, each in value.items()))
     if isinstance(value, list | tuple | set):
@@ -69,7 +69,7 @@ def secret_texts(value: Any, field: str = "") -> set[str]:
 
 
 def forms_of(text: str) -> set[str]:
-    """Every form in which a secret text is looked for."""
+    """All encodings in which a secret text is searched for."""
     raw = text.encode("utf-8", "surrogateescape")
     once = json.dumps(text)[1:-1]
     plain = {text, once, json.dumps(once)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
@@ -86,7 +86,7 @@ def forms_of(text: str) -> set[str]:
 
 
 def _base64_forms(raw: bytes) -> set[str]:
-    """The characters that the secret alone decides, wherever it begins inside an encoded text."""
+    """The base64 characters that depend only on the secret, for each alignment."""
     forms = set()
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + raw)
@@ -99,7 +99,7 @@ def _base64_forms(raw: bytes) -> set[str]:
 
 
 class Masker:
-    """Replaces secret values; it learns them as a run is given them."""
+    """Replaces the secret values that were added to it."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self._forms: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Masker:
         return bool(self._forms or self._short)
 
     def add(self, *values: Any) -> None:
-        """Learn keychain values: texts, or mappings and lists of them."""
+        """Add keychain values: texts, or mappings and lists of them."""
         fresh = set().union(*map(secret_texts, values)) - self._known
         if not fresh:
             return
@@ -127,29 +127,29 @@ class Masker:
         if text in self._short:
             return MASK
         found = [form for form in self._forms if form in text]
-        return _cut_out(text, found, MASK) if found else text
+        return _replace_all(text, found, MASK) if found else text
 
     def mask_bytes(self, data: bytes, *, same_length: bool = False) -> bytes:
-        """The bytes without secrets; with `same_length` each is written over, byte for byte."""
+        """The bytes without secrets; with `same_length` each is overwritten byte by byte."""
         found = [form for form in self._bytes if form in data]
-        return _cut_out(data, found, None if same_length else MASK.encode()) if found else data
+        return _replace_all(data, found, None if same_length else MASK.encode()) if found else data
 
     def mask_data(self, value: Any) -> Any:
-        """JSON data without secrets, keys included; the same object when there is none in it."""
+        """JSON data without secrets in keys and values; the same object if it has none."""
         if not self:
             return value
-        if not self._short and not self._is_in(value):
+        if not self._short and not self._has_secret(value):
             return value
         return self._walk(value)
 
-    def _is_in(self, value: Any) -> bool:
-        """Whether any secret is somewhere in the data: one encoding is cheaper than a walk."""
+    def _has_secret(self, value: Any) -> bool:
+        """Whether the data has any secret; encoding it once is cheaper than walking it."""
         if isinstance(value, str):
             return any(form in value for form in self._forms)
         try:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError, OverflowError):
-            return True  # cannot tell: walk
+            return True  # unknown: walk
         return any(form in encoded for form in self._bytes)
 
     def _walk(self, value: Any) -> Any:
@@ -171,7 +171,7 @@ class Masker:
     async def mask_chunks(self, chunks: AsyncIterator[bytes], *, same_length: bool = False) -> AsyncIterator[bytes]:
         """A stream without secrets, also where one spans two chunks.
 
-        `same_length` is for formats in which offsets count (Parquet, Arrow): nothing moves."""
+        `same_length` is for formats with offsets (Parquet, Arrow): no byte moves."""
         overlap = max(map(len, self._bytes), default=1) - 1
         rest = b""
         async for chunk in chunks:
@@ -179,17 +179,17 @@ class Masker:
                 yield chunk
                 continue
             data = self.mask_bytes(rest + chunk, same_length=same_length)
-            # What is held back may begin a secret; what goes out ends before it.
-            keep = min(overlap, len(data))
-            rest = data[len(data) - keep :]
-            if len(data) > keep:
-                yield data[: len(data) - keep]
+            # The end of the data may be the beginning of a secret, so it is held back.
+            held = min(overlap, len(data))
+            rest = data[len(data) - held :]
+            if len(data) > held:
+                yield data[: len(data) - held]
         if rest:
             yield rest
 
 
-def _cut_out(text: Any, found: list[Any], mask: Any) -> Any:
-    """Replace all occurrences, overlapping ones as one."""
+def _replace_all(text: Any, found: list[Any], mask: Any) -> Any:
+    """Replace all occurrences; overlapping ones are replaced together."""
     spans: list[tuple[int, int]] = []
     for form in found:
         start = text.find(form)

@@ -1,4 +1,4 @@
-"""Which addresses an installation lets others make it speak to."""
+"""The network policy: the addresses that tools of an installation may connect to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 from msgspec import Struct
 
-# Reserved blocks that some versions of Python take for public ones: protocol assignments and relays.
+# Reserved blocks (protocol assignments, relays) that some versions of Python classify as public.
 _SPECIAL = tuple(
     ipaddress.ip_network(text)
     for text in ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16")
@@ -14,9 +14,9 @@ _SPECIAL = tuple(
 
 
 class AddressPolicy(Struct, frozen=True):
-    """Which addresses tools may reach: the public ones, and the private networks that are listed.
+    """The addresses that tools may connect to: public ones, and the listed private networks.
 
-    `private` True (one person's own machine, `noetl run`) allows all."""
+    `private` True (`noetl run` on a personal machine) allows all."""
 
     private: bool = True
     networks: tuple[str, ...] = ()

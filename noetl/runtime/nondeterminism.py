@@ -9,7 +9,7 @@ from noetl.runtime.clock import Clock
 
 
 class SystemNondeterminism:
-    """Reads the clock and the random source; what templates draw is recorded in the log."""
+    """Reads the clock and the random source; values that templates read are recorded in the log."""
 
     __slots__ = ("_clock",)
 

@@ -1,7 +1,7 @@
-"""Server and workers as processes of this machine: who runs, since when, and where they write.
+"""The servers and workers that run on this machine: their PID files, logs and readiness.
 
-Each process has a file `NOETL_HOME/run/NAME.json` with its pid and the instant the kernel started it, so
-that a pid that was given to somebody else meanwhile is not mistaken for ours.
+Each process has a file `NOETL_HOME/run/NAME.json` with its PID and its start time from the kernel, so
+that a reused PID is not mistaken for the process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ READY_SECONDS = 60.0
 
 
 class ProcessEntry(Struct, frozen=True):
-    """A process of this installation."""
+    """One process of an installation."""
 
     name: str
     pid: int
-    born: str  # what the kernel says of its start
+    born: str  # start time, as the kernel reports it
     log: str
     url: str = ""
 
@@ -44,71 +44,71 @@ class ProcessTable:
         self._logs = home / "logs"
 
     def members(self, prefix: str = "") -> list[ProcessEntry]:
-        """Those that are alive, by name; files of dead ones are removed."""
+        """The running processes, by name; files of ended ones are removed."""
         return sorted(self._alive(prefix), key=lambda member: (len(member.name), member.name))
 
     def find(self, name: str) -> ProcessEntry | None:
-        """The living process of a name."""
+        """The running process of a name."""
         return next((member for member in self._alive(name) if member.name == name), None)
 
     def start(
         self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "", keep: tuple[int, ...] = ()
     ) -> ProcessEntry:
-        """Start a process in the background, in a session of its own, its words in a log file.
+        """Start a process in the background, in its own session, with its output in a log file.
 
-        `keep` are the descriptors that it inherits.
+        `keep` are the file descriptors that it inherits.
         """
-        with self._alone():
+        with self._locked():
             return self._start(name, arguments, environ, url, keep)
 
     def _start(
         self, name: str, arguments: list[str], environ: Mapping[str, str], url: str, keep: tuple[int, ...]
     ) -> ProcessEntry:
         if self.find(name) is not None:
-            raise Conflict(f"{name} runs already; `noetl {name.partition('-')[0]} stop` stops it")
+            raise Conflict(f"{name} is already running; stop it with `noetl {name.partition('-')[0]} stop`")
         try:
             self._run.mkdir(parents=True, exist_ok=True)
             log = self.log_of(name)
-            with log.open("ab") as words:
+            with log.open("ab") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "noetl.clictl", *arguments],
                     stdin=subprocess.DEVNULL,
-                    stdout=words,
-                    stderr=words,
+                    stdout=output,
+                    stderr=output,
                     env={**os.environ, **environ},
                     start_new_session=True,
                     pass_fds=keep,
                 )
         except OSError as problem:
-            raise RequestRefused(f"{name} cannot be started: {problem.filename}: {problem.strerror}") from None
-        return self.enlist(name, process.pid, str(log), url)
+            raise RequestRefused(f"cannot start {name}: {problem.filename}: {problem.strerror}") from None
+        return self.record(name, process.pid, str(log), url)
 
     def join(self, name: str, url: str = "") -> ProcessEntry:
-        """Write this process down under a name that no living one has."""
-        with self._alone():
+        """Record this process under a name that no running process has."""
+        with self._locked():
             running = self.find(name)
             if running is not None and running.pid != os.getpid():
-                raise Conflict(f"{name} runs already (process {running.pid})")
-            return self.enlist(name, os.getpid(), url=url)
+                raise Conflict(f"{name} is already running (pid {running.pid})")
+            return self.record(name, os.getpid(), url=url)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Two commands at the same moment take turns, so that neither overlooks what the other starts."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the table, so that two concurrent commands do not start the same process."""
         try:
             self._run.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._run / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as problem:
-            raise RequestRefused(f"{self._run} cannot be written: {problem.strerror}") from None
+            raise RequestRefused(f"cannot write {self._run}: {problem.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)
 
-    def enlist(self, name: str, pid: int, log: str = "", url: str = "") -> ProcessEntry:
-        """Write down a process."""
+    def record(self, name: str, pid: int, log: str = "", url: str = "") -> ProcessEntry:
+        """Write the file of a process."""
         self._run.mkdir(parents=True, exist_ok=True)
-        member = ProcessEntry(name, pid, _born(pid) or "", log, url)
+        member = ProcessEntry(name, pid, _start_time(pid) or "", log, url)
         file = self._run / f"{name}.json"
         temporary = file.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps({key: getattr(member, key) for key in ProcessEntry.__struct_fields__}))
@@ -116,35 +116,35 @@ class ProcessTable:
         return member
 
     def stop(self, member: ProcessEntry, seconds: float = STOP_SECONDS, signum: int = signal.SIGTERM) -> bool:
-        """Ask it to stop and wait; False when it had to be killed."""
+        """Send a signal and wait for the end; False if the process had to be killed."""
         with suppress(ProcessLookupError):
             os.kill(member.pid, signum)
         deadline = time.monotonic() + seconds
-        while _born(member.pid) == member.born:
+        while _start_time(member.pid) == member.born:
             if time.monotonic() > deadline:
                 with suppress(ProcessLookupError):
                     os.kill(member.pid, signal.SIGKILL)
-                self._forget(member.name)
+                self._remove(member.name)
                 return False
             time.sleep(0.02)
-        self._forget(member.name)
+        self._remove(member.name)
         return True
 
     def log_of(self, name: str) -> Path:
-        """Where a process of that name writes."""
+        """The log file of a process."""
         self._logs.mkdir(parents=True, exist_ok=True)
         return self._logs / f"{name}.log"
 
-    def last_words(self, member: ProcessEntry, lines: int = 5) -> str:
-        """The end of its log, for a process that died young."""
+    def last_lines(self, member: ProcessEntry, lines: int = 5) -> str:
+        """The last lines of its log, for a process that ended early."""
         try:
             return "\n".join(Path(member.log).read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
 
     def is_alive(self, member: ProcessEntry) -> bool:
-        """Whether it still runs."""
-        return _born(member.pid) == member.born
+        """Whether the process is still running."""
+        return _start_time(member.pid) == member.born
 
     def _alive(self, prefix: str) -> Iterator[ProcessEntry]:
         if not self._run.is_dir():
@@ -155,19 +155,19 @@ class ProcessTable:
             try:
                 member = ProcessEntry(**json.loads(file.read_text()))
             except (ValueError, TypeError, OSError):
-                continue  # being replaced at this moment, or not ours
-            if member.born and _born(member.pid) == member.born:
+                continue  # being replaced, or not a file of ours
+            if member.born and _start_time(member.pid) == member.born:
                 yield member
             else:
-                self._forget(member.name)
+                self._remove(member.name)
 
-    def _forget(self, name: str) -> None:
-        with suppress(PermissionError):  # who may only look leaves it there, and overlooks it again the next time
+    def _remove(self, name: str) -> None:
+        with suppress(PermissionError):  # a user without write permission leaves the file
             (self._run / f"{name}.json").unlink(missing_ok=True)
 
 
-def _born(pid: int) -> str | None:
-    """When the kernel started this process; None when there is none (or it is only waiting to be buried)."""
+def _start_time(pid: int) -> str | None:
+    """The start time of a process; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]
@@ -175,22 +175,22 @@ def _born(pid: int) -> str | None:
         pass
     if sys.platform == "linux":
         return None
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or None
+    result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return result.stdout.strip() or None
 
 
 def wait_ready(url: str, is_alive: Callable[[], bool]) -> None:
-    """Wait until the server there is ready; StoreUnavailable when it does not become so."""
+    """Wait until the server at the URL is ready; StoreUnavailable after a timeout."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline and is_alive():
         if readiness(url).ready:
             return
         time.sleep(0.05)
-    raise StoreUnavailable(f"the server at {url} did not become ready")
+    raise StoreUnavailable(f"the server at {url} did not become ready within {READY_SECONDS:.0f} s")
 
 
 class Readiness(NamedTuple):
-    """What a server says of itself."""
+    """The readiness of a server, from `/readyz`."""
 
     ready: bool
     problems: list[str]
@@ -198,24 +198,24 @@ class Readiness(NamedTuple):
 
 
 def readiness(url: str) -> Readiness:
-    """Whether the server there makes progress, what is in its way, and what somebody else should do."""
+    """The readiness of the server at the URL, with its problems and warnings."""
     import http.client
     import urllib.error
     import urllib.request
 
     try:
         try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
-                document = json.load(answer)
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5) as response:
+                document = json.load(response)
         except urllib.error.HTTPError as refused:
             with refused:
                 document = json.load(refused)
     except ValueError:
-        return Readiness(False, ["it answers, but not as a NoETL server does"], [])
+        return Readiness(False, ["it responds, but is not a NoETL server"], [])
     except (OSError, http.client.HTTPException) as problem:
-        return Readiness(False, [f"it does not answer: {getattr(problem, 'reason', problem)}"], [])
+        return Readiness(False, [f"no response: {getattr(problem, 'reason', problem)}"], [])
     if not isinstance(document, dict) or "ready" not in document:
         detail = document.get("detail") if isinstance(document, dict) else None
-        return Readiness(False, [str(detail or "it answers, but not as a NoETL server does")], [])
+        return Readiness(False, [str(detail or "it responds, but is not a NoETL server")], [])
     problems, warnings = ([str(each) for each in document.get(name, ())] for name in ("problems", "warnings"))
     return Readiness(bool(document["ready"]), problems, warnings)

@@ -1,7 +1,7 @@
-"""What a process opens once per event loop and every call shares: pools, sessions, connections.
+"""Resources that all calls of one event loop share: pools, sessions, connections.
 
-A tool asks for its shared thing by a key; the first call makes it, later calls find it. Whoever
-ends the loop (`worker.py`, `local.py`, a test) closes all of it with `close_loop_resources()`.
+A resource is created by the first call of `per_loop` with its key. The code that ends the loop (a worker, the
+embedded engine, a test) closes all resources with `close_loop_resources`.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-# Weak: a loop that ended without `close_loop_resources` takes its things along when it is collected,
-# so nothing kept here may hold its loop.
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Any]] = WeakKeyDictionary()
+# Weak: the resources of a loop that ended without `close_loop_resources` are collected with the loop,
+# so a resource must not refer to its loop.
+_resources: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
-def per_loop(key: Hashable, make: Callable[[], T]) -> T:
-    """The running loop's one thing of this key, made at the first call.
+def per_loop(key: Hashable, create: Callable[[], T]) -> T:
+    """The resource of a key in the running loop, created by the first call.
 
-    If it has a `close()` (plain or async), `close_loop_resources` calls it."""
+    `close_loop_resources` calls its `close()` (plain or async), if it has one."""
     loop = asyncio.get_running_loop()
-    things = _shared.get(loop)
-    if things is None:
-        things = _shared[loop] = {}
-    if key not in things:
-        things[key] = make()
-    found: T = things[key]
+    resources = _resources.get(loop)
+    if resources is None:
+        resources = _resources[loop] = {}
+    if key not in resources:
+        resources[key] = create()
+    found: T = resources[key]
     return found
 
 
 async def close_loop_resources() -> None:
-    """Close everything the running loop shares, newest first; the first failure is raised at the end."""
-    things = _shared.pop(asyncio.get_running_loop(), {})
+    """Close all resources of the running loop, newest first; the first failure is raised at the end."""
+    resources = _resources.pop(asyncio.get_running_loop(), {})
     failures: list[Exception] = []
-    for thing in reversed(things.values()):
-        close = getattr(thing, "close", None)
+    for resource in reversed(resources.values()):
+        close = getattr(resource, "close", None)
         if close is None:
             continue
         try:
-            answer = close()
-            if asyncio.iscoroutine(answer):
-                await answer
-        except Exception as failure:  # noqa: BLE001 - the others must be closed too; raised below
+            result = close()
+            if asyncio.iscoroutine(result):
+                await result
+        except Exception as failure:  # noqa: BLE001 - the others are closed too; raised below
             failures.append(failure)
     if failures:
         raise failures[0]

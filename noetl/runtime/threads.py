@@ -1,4 +1,4 @@
-"""Threads for calls into libraries that block, and how to stop such a call."""
+"""Threads for blocking calls of libraries, with cancellation."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import TypeVar
 
 from noetl.runtime.resources import per_loop
 
-MOST = 32
+MAX_THREADS = 32
 
 T = TypeVar("T")
 
 
 class Threads:
-    """Threads for calls that may take long, apart from those the rest of the process uses."""
+    """A thread pool for long calls, separate from the default executor."""
 
     def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=MOST, thread_name_prefix="noetl-call")
+        self.pool = ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="noetl-call")
 
     def close(self) -> None:
-        """End them."""
+        """Stop the threads."""
         self.pool.shutdown(wait=True)
 
 
-async def in_thread(deed: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
-    """Do something long in a thread; being cancelled interrupts it and waits until it has stopped."""
+async def in_thread(call: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
+    """Run a long call in a thread; cancellation interrupts it and waits until it has stopped."""
     threads = per_loop(Threads, Threads)
-    work = asyncio.get_running_loop().run_in_executor(threads.pool, deed)
+    work = asyncio.get_running_loop().run_in_executor(threads.pool, call)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        # The interruption may come just before the work begins to listen to it.
+        # Repeat the interruption: the first one may come before the call can be interrupted.
         while not work.done():
             if interrupt is not None:
                 interrupt()
             await asyncio.wait([work], timeout=0.05)
         if not work.cancelled():
-            work.exception()  # it is known why it failed
+            work.exception()  # retrieved, so that it is not logged
         raise

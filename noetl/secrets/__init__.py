@@ -1,1 +1,1 @@
-"""The keychain: where secret values come from and how they are stored."""
+"""The keychain: sources of secret values, and the encrypted credential store."""

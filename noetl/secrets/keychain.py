@@ -1,9 +1,9 @@
-"""Where secrets come from: one file per keychain kind, and the keychain that asks them.
+"""The keychain: resolves declared entries and stored credentials to values.
 
-A kind is a module with `async def resolve(asked) -> text or mapping`. Entries may name each other, in
-fields that say so and in templates (`{{ keychain.other }}`); a circle is an error that shows it. Values
-live in memory only; what a secret manager said is kept for a minute, so that a loop of a thousand tasks
-does not ask it a thousand times.
+A kind is a module in `kinds/` with `async def resolve(request) -> text or mapping`. Entries may refer to each other in
+fields and in templates (`{{ keychain.other }}`); a cycle is an error that shows its path. Values
+exist in memory only. Values of secret managers are cached for a minute, so that a loop of a thousand tasks
+does not send a thousand requests.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bearer")
 ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
 CREDENTIALS_FILE = "credentials.db"
-KEPT_S = 60.0
+CACHE_SECONDS = 60.0
 
 
 def kind_of(written: str) -> str | None:
-    """The kind that a word means; typed credentials (`postgres_credential`) are credentials."""
+    """The kind for a name or an alias; typed credentials (`postgres_credential`) are credentials."""
     if written.endswith("_credential"):
         return "credential"
     written = ALIASES.get(written, written)
@@ -44,12 +44,12 @@ def kind_of(written: str) -> str | None:
 
 
 def own_variables_are_private(name: str) -> bool:
-    """The default policy for `env` entries: everything but this installation's own settings."""
+    """The default policy for `env` entries: every variable except the settings of NoETL."""
     return not name.upper().startswith("NOETL_")
 
 
 class InstallationKeychain:
-    """`ports.Keychain`: declared entries by their kinds, other names as stored credentials."""
+    """`ports.Keychain`: declared entries by kind, other names as stored credentials."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class InstallationKeychain:
         self._allows_address = allows_address
         self._allows_variable = allows_variable
         self._allows_file = allows_file
-        self._kept: dict[bytes, tuple[float, Any]] = {}
+        self._cache: dict[bytes, tuple[float, Any]] = {}
 
     async def resolve(
         self,
@@ -75,14 +75,14 @@ class InstallationKeychain:
         workload: Mapping[str, Any] | None = None,
         file: str = "",
     ) -> dict[str, Any]:
-        """The values of these names; SecretUnavailable names every one that cannot be had."""
-        asking = _Asking(self, {entry.name: entry for entry in entries}, workload or {}, file)
+        """The values of these names; SecretUnavailable lists every name without a value."""
+        resolution = _Resolution(self, {entry.name: entry for entry in entries}, workload or {}, file)
         values: dict[str, Any] = {}
         reasons: dict[str, str] = {}
         kind = "auth"
         for name in dict.fromkeys(names):
             try:
-                values[name] = await asking.value(name)
+                values[name] = await resolution.value(name)
             except SecretUnavailable as missing:
                 reasons |= missing.reasons
                 kind = missing.kind
@@ -91,16 +91,16 @@ class InstallationKeychain:
         return values
 
     async def close(self) -> None:
-        """Forget what is kept, and let go of the store."""
-        self._kept.clear()
+        """Clear the cache and close the credential store."""
+        self._cache.clear()
         close = getattr(self.credentials, "close", None)
         if close is not None:
             await close()
 
 
 class InstalledCredentials:
-    """The encrypted store of this installation: in its Postgres database, where it has one, and else in a file of its
-    home that is opened when it is first needed and made when it is first written."""
+    """The encrypted credential store of an installation: in its Postgres database if it has one, else in a file in its
+    home folder, which is opened at first use and created by the first write."""
 
     def __init__(
         self, home: Path, environment: Mapping[str, str] | None = None, database: PostgresDatabase | None = None
@@ -109,58 +109,58 @@ class InstalledCredentials:
         self.path = home / CREDENTIALS_FILE
         self._environment = os.environ if environment is None else environment
         self._store: Any = None
-        self._shared: Any = None
+        self._postgres: Any = None
         if database is not None:
             from noetl.secrets.credentials.postgres import PostgresCredentialStore
 
-            self._shared = PostgresCredentialStore(database, self._ring)
-        self._moving = asyncio.Lock()
+            self._postgres = PostgresCredentialStore(database, self._ring)
+        self._migrating = asyncio.Lock()
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
-        """Keep (encrypted)."""
+        """Encrypt and store a credential."""
         await (await self._opened()).set(name, type, data)
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
-        """Fields of a credential, decrypted."""
-        if not self._is_there():
+        """The decrypted fields of a credential; None if it does not exist."""
+        if not self._exists():
             return None
         found: Mapping[str, Any] | None = await (await self._opened()).get(name)
         return found
 
     async def list(self) -> list[tuple[str, str]]:
         """Names and types."""
-        return list(await (await self._opened()).list()) if self._is_there() else []
+        return list(await (await self._opened()).list()) if self._exists() else []
 
     async def delete(self, name: str) -> bool:
-        """Forget it; False when there was none."""
-        return bool(await (await self._opened()).delete(name)) if self._is_there() else False
+        """Delete it; False if it does not exist."""
+        return bool(await (await self._opened()).delete(name)) if self._exists() else False
 
     async def rotate(self) -> int:
-        """Replace the master key; how many credentials are under the new one now."""
-        from noetl.secrets.master_key import FILE, VARIABLE, add_key, keep_only_current
+        """Replace the master key; return the number of rewrapped credentials."""
+        from noetl.secrets.master_key import FILE, VARIABLE, add_key, remove_old_keys
 
         store = await self._opened()
         if self._environment.get(VARIABLE, "").strip():
-            ring = self._ring()  # new,old: the author of the variable put it in front
+            ring = self._ring()  # new,old: the variable already has the new key first
         else:
-            if self._shared is not None and await self._shared.servers() > 1:
+            if self._postgres is not None and await self._postgres.servers() > 1:
                 raise RequestRefused(
-                    f"several servers share these credentials, and the master key is in {self.home / FILE}, which only "
-                    f"this machine has. Give every server {VARIABLE}=new,old, start them again, rotate, then take the "
-                    "old key out"
+                    f"several servers share these credentials, but the master key is in {self.home / FILE} on this "
+                    f"machine only. Set {VARIABLE}=new,old on every server, restart them, rotate, then remove the "
+                    "old key"
                 )
             ring = add_key(self.home, self._environment)
         changed = int(await store.rewrap(ring))
-        keep_only_current(self.home, self._environment)
+        remove_old_keys(self.home, self._environment)
         return changed
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._store is not None:
             await self._store.close()
 
-    def _is_there(self) -> bool:
-        return self._shared is not None or self._store is not None or self.path.exists()
+    def _exists(self) -> bool:
+        return self._postgres is not None or self._store is not None or self.path.exists()
 
     def _ring(self) -> KeyRing:
         from noetl.secrets.master_key import open_ring
@@ -168,10 +168,10 @@ class InstalledCredentials:
         return open_ring(self.home, self._environment)
 
     async def _opened(self) -> Any:
-        if self._shared is not None:
+        if self._postgres is not None:
             if self.path.exists():
-                await self._move()
-            return self._shared
+                await self._migrate()
+            return self._postgres
         if self._store is None:
             self._store = self._file_store()
         return self._store
@@ -182,13 +182,13 @@ class InstalledCredentials:
 
         return SqliteCredentialStore(SqliteFile(str(self.path), readers=1), self._ring)
 
-    async def _move(self) -> None:
-        """Credentials from before the installation had a database go there, once, as they are."""
-        async with self._moving:
+    async def _migrate(self) -> None:
+        """Copy the credentials of the file to the database, once, in their encrypted form."""
+        async with self._migrating:
             if self.path.exists():
                 file = self._file_store()
                 try:
-                    await self._shared.take_over(await file.rows())
+                    await self._postgres.import_rows(await file.rows())
                 finally:
                     await file.close()
                 self.path.rename(self.path.with_name(f"{CREDENTIALS_FILE}.moved"))
@@ -203,7 +203,7 @@ def open_keychain(
     allows_variable: Callable[[str], bool] = own_variables_are_private,
     allows_file: Callable[[str], bool] = lambda path: True,
 ) -> InstallationKeychain:
-    """The keychain of the installation in this folder (`NOETL_HOME`), over the given credentials or its own."""
+    """The keychain of the installation in this folder (`NOETL_HOME`), with the given credentials or its own."""
     return InstallationKeychain(
         credentials or InstalledCredentials(Path(home), environment),
         environment=environment,
@@ -213,8 +213,8 @@ def open_keychain(
     )
 
 
-def outside_of(home: Path) -> Callable[[str], bool]:
-    """The policy of a shared server for `file` entries: everything it can read but its own tokens and keys."""
+def allow_outside(home: Path) -> Callable[[str], bool]:
+    """The policy of a shared server for `file` entries: every file outside of its home folder."""
     own = os.path.realpath(home)
 
     def allows(path: str) -> bool:
@@ -223,8 +223,8 @@ def outside_of(home: Path) -> Callable[[str], bool]:
     return allows
 
 
-class _Asking:
-    """One request for values: what was found already, and what is being looked for."""
+class _Resolution:
+    """One resolution of several names: the values found so far and the path of names in progress."""
 
     def __init__(
         self, keychain: InstallationKeychain, entries: dict[str, KeychainEntry], workload: Mapping[str, Any], file: str
@@ -240,8 +240,8 @@ class _Asking:
         if name in self.found:
             return self.found[name]
         if name in self.path:
-            circle = " -> ".join([*self.path[self.path.index(name) :], name])
-            raise SecretUnavailable({name: f"it needs itself: {circle}"}, kind="schema")
+            cycle = " -> ".join([*self.path[self.path.index(name) :], name])
+            raise SecretUnavailable({name: f"circular reference: {cycle}"}, kind="schema")
         self.path.append(name)
         try:
             entry = self.entries.get(name)
@@ -249,9 +249,9 @@ class _Asking:
         except SecretUnavailable as missing:
             if name in missing.reasons:
                 raise
-            # It failed because of another one: say so under both names.
+            # Another entry caused the failure: name both.
             because = "; ".join(f'"{other}": {reason}' for other, reason in missing.reasons.items())
-            raise SecretUnavailable({name: f"it needs {because}"}, kind=missing.kind) from missing
+            raise SecretUnavailable({name: f"depends on {because}"}, kind=missing.kind) from missing
         finally:
             self.path.pop()
         self.found[name] = value
@@ -262,7 +262,7 @@ class _Asking:
         found = await store.get(name) if store is not None else None
         if found is None:
             raise SecretUnavailable(
-                {name: f"there is no such keychain entry, and no stored credential (noetl credential set {name} ...)"}
+                {name: f"no such keychain entry or stored credential; create one with: noetl credential set {name} ..."}
             )
         return one_or_all(found)
 
@@ -271,39 +271,39 @@ class _Asking:
         if kind is None:
             known = ", ".join(KINDS)
             raise SecretUnavailable(
-                {entry.name: f'there is no keychain kind "{entry.kind}"; there are {known}'}, kind="schema"
+                {entry.name: f'unknown keychain kind "{entry.kind}"; the kinds are {known}'}, kind="schema"
             )
         fields = {name: await self.rendered(entry, name, value) for name, value in entry.fields.items()}
         keychain = self.keychain
-        asked = SecretRequest(
+        request = SecretRequest(
             name=entry.name,
             fields=fields,
             environment=keychain._environment,
             folder=self.folder,
             other=self.value,
-            is_other=lambda text: text in self.entries and text != entry.name,
+            is_entry=lambda text: text in self.entries and text != entry.name,
             stored=self.stored,
             allows_address=keychain._allows_address,
             allows_variable=keychain._allows_variable,
             allows_file=keychain._allows_file,
         )
         if kind != "secret_manager":
-            return await self.ask(kind, asked)
+            return await self.resolve(kind, request)
         key = msgspec.msgpack.encode((entry.name, fields, self.folder))
         clock = asyncio.get_running_loop().time
-        until, value = keychain._kept.get(key, (0.0, None))
+        until, value = keychain._cache.get(key, (0.0, None))
         if clock() >= until:
-            value = await self.ask(kind, asked)
-            keychain._kept[key] = (clock() + KEPT_S, value)
+            value = await self.resolve(kind, request)
+            keychain._cache[key] = (clock() + CACHE_SECONDS, value)
         return value
 
-    async def ask(self, kind: str, asked: SecretRequest) -> Any:
+    async def resolve(self, kind: str, request: SecretRequest) -> Any:
         try:
-            return await import_module(f"noetl.secrets.kinds.{kind}").resolve(asked)
+            return await import_module(f"noetl.secrets.kinds.{kind}").resolve(request)
         except SecretUnavailable:
             raise
         except NoetlError as failure:
-            raise asked.missing(str(failure), getattr(failure, "kind", "auth")) from failure
+            raise request.unavailable(str(failure), getattr(failure, "kind", "auth")) from failure
 
     async def rendered(self, entry: KeychainEntry, field: str, value: Any) -> Any:
         """A field with its templates evaluated over the workload and other entries."""
@@ -320,13 +320,13 @@ class _Asking:
             return compiled.evaluate({"workload": self.workload, "keychain": values})
         except TemplateError as problem:
             raise SecretUnavailable(
-                {entry.name: f"its `{field}` cannot be rendered: {problem.message}"}, kind="template"
+                {entry.name: f"cannot render `{field}`: {problem.message}"}, kind="template"
             ) from problem
 
 
 @asynccontextmanager
 async def open_credentials(home: Path, url: str) -> AsyncIterator[InstalledCredentials]:
-    """The credentials of an installation, for as long as the block lasts."""
+    """Open the credentials of an installation for the duration of the block."""
     if url.partition(":")[0] not in POSTGRES:
         credentials = InstalledCredentials(home)
         try:

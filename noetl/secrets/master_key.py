@@ -1,11 +1,11 @@
-"""The keys that this installation's secrets are encrypted under, and how they are replaced.
+"""The master keys of an installation, and their rotation.
 
-A ring has the current key first and older ones behind it. It comes from `NOETL_SECRET_KEY` (several keys
-separated by commas: the first is the current one) or from a file that only its owner can read. A key is
-32 bytes as base64 or hex; any other text of 16 characters or more is a passphrase, stretched by scrypt.
+A key ring has the current key first, followed by older keys. It is read from `NOETL_SECRET_KEY` (several keys
+separated by commas) or from a file that only its owner can read. A key is
+32 bytes as base64 or hex; any other text of 16 characters or more is a passphrase, derived with scrypt.
 
-Every credential has a data key of its own; the master key only wraps data keys. So replacing the master
-key wraps a few bytes per credential anew and decrypts nothing.
+Every credential has a data key of its own, and the master key only wraps data keys. So a rotation
+rewraps a few bytes per credential and decrypts no credential.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ NONCE = 12
 
 
 class KeyRing:
-    """Master keys by their ids, the current one first."""
+    """Master keys by id, the current one first."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = {key_id(key): key for key in keys}
         self.current = key_id(keys[0])
 
     def wrap(self, data_key: bytes, about: bytes) -> tuple[str, bytes]:
-        """A data key under the current master key, and that key's id."""
+        """Wrap a data key with the current master key; return the id of that key and the result."""
         return self.current, seal(self.keys[self.current], data_key, about)
 
     def unwrap(self, id: str, wrapped: bytes, about: bytes) -> bytes:
-        """A data key; KeyError when the ring has no such master key, ValueError when it does not fit."""
+        """Unwrap a data key; KeyError if the master key is unknown, ValueError if it does not match."""
         return unseal(self.keys[id], wrapped, about)
 
 
 def key_id(key: bytes) -> str:
-    """A name for a key that gives nothing away."""
+    """An id that does not reveal the key."""
     return hashlib.sha256(b"noetl master key" + key).hexdigest()[:16]
 
 
 def seal(key: bytes, data: bytes, about: bytes) -> bytes:
-    """AES-256-GCM, the nonce in front; `about` must be the same when it is opened."""
+    """Encrypt with AES-256-GCM, prefixed by the nonce; `about` is the associated data."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = secrets.token_bytes(NONCE)
@@ -57,18 +57,18 @@ def seal(key: bytes, data: bytes, about: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
-    """What was sealed; ValueError when anything about it was changed."""
+    """Decrypt sealed data; ValueError if it or its associated data was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     try:
         return AESGCM(key).decrypt(sealed[:NONCE], sealed[NONCE:], about)
     except InvalidTag:
-        raise ValueError("it does not open with this key: it was changed, or belongs elsewhere") from None
+        raise ValueError("decryption failed: the data was changed or belongs to another entry") from None
 
 
 def open_ring(home: Path, environment: Mapping[str, str]) -> KeyRing:
-    """The installation's keys; the file is made at the first call."""
+    """Read the master keys of an installation; create the key file at the first call."""
     given = environment.get(VARIABLE, "").strip()
     if given:
         return KeyRing([_read_key(text, VARIABLE) for text in given.split(",") if text.strip()])
@@ -76,15 +76,15 @@ def open_ring(home: Path, environment: Mapping[str, str]) -> KeyRing:
     try:
         return KeyRing(_read_file(path))
     except FileNotFoundError:
-        return KeyRing(_make_file(path))
+        return KeyRing(_create_file(path))
 
 
 def add_key(home: Path, environment: Mapping[str, str]) -> KeyRing:
-    """A new current key in front of the others; RequestRefused where the keys come from the environment."""
+    """Add a new current key; RequestRefused if the keys are set in the environment."""
     if environment.get(VARIABLE, "").strip():
         raise RequestRefused(
-            f"the master key comes from {VARIABLE}: put the new key in front of the old one there (new,old), "
-            "rotate, and take the old one out"
+            f"the master key is set in {VARIABLE}: put the new key before the old one (new,old), "
+            "rotate, and then remove the old key"
         )
     path = home / FILE
     old = _read_file(path) if path.exists() else []
@@ -93,8 +93,8 @@ def add_key(home: Path, environment: Mapping[str, str]) -> KeyRing:
     return KeyRing(keys)
 
 
-def keep_only_current(home: Path, environment: Mapping[str, str]) -> None:
-    """Forget old keys once nothing is wrapped under them any more."""
+def remove_old_keys(home: Path, environment: Mapping[str, str]) -> None:
+    """Remove the old keys, when no data key is wrapped with them any more."""
     if environment.get(VARIABLE, "").strip():
         return
     path = home / FILE
@@ -115,7 +115,7 @@ def _read_key(text: str, where: str) -> bytes:
     if len(text) < 16:
         raise RequestRefused(
             f"{where}: a key is 32 bytes as base64 or hex, or a passphrase of 16 characters or more; "
-            'make one with: python -c "import secrets; print(secrets.token_hex(32))"'
+            'create one with: python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return hashlib.scrypt(text.encode(), salt=b"noetl master key", n=2**15, r=8, p=1, maxmem=64 << 20, dklen=BYTES)
 
@@ -125,21 +125,21 @@ def _read_file(path: Path) -> list[bytes]:
         mode = path.stat().st_mode & 0o077
         lines = path.read_text().split()
     except PermissionError as failure:
-        raise RequestRefused(f"the master key {path} cannot be read: {failure.strerror}") from failure
+        raise RequestRefused(f"cannot read the master key {path}: {failure.strerror}") from failure
     if mode:
-        raise RequestRefused(f"the master key {path} can be read by others; run: chmod 600 {path}")
+        raise RequestRefused(f"the master key {path} is readable by other users; run: chmod 600 {path}")
     if not lines:
         raise RequestRefused(f"the master key {path} is empty; restore it from a backup")
     return [_read_key(line, str(path)) for line in lines]
 
 
-def _make_file(path: Path) -> list[bytes]:
+def _create_file(path: Path) -> list[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
     key = secrets.token_bytes(BYTES)
     temporary = path.with_name(f".{FILE}.{os.getpid()}.{secrets.token_hex(4)}")
     _write_file(temporary, [key])
     try:
-        os.link(temporary, path)  # whoever is first; a file that is there stays as it is
+        os.link(temporary, path)  # atomic: the first process wins, an existing file is not replaced
     except FileExistsError:
         return _read_file(path)
     finally:
@@ -148,7 +148,7 @@ def _make_file(path: Path) -> list[bytes]:
 
 
 def _write_file(path: Path, keys: Sequence[bytes]) -> None:
-    """Replace the file in one step, readable by its owner only, and on disk before we go on."""
+    """Replace the file atomically, readable by its owner only, and flushed to disk."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,69 +1,76 @@
-"""What a keychain kind may use to find a value, and how it says that it cannot."""
+"""The request that a keychain kind resolves, and the functions that kinds share.
+
+Invariant: an error message never contains the value of a secret.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from noetl.core.model.tool import Timeout
-from noetl.errors import SecretUnavailable
+from noetl.errors import NoetlError, SecretUnavailable
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
+T = TypeVar("T")
 TIMEOUT = Timeout(connect=10, read=20, total=30)
 
 
 class SecretRequest(Struct, frozen=True):
-    """One keychain entry, its fields rendered, and what is around it.
+    """One keychain entry with rendered fields, and its environment.
 
-    `other` gives the value of another entry or stored credential by its name. `allows_address`,
-    `allows_variable` and `allows_file` are the installation's policy: a shared server does not hand out
-    whatever its own process could read."""
+    `other` resolves another entry or a stored credential by name. `allows_address`,
+    `allows_variable` and `allows_file` are the policy of the installation: a shared server does not expose
+    everything that its own process can read."""
 
     name: str
     fields: Mapping[str, Any]
     environment: Mapping[str, str]
     folder: str
     other: Callable[[str], Awaitable[Any]]
-    is_other: Callable[[str], bool]
+    is_entry: Callable[[str], bool]
     stored: Callable[[str], Awaitable[Any]]
     allows_address: Callable[[str], bool] | None = None
     allows_variable: Callable[[str], bool] = field(default=lambda name: True)
     allows_file: Callable[[str], bool] = field(default=lambda path: True)
 
-    def missing(self, reason: str, kind: str = "auth") -> SecretUnavailable:
-        """The error that says why there is no value."""
+    def unavailable(self, reason: str, kind: str = "auth") -> SecretUnavailable:
+        """The error for an entry without a value."""
         return SecretUnavailable({self.name: reason}, kind=kind)
 
     def text(self, field: str, default: str | None = None) -> str:
-        """A field that must be text."""
+        """A required text field."""
         value = self.fields.get(field, default)
         if value is None or value == "":
-            raise self.missing(f"it has no `{field}`", "schema")
+            raise self.unavailable(f"`{field}` is missing", "schema")
         return str(value)
 
     async def value(self, field: str) -> str:
-        """A field that is a value itself or names another entry."""
-        return await self.meant(self.text(field))
+        """A required field that is a value or the name of another entry."""
+        return await self.dereference(self.text(field))
 
-    async def meant(self, text: str) -> str:
-        """A text, or the one value of the entry it names."""
-        if not self.is_other(text):
+    async def dereference(self, text: str) -> str:
+        """The text itself, or the single value of the entry that it names."""
+        if not self.is_entry(text):
             return text
         value = await self.other(text)
         if isinstance(value, Mapping):
             only = [each for each in value.values() if isinstance(each, str)]
             picked = value.get("value") or value.get("token") or (only[0] if len(only) == 1 else None)
             if picked is None:
-                raise self.missing(f'it names "{text}", which has several values: {", ".join(map(str, value))}')
+                raise self.unavailable(
+                    f'the entry "{text}" has several values: {", ".join(map(str, value))}; one is needed'
+                )
             return str(picked)
         return str(value)
 
     async def mapping(self, field: str) -> dict[str, Any]:
-        """A field that is a mapping, or names an entry that has one; values may name entries too."""
+        """A field that is a mapping, or the name of an entry with one; its values may name entries too."""
         given = self.fields.get(field)
         if given is None:
             return {}
@@ -71,30 +78,33 @@ class SecretRequest(Struct, frozen=True):
             found = await self.other(given)
             return dict(found) if isinstance(found, Mapping) else {"token": found, "value": found}
         if not isinstance(given, Mapping):
-            raise self.missing(f"its `{field}` is a mapping or an entry's name", "schema")
+            raise self.unavailable(f"`{field}` must be a mapping or the name of an entry", "schema")
         named = given.get("credential")
         if isinstance(named, str) and len(given) == 1:
             found = await self.other(named)
             return dict(found) if isinstance(found, Mapping) else {"token": found, "value": found}
-        return {str(key): await self.meant(value) if isinstance(value, str) else value for key, value in given.items()}
+        return {
+            str(key): await self.dereference(value) if isinstance(value, str) else value for key, value in given.items()
+        }
 
 
-async def ask(
-    asked: SecretRequest,
+async def send(
+    request: SecretRequest,
     method: str,
     url: str,
     headers: Mapping[str, str],
     *,
     body: bytes | None = None,
-    who: str,
+    service: str,
     trusted: bool = False,
 ) -> tuple[int, Any]:
-    """Status and JSON of one request to a secret manager; SecretUnavailable when there is no answer.
+    """Status and JSON body of one HTTP call to a secret manager; SecretUnavailable if there is no response.
 
-    A `trusted` address is the installation's own and may be private; a playbook's is held to the policy."""
+    A `trusted` address is configured in the installation and may be private; an address that a playbook names is
+    subject to the network policy."""
     from noetl.connections.http.client import HttpFailure, Request, exchange
 
-    request = Request(
+    call = Request(
         method=method,
         url=url,
         headers=dict(headers),
@@ -104,28 +114,61 @@ async def ask(
     )
     data = bytearray()
     try:
-        async with exchange(request, None if trusted else asked.allows_address) as answer:
-            async for chunk in answer.chunks():
+        async with exchange(call, None if trusted else request.allows_address) as response:
+            async for chunk in response.chunks():
                 data += chunk
-                if len(data) > MOST_BYTES:
-                    raise asked.missing(f"the answer of {who} is too long for a secret")
+                if len(data) > MAX_BYTES:
+                    raise request.unavailable(f"the response of {service} is larger than {MAX_BYTES:,} bytes")
     except HttpFailure as failure:
-        raise asked.missing(f"{who} cannot be asked: {failure.message}", failure.kind) from failure
+        raise request.unavailable(f"the call to {service} failed: {failure.message}", failure.kind) from failure
     try:
-        return answer.status, msgspec.json.decode(data) if data else None
+        return response.status, msgspec.json.decode(data) if data else None
     except msgspec.DecodeError:
-        return answer.status, None
+        return response.status, None
+
+
+async def call_library(request: SecretRequest, extra: str, call: Callable[[], T]) -> T:
+    """Run a blocking call of a provider's library in a thread; a failure of the library is SecretUnavailable."""
+    from noetl.runtime.threads import in_thread
+
+    try:
+        return await in_thread(call)
+    except NoetlError:
+        raise
+    except ImportError as absent:
+        raise request.unavailable(
+            f"provider {extra} needs a library that is not installed: pip install 'noetl[{extra}]'", "schema"
+        ) from absent
+    except Exception as failure:
+        # The libraries have no common base class, and their messages may have several lines.
+        reason = str(failure.args[0] if failure.args else failure).strip().partition("\n")[0]
+        raise request.unavailable(f"cannot get {extra} credentials: {reason or type(failure).__name__}") from failure
+
+
+def check_address(request: SecretRequest, url: str, hosts: str, service: str, variable: str) -> None:
+    """Raise if a playbook's `url` is not an address of the service: it must not receive our own credentials."""
+    from yarl import URL
+
+    try:
+        parts = URL(url)
+    except ValueError:
+        raise request.unavailable(f"`url` is not a URL: {url}", "schema") from None
+    if parts.scheme != "https" or not re.fullmatch(hosts, parts.host or ""):
+        raise request.unavailable(
+            f"{url} is not an address of {service}, so the credentials of this installation are not sent to it: "
+            f"give `auth`, or set {variable} instead of `url`"
+        )
 
 
 def one_or_all(fields: Any) -> Any:
-    """A mapping whose only field is `value` is that value."""
+    """The value of a mapping whose only field is `value`; any other mapping as a dict."""
     if isinstance(fields, Mapping) and set(fields) == {"value"}:
         return fields["value"]
     return dict(fields) if isinstance(fields, Mapping) else fields
 
 
 def data_or_text(text: str) -> Any:
-    """JSON of a mapping as the mapping; other text as it is."""
+    """The mapping of a JSON object; any other text unchanged."""
     if text.lstrip().startswith("{"):
         try:
             found = msgspec.json.decode(text)
@@ -135,18 +178,18 @@ def data_or_text(text: str) -> Any:
     return text
 
 
-def read_secret_file(asked: SecretRequest, path: Path, format: str) -> Any:
-    """A file's content as a secret: text, or the data of JSON or YAML."""
-    if not asked.allows_file(str(path.resolve())):
-        raise asked.missing(f"this installation does not hand out the file {path}")
+def read_secret_file(request: SecretRequest, path: Path, format: str) -> Any:
+    """The content of a file: text, or the value of a JSON or YAML document."""
+    if not request.allows_file(str(path.resolve())):
+        raise request.unavailable(f"access to the file {path} is not allowed in this installation")
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise asked.missing(f"the file {path} is larger than {MOST_BYTES:,} bytes")
+        if path.stat().st_size > MAX_BYTES:
+            raise request.unavailable(f"the file {path} is larger than {MAX_BYTES:,} bytes")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as wrong:
-        raise asked.missing(f"the file {path} is not UTF-8 text", "parse") from wrong
+        raise request.unavailable(f"the file {path} is not UTF-8 text", "parse") from wrong
     except OSError as failure:
-        raise asked.missing(f"the file {path} cannot be read: {failure.strerror}", "not_found") from failure
+        raise request.unavailable(f"cannot read the file {path}: {failure.strerror}", "not_found") from failure
     if format == "text":
         return text.rstrip("\r\n")
     try:
@@ -155,6 +198,6 @@ def read_secret_file(asked: SecretRequest, path: Path, format: str) -> Any:
         if format in ("yaml", "yml"):
             return one_or_all(msgspec.yaml.decode(text))
     except (msgspec.DecodeError, ValueError) as wrong:
-        # What the parser says may quote the content.
-        raise asked.missing(f"the file {path} is not valid {format.upper()}", "parse") from wrong
-    raise asked.missing(f'its `format` is "{format}"; it can be text, json or yaml', "schema")
+        # The parser's message may quote the content.
+        raise request.unavailable(f"the file {path} is not valid {format.upper()}", "parse") from wrong
+    raise request.unavailable(f'`format` is "{format}"; it must be text, json or yaml', "schema")

@@ -173,14 +173,15 @@ class Server:
     def _open_backends(self, closing: AsyncExitStack) -> _Backends:
         """Open all back ends; `closing` closes them in reverse order."""
         from noetl.runtime.network_policy import AddressPolicy
-        from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
+        from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
         from noetl.server.composition import Stores
         from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
         from noetl.storage.results import open_results
         from noetl.transport.notifying_queue import NotifyingRunQueue
 
         settings = self.settings
-        opened = open_server_stores(settings.store, f"{settings.server_host}:{settings.server_port}")
+        address = f"{settings.server_host}:{settings.server_port}"
+        opened = open_server_stores(settings.store, address, preallocate_wal=settings.sqlite_wal_preallocate)
         events = opened.events
         triggers = open_triggers(events)  # before the database is used: its tables are created with the others
         closing.push_async_callback(events.close)
@@ -195,7 +196,7 @@ class Server:
             settings.home,
             credentials=credentials,
             allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
-            allows_file=outside_of(settings.home),
+            allows_file=allow_outside(settings.home),
         )
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
@@ -210,7 +211,7 @@ class Server:
 
         bus = open_bus(self.settings.nats_url, self.settings.nats_prefix, "server")
         if database is not None:
-            database.wake_over(bus)
+            database.notify_over(bus)
         closing.push_async_callback(bus.close)
         return bus
 
@@ -233,7 +234,7 @@ class Server:
 
         NatsWorkerEndpoint(bus, self.app_state, app.state.roster).start()
         bus.start()
-        closing.push_async_callback(bus.stop_answering)
+        closing.push_async_callback(bus.stop_replying)
 
     async def _run(
         self, orchestrator: Orchestrator, backends: _Backends, schedules: Schedules, closing: AsyncExitStack
@@ -249,7 +250,7 @@ class Server:
 
         clock, cluster, stores = RealClock(), backends.cluster, backends.stores
         await orchestrator.load_limits()
-        resumed = await recovery.resume(orchestrator, only=backends.locks.orphans if backends.locks else None)
+        resumed = await recovery.resume(orchestrator, only=backends.locks.acquire_orphans if backends.locks else None)
         self._recovered = True
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
@@ -283,9 +284,9 @@ async def _check_stores(settings: Settings) -> None:
 
 def serve(settings: Settings, sock: socket.socket | None = None) -> None:
     """Serve until a signal stops the process, at the address of the settings or at an inherited socket."""
-    from noetl.runtime.event_loop import GARBAGE
+    from noetl.runtime.event_loop import GC_THRESHOLDS
 
-    gc.set_threshold(*GARBAGE)  # modules imported from here on stay in memory
+    gc.set_threshold(*GC_THRESHOLDS)  # modules imported from here on stay in memory
     import uvicorn
 
     asyncio.run(_check_stores(settings))

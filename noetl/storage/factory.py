@@ -1,4 +1,4 @@
-"""What keeps data: one file per back end, opened here by the URL that names it."""
+"""Opens the stores of a URL. Each back end is a module of its own and is imported on first use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 POSTGRES = ("postgresql", "postgres")
 
 
-def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
-    """The event store and the catalog that a URL names."""
+def open_stores(url: str, *, preallocate_wal: bool = False) -> tuple[EventStore, PlaybookStore]:
+    """Open the event store and the catalog of a URL; `preallocate_wal` applies to SQLite."""
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
         from noetl.storage.events.memory import MemoryEventStore
@@ -29,32 +29,32 @@ def open_stores(url: str) -> tuple[EventStore, PlaybookStore]:
         return MemoryEventStore(), MemoryPlaybookStore()
     from noetl.storage.events.event_rows import prepare
 
-    prepare()  # before any thread of a store reads: this one decodes too
+    prepare()  # before the reader threads start: the decoders are shared with them
     if scheme == "sqlite" or not rest.startswith("//"):
         from noetl.storage.events.sqlite import SqliteEventStore
         from noetl.storage.playbooks.sqlite import SqlitePlaybookStore
         from noetl.storage.sqlite.database_file import SqliteFile
 
-        file = SqliteFile(sqlite_path(url))
+        file = SqliteFile(sqlite_path(url), preallocate_wal=preallocate_wal)
         return SqliteEventStore(file), SqlitePlaybookStore(file)
     if scheme in POSTGRES:
         try:
             from noetl.storage.postgres.database import PostgresDatabase
         except ImportError:
-            raise RequestRefused("a store on Postgres needs its driver: pip install 'noetl[postgres]'") from None
+            raise RequestRefused("an event store in Postgres needs its driver: pip install 'noetl[postgres]'") from None
         from noetl.storage.events.postgres import PostgresEventStore
         from noetl.storage.playbooks.postgres import PostgresPlaybookStore
 
         database = PostgresDatabase(f"postgresql:{rest}")
         return PostgresEventStore(database), PostgresPlaybookStore(database)
     raise RequestRefused(
-        f"no event store is called {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
+        f"unknown event store {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
         "the path of a file, or memory:"
     )
 
 
 def open_triggers(events: EventStore) -> TriggerStore:
-    """The schedules and webhooks that lie beside an event store."""
+    """Open the schedules and webhooks in the same database as an event store."""
     database, file = getattr(events, "database", None), getattr(events, "file", None)
     if database is not None:
         from noetl.storage.triggers.postgres import PostgresTriggerStore
@@ -70,7 +70,7 @@ def open_triggers(events: EventStore) -> TriggerStore:
 
 
 class ServerStores(NamedTuple):
-    """What a server works on; `cluster` where several servers can share it."""
+    """The stores of a server; `cluster` is set where several servers can share them."""
 
     events: EventStore
     playbooks: PlaybookStore
@@ -78,9 +78,9 @@ class ServerStores(NamedTuple):
     cluster: PostgresCluster | None = None
 
 
-def open_server_stores(url: str, name: str = "") -> ServerStores:
-    """The stores of a server, and the queue that fits them."""
-    events, playbooks = open_stores(url)
+def open_server_stores(url: str, name: str = "", *, preallocate_wal: bool = False) -> ServerStores:
+    """Open the stores of a server and the run queue that belongs to them."""
+    events, playbooks = open_stores(url, preallocate_wal=preallocate_wal)
     database = getattr(events, "database", None)
     if database is None:
         from noetl.storage.queue.memory import MemoryRunQueue
@@ -93,7 +93,7 @@ def open_server_stores(url: str, name: str = "") -> ServerStores:
 
 
 def open_process_locks(url: str) -> ProcessLocks | None:
-    """Who works on a store that several processes of this machine can open; None for other stores."""
+    """The process locks of a store that several processes of this machine can open; None for other stores."""
     if url.startswith("memory:") or ("://" in url and not url.startswith("sqlite:")):
         return None
     from noetl.storage.sqlite.process_locks import ProcessLocks
@@ -105,6 +105,6 @@ def sqlite_path(url: str) -> str:
     """The file of `sqlite:///absolute`, `sqlite://relative`, or a plain path."""
     path = url.removeprefix("sqlite:").removeprefix("//") if url.startswith("sqlite:") else url
     if not path:
-        raise RequestRefused("sqlite: needs the path of a file, for example sqlite:///var/lib/noetl/noetl.db")
-    # `sqlite:////absolute` is how some write it; two slashes in front would be a host to SQLite.
+        raise RequestRefused("a sqlite: URL needs the path of a file, for example sqlite:///var/lib/noetl/noetl.db")
+    # `sqlite:////absolute` is a common spelling; SQLite reads two leading slashes as a host.
     return os.path.expanduser("/" + path.lstrip("/") if path.startswith("//") else path)

@@ -1,11 +1,11 @@
-"""A line to NATS that servers and workers share: words told, questions asked, tickets for work.
+"""The NATS connection of servers and workers: published messages, requests with replies, work notifications.
 
-Nothing here is the truth. The connection comes back by itself; while it is away a word is not told, a question is
-refused at once, and whoever waits for tickets is told to look by itself.
+Invariant: nothing here is authoritative. The client reconnects by itself; without a connection a message is not
+published, a request fails at once, and a worker polls instead of waiting for notifications.
 
-A *ticket* says that runs wait in a pool. Tickets lie in a JetStream work queue with one subject per pool, so each
-one wakes one worker of all that wait, in whatever process; which run that worker gets is for a server to say.
-Losing them, or getting one too many, costs a look.
+A *work notification* says that runs wait in a pool. Notifications are messages in a JetStream work queue with one
+subject per pool, so each of them wakes one waiting worker in any process; the server decides which run that worker
+gets. A lost or surplus notification costs one poll.
 """
 
 from __future__ import annotations
@@ -22,221 +22,221 @@ from noetl.errors import RequestRefused, StoreUnavailable
 
 log = logging.getLogger("noetl.nats")
 
-Heard = Callable[[str, bytes], None]  # the last part of the subject, and what was said
-Answering = Callable[[str, bytes], Awaitable[bytes]]
-Take = Callable[[Any], Awaitable[None]]
+OnMessage = Callable[[str, bytes], None]  # takes the last part of the subject, and the payload
+Handler = Callable[[str, bytes], Awaitable[bytes]]  # takes the verb and the payload of a request, returns the reply
+Receive = Callable[[Any], Awaitable[None]]
 
 PING_SECONDS = 5
 RECONNECT_SECONDS = 0.5
-TICKET_SECONDS = 60.0  # a ticket that nobody took by then is of no use: the sweep of a server makes new ones
-TICKETS_AT_ONCE = 32
-HOME_SECONDS = 60.0  # how long the same server is asked, so that a new one gets its share
-WHO_SECONDS = 1.0
-REDELIVER_SECONDS = 10.0  # after which a ticket goes to another worker, when the one that had it died
+NOTIFICATION_SECONDS = 60.0  # lifetime of a work notification; the periodic sweep of a server publishes new ones
+MAX_NOTIFICATIONS = 32  # published at once
+AFFINITY_SECONDS = 60.0  # how long requests prefer one server; then a new server gets its share
+DISCOVERY_SECONDS = 1.0
+REDELIVER_SECONDS = 10.0  # after which an unacknowledged notification goes to another worker
 
 
 class NatsBus:
-    """One connection; subjects lie below `prefix`, so installations that share a NATS do not hear each other."""
+    """One connection; all subjects begin with `prefix`, which separates installations on one NATS server."""
 
     def __init__(self, url: str, *, prefix: str = "noetl", name: str = "noetl") -> None:
         self._url = url
-        self._prefix = word(prefix)
+        self._prefix = encode_part(prefix)
         self._name = name
         self._stream = f"{self._prefix}-work"
         self._client: Any = None
         self._connecting: asyncio.Task[None] | None = None
-        self._listening: dict[str, tuple[str, Take]] = {}  # subject -> group, and who takes its messages
+        self._subscriptions: dict[str, tuple[str, Receive]] = {}  # subject -> queue group and callback
         self._subscribed: dict[str, Any] = {}
-        self._answers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._pulls: dict[str, Any] = {}
-        self._met = asyncio.Event()
+        self._first_connection = asyncio.Event()
         self._closed = False
         self._id = secrets.token_hex(8)
-        self._home: tuple[str, float] | None = None  # who is asked first ("": anybody), and until when
+        self._preferred: tuple[str, float] | None = None  # id of the preferred server ("": any), and until when
 
-    # ── life ────────────────────────────────────────────────────────────────────────────
+    # ── connection ────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Connect, and stay connected; nobody waits for it."""
+        """Connect in the background, and reconnect after every failure."""
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     @property
     def up(self) -> bool:
-        """Whether NATS can be reached right now."""
+        """Whether the connection is up."""
         return self._client is not None and bool(self._client.is_connected)
 
     async def connected(self, seconds: float) -> bool:
-        """Wait up to so long for the first connection; whether NATS can be reached now."""
+        """Wait up to `seconds` for the first connection; return whether the connection is up."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._met.wait(), seconds)
+            await asyncio.wait_for(self._first_connection.wait(), seconds)
         return self.up
 
-    async def stop_answering(self) -> None:
-        """Take no new questions, and answer those that are here."""
-        for subject in [subject for subject, (group, _) in self._listening.items() if group]:
-            del self._listening[subject]
+    async def stop_replying(self) -> None:
+        """Accept no new requests, and finish the pending ones."""
+        for subject in [subject for subject, (group, _) in self._subscriptions.items() if group]:
+            del self._subscriptions[subject]
             subscribed = self._subscribed.pop(subject, None)
             if subscribed is not None and self.up:
                 with contextlib.suppress(*_errors()):
-                    await subscribed.drain()  # what has come already is still answered
-        if self._answers:
-            await asyncio.wait(self._answers, timeout=5)
+                    await subscribed.drain()  # received requests still get a reply
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
         if self.up:
             with contextlib.suppress(*_errors()):
                 await self._client.flush(2)
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-        for task in self._answers:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._answers, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
             with contextlib.suppress(*_errors()):
                 await self._client.close()
 
-    # ── words ───────────────────────────────────────────────────────────────────────────
+    # ── messages ───────────────────────────────────────────────────────────────────────────
 
-    def tell(self, kind: str, to: str, said: bytes = b"") -> bool:
-        """Say something to whoever listens for `kind`; False when NATS is away."""
-        return self._send(f"{self._prefix}.{kind}.{word(to)}", said)
+    def publish(self, kind: str, to: str, payload: bytes = b"") -> bool:
+        """Publish a message to the subscribers of `kind`; False without a connection."""
+        return self._send(f"{self._prefix}.{kind}.{encode_part(to)}", payload)
 
-    def listen(self, kind: str, heard: Heard, *, to: str = "*") -> None:
-        """Hear what is told for `kind`, from now on and after every gap."""
+    def subscribe(self, kind: str, on_message: OnMessage, *, to: str = "*") -> None:
+        """Call `on_message` for every message of `kind`, also after a reconnect."""
 
-        async def take(message: Any) -> None:
-            heard(unword(message.subject.rpartition(".")[2]), message.data)
+        async def receive(message: Any) -> None:
+            on_message(decode_part(message.subject.rpartition(".")[2]), message.data)
 
-        self._subscribe(f"{self._prefix}.{kind}.{to if to == '*' else word(to)}", "", take)
+        self._subscribe(f"{self._prefix}.{kind}.{to if to == '*' else encode_part(to)}", "", receive)
 
-    # ── questions ───────────────────────────────────────────────────────────────────────
+    # ── requests ───────────────────────────────────────────────────────────────────────
 
-    async def ask(self, verb: str, said: bytes, *, seconds: float) -> bytes:
-        """The answer of one of those who answer; StoreUnavailable when there is none in time."""
+    async def request(self, verb: str, payload: bytes, *, seconds: float) -> bytes:
+        """The reply of one server; StoreUnavailable if there is none in time."""
         client = self._client
         if not self.up:
-            raise StoreUnavailable("NATS is away")
-        if len(said) > client.max_payload:
-            raise StoreUnavailable(f"{len(said)} bytes are more than NATS carries")
-        home = await self._find_home()
+            raise StoreUnavailable("NATS is not connected")
+        if len(payload) > client.max_payload:
+            raise StoreUnavailable(f"the message is larger than NATS allows ({len(payload)} bytes)")
+        server = await self._find_server()
         try:
-            if home is not None:
+            if server is not None:
                 try:
-                    return await self._request(f"at.{home}.{word(verb)}", said, seconds)
+                    return await self._request(f"at.{server}.{encode_part(verb)}", payload, seconds)
                 except _no_responders():
-                    self._home = None  # it has gone
-            return await self._request(f"ask.{word(verb)}", said, seconds)
+                    self._preferred = None  # that server has stopped
+            return await self._request(f"ask.{encode_part(verb)}", payload, seconds)
         except _errors() as problem:
-            self._home = None
-            raise StoreUnavailable(f"NATS: nobody answered {verb}: {problem or type(problem).__name__}") from None
+            self._preferred = None
+            raise StoreUnavailable(f"NATS: no reply to {verb}: {problem or type(problem).__name__}") from None
 
-    async def _find_home(self) -> str | None:
-        """The one of those who answer that is asked first, for a while: it has at hand what it was asked before."""
+    async def _find_server(self) -> str | None:
+        """The id of the preferred server (None: any): it has the executions of earlier requests in its cache."""
         now = asyncio.get_running_loop().time()
-        if self._home is None or now > self._home[1]:
-            self._home = ("", now + HOME_SECONDS)  # whoever asks meanwhile asks anybody
+        if self._preferred is None or now > self._preferred[1]:
+            self._preferred = ("", now + AFFINITY_SECONDS)  # concurrent requests meanwhile go to any server
             try:
-                name = (await self._request("who", b"", WHO_SECONDS)).decode("ascii", "replace")
-                self._home = (name, now + HOME_SECONDS) if name.isalnum() else self._home
+                name = (await self._request("who", b"", DISCOVERY_SECONDS)).decode("ascii", "replace")
+                self._preferred = (name, now + AFFINITY_SECONDS) if name.isalnum() else self._preferred
             except _errors() as problem:
-                log.debug("NATS: nobody says who answers: %s", problem or type(problem).__name__)
-        return self._home[0] or None
+                log.debug("NATS: no server replied with its id: %s", problem or type(problem).__name__)
+        return self._preferred[0] or None
 
-    async def _request(self, subject: str, said: bytes, seconds: float) -> bytes:
-        answer = await self._client.request(f"{self._prefix}.{subject}", said, timeout=seconds)
-        data: bytes = answer.data
+    async def _request(self, subject: str, payload: bytes, seconds: float) -> bytes:
+        reply = await self._client.request(f"{self._prefix}.{subject}", payload, timeout=seconds)
+        data: bytes = reply.data
         return data
 
-    def answer(self, answering: Answering) -> None:
-        """Answer questions, one of all who do so; the answer is sent when it is there.
+    def reply(self, handler: Handler) -> None:
+        """Reply to requests with `handler`, as one server of a queue group; requests are handled concurrently.
 
-        Who wants to ask the same one again asks it under its own name."""
+        A client addresses the same server again by its id."""
 
-        async def say_who(message: Any) -> None:
+        async def identify(message: Any) -> None:
             with contextlib.suppress(*_errors()):
                 await message.respond(self._id.encode())
 
-        async def take(message: Any) -> None:
-            task = asyncio.get_running_loop().create_task(self._answer(message, answering))
-            self._answers.add(task)
-            task.add_done_callback(self._answers.discard)
+        async def handle(message: Any) -> None:
+            task = asyncio.get_running_loop().create_task(self._handle(message, handler))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-        for subject, answered in (("ask.*", take), (f"at.{self._id}.*", take), ("who", say_who)):
-            self._subscribe(f"{self._prefix}.{subject}", "servers", answered)
+        for subject, receive in (("ask.*", handle), (f"at.{self._id}.*", handle), ("who", identify)):
+            self._subscribe(f"{self._prefix}.{subject}", "servers", receive)
 
     @property
-    def most_bytes(self) -> int:
-        """What one message may hold."""
+    def max_payload(self) -> int:
+        """The maximum size of a message in bytes; 0 without a connection."""
         return int(self._client.max_payload) if self._client is not None else 0
 
-    # ── tickets ─────────────────────────────────────────────────────────────────────────
+    # ── work notifications ─────────────────────────────────────────────────────────────────────────
 
-    def issue(self, pool: str, count: int) -> None:
-        """Tell workers of a pool that so many runs wait."""
-        for _ in range(min(count, TICKETS_AT_ONCE)):
-            if not self._send(f"{self._prefix}.work.{word(pool)}", b""):
+    def notify_work(self, pool: str, count: int) -> None:
+        """Publish that `count` runs wait in a pool."""
+        for _ in range(min(count, MAX_NOTIFICATIONS)):
+            if not self._send(f"{self._prefix}.work.{encode_part(pool)}", b""):
                 return
 
-    async def ticket(self, pool: str, *, most: int, wait: float) -> int:
-        """How many tickets of a pool came within `wait` seconds, up to `most`; StoreUnavailable when none can come."""
+    async def wait_for_work(self, pool: str, *, most: int, wait: float) -> int:
+        """Wait for up to `most` work notifications of a pool; return their number. StoreUnavailable on failure."""
         if not self.up:
-            raise StoreUnavailable("NATS is away")
+            raise StoreUnavailable("NATS is not connected")
         try:
             pull = self._pulls.get(pool) or await self._open_pull(pool)
             messages = await pull.fetch(most, timeout=max(wait, 0.05))
         except TimeoutError:
             if not self.up:
-                raise StoreUnavailable("NATS is away") from None
+                raise StoreUnavailable("NATS is not connected") from None
             return 0
         except _errors() as problem:
-            self._pulls.pop(pool, None)  # wiped, or the stream is gone: made again at the next look
+            self._pulls.pop(pool, None)  # the stream or the consumer is gone: created again by the next call
             raise StoreUnavailable(f"NATS: {problem or type(problem).__name__}") from None
         for message in messages:
             with contextlib.suppress(*_errors()):
                 await message.ack()
         return len(messages)
 
-    # ── inside ──────────────────────────────────────────────────────────────────────────
+    # ── internals ──────────────────────────────────────────────────────────────────────────
 
     async def _connect(self) -> None:
         from nats.aio.client import Client
 
         client = Client()
 
-        async def note(problem: Exception) -> None:
+        async def on_error(problem: Exception) -> None:
             log.debug("NATS: %s", problem)
 
-        async def away() -> None:
+        async def on_disconnect() -> None:
             if not self._closed:
-                log.warning("NATS is away; going on without it")
+                log.warning("NATS is disconnected; continuing without it")
 
-        async def back() -> None:
-            log.warning("NATS is back")
+        async def on_reconnect() -> None:
+            log.warning("NATS is connected again")
             await self._prepare()
 
         await client.connect(
             [each.strip() for each in self._url.split(",")],
             name=self._name,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=RECONNECT_SECONDS,  # type: ignore[arg-type]  # parts of a second do
+            reconnect_time_wait=RECONNECT_SECONDS,  # type: ignore[arg-type]  # fractions of a second are valid
             connect_timeout=2,
             ping_interval=PING_SECONDS,
-            error_cb=note,
-            disconnected_cb=away,
-            reconnected_cb=back,
+            error_cb=on_error,
+            disconnected_cb=on_disconnect,
+            reconnected_cb=on_reconnect,
         )
         self._client = client
-        for subject in list(self._listening):
+        for subject in list(self._subscriptions):
             await self._open(subject)
         await self._prepare()
-        self._met.set()
+        self._first_connection.set()
 
     async def _prepare(self) -> None:
-        """See that the work queue is there; a NATS that lost its data gets a new one."""
+        """Create the work queue if it does not exist, also on a NATS server that has lost its data."""
         from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
         self._pulls.clear()
@@ -248,24 +248,24 @@ class NatsBus:
                     retention=RetentionPolicy.WORK_QUEUE,
                     storage=StorageType.FILE,
                     discard=DiscardPolicy.OLD,
-                    max_age=TICKET_SECONDS,
+                    max_age=NOTIFICATION_SECONDS,
                     max_msgs=100_000,
                 )
             )
         except _errors() as problem:
-            log.warning("NATS has no work queue for us (%s); workers look by themselves", problem)
+            log.warning("cannot create the work queue in NATS (%s); workers poll instead", problem)
 
     async def _open_pull(self, pool: str) -> Any:
         from nats.js.api import AckPolicy, ConsumerConfig
 
         await self._prepare()
         stream = self._client.jetstream(timeout=5)
-        durable = f"pool-{word(pool)}"
+        durable = f"pool-{encode_part(pool)}"
         await stream.add_consumer(
             self._stream,
             ConsumerConfig(
                 durable_name=durable,
-                filter_subject=f"{self._prefix}.work.{word(pool)}",
+                filter_subject=f"{self._prefix}.work.{encode_part(pool)}",
                 ack_policy=AckPolicy.EXPLICIT,
                 ack_wait=REDELIVER_SECONDS,
                 max_ack_pending=100_000,
@@ -274,43 +274,43 @@ class NatsBus:
         pull = self._pulls[pool] = await stream.pull_subscribe_bind(consumer=durable, stream=self._stream)
         return pull
 
-    def _subscribe(self, subject: str, group: str, take: Take) -> None:
-        self._listening[subject] = (group, take)
+    def _subscribe(self, subject: str, group: str, receive: Receive) -> None:
+        self._subscriptions[subject] = (group, receive)
         if self._client is not None:
             self._spawn(self._open(subject))
 
     async def _open(self, subject: str) -> None:
-        group, take = self._listening[subject]
-        self._subscribed[subject] = await self._client.subscribe(subject, queue=group, cb=take)
+        group, receive = self._subscriptions[subject]
+        self._subscribed[subject] = await self._client.subscribe(subject, queue=group, cb=receive)
 
-    def _send(self, subject: str, said: bytes) -> bool:
-        if not self.up or len(said) > self._client.max_payload:
+    def _send(self, subject: str, payload: bytes) -> bool:
+        if not self.up or len(payload) > self._client.max_payload:
             return False
-        self._spawn(self._client.publish(subject, said))
+        self._spawn(self._client.publish(subject, payload))
         return True
 
     def _spawn(self, sending: Awaitable[Any]) -> None:
         async def send() -> None:
-            with contextlib.suppress(*_errors()):  # whoever did not hear it looks by itself
+            with contextlib.suppress(*_errors()):  # a lost message costs one poll
                 await sending
 
         task = asyncio.get_running_loop().create_task(send())
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, message: Any, answering: Answering) -> None:
-        said = await answering(unword(message.subject.rpartition(".")[2]), message.data)
-        with contextlib.suppress(*_errors()):  # whoever asked asks again
-            await message.respond(said)
+    async def _handle(self, message: Any, handler: Handler) -> None:
+        reply = await handler(decode_part(message.subject.rpartition(".")[2]), message.data)
+        with contextlib.suppress(*_errors()):  # the client repeats a request without a reply
+            await message.respond(reply)
 
 
-def word(text: str) -> str:
-    """A text as one part of a subject."""
+def encode_part(text: str) -> str:
+    """Encode a text as one part of a subject."""
     return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"={ord(found[0]):x}=", text) or "=="
 
 
-def unword(part: str) -> str:
-    """The text that `word` made a part of a subject of."""
+def decode_part(part: str) -> str:
+    """The text of a part that `encode_part` returned."""
     return "" if part == "==" else re.sub(r"=([0-9a-f]+)=", lambda found: chr(int(found[1], 16)), part)
 
 
@@ -327,9 +327,9 @@ def _errors() -> tuple[type[BaseException], ...]:
 
 
 def open_bus(url: str, prefix: str, name: str) -> NatsBus:
-    """A bus for this installation; `start` connects it."""
+    """Create the bus of an installation; `start` connects it."""
     try:
-        import nats  # noqa: F401 - said now, in words, not by a connection that never comes
+        import nats  # noqa: F401 - a missing driver is reported at once
     except ImportError:
-        raise RequestRefused("work over NATS needs its driver: pip install 'noetl[nats]'") from None
+        raise RequestRefused("the setting nats.url needs a driver: pip install 'noetl[nats]'") from None
     return NatsBus(url, prefix=prefix, name=f"noetl-{name}")

@@ -1,6 +1,6 @@
-"""A run queue that hands out tickets: whoever waits at NATS hears that a run waits.
+"""A run queue that publishes work notifications over NATS.
 
-The runs themselves lie in the queue behind it, which is fair between executions and which every server takes from.
+The runs themselves are in the wrapped queue, which is fair between executions and shared by all servers.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from noetl.transport.nats_bus import NatsBus
 
 
 class NotifyingRunQueue:
-    """`ports.RunQueue` over another one, with a ticket for each run that is put."""
+    """`ports.RunQueue` around another one, with a work notification for each added run."""
 
     def __init__(self, queue: RunQueue, bus: NatsBus) -> None:
         self._queue = queue
         self._bus = bus
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
-        """Let them wait, and tell it."""
+        """Add runs, and notify the workers of their pools."""
         await self._queue.put(runs)
         for pool, count in Counter(run.pool for run in runs if run.limit is None).items():
-            self._bus.issue(pool, count)
+            self._bus.notify_work(pool, count)
 
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
-        """Let the first of a line wait for workers again, and tell it: a ticket too many is an empty look."""
+        """Release waiting runs, and notify workers; a surplus notification costs one poll."""
         count = await self._queue.release_waiting(limit, most, whole=whole, also=also)
         for depth in await self._queue.depths() if count else ():
-            self._bus.issue(depth.pool, min(count, depth.runs))
+            self._bus.notify_work(depth.pool, min(count, depth.runs))
         return count
 
-    async def lines(self) -> list[LimitDepth]:
-        """Every limit in whose line somebody stands."""
-        return await self._queue.lines()
+    async def limit_depths(self) -> list[LimitDepth]:
+        """Every limit with waiting runs."""
+        return await self._queue.limit_depths()
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Up to `claim.slots` runs of the claim's pool."""
         return await self._queue.take(claim)
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever runs of the pool may wait; the answer ends it."""
+        """Call `wake` whenever runs of the pool may wait; the returned function ends it."""
         return self._queue.watch(pool, wake)
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Forget these runs of an execution, or all of them."""
+        """Remove these runs of an execution, or all of them."""
         await self._queue.remove(execution_id, runs)
 
     async def depths(self) -> list[PoolDepth]:
-        """Every pool in which something waits."""
+        """Every pool with waiting runs."""
         return await self._queue.depths()
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the wrapped queue."""
         await self._queue.close()

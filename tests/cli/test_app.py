@@ -128,7 +128,7 @@ def test_config_show_prints_data_on_stdout_and_warnings_on_stderr(tmp_path, monk
     document = json.loads(shown.out)
     assert document["slots"] == {"value": 3, "origin": "noetl.toml (slots)"}
     assert document["token"] == {"value": "(set)", "origin": "environment NOETL_TOKEN"}
-    assert "slotz is no setting" in shown.err
+    assert "unknown setting slotz" in shown.err
     assert program.run(["config", "show", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""

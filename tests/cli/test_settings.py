@@ -11,7 +11,7 @@ from noetl.settings import TABLE, BadSetting, Loaded, load, read_env_file, share
 
 @pytest.fixture
 def places(tmp_path: Path):
-    """Load with an empty machine around: only what the test writes is there."""
+    """Load with an empty environment and only the files that the test writes."""
     folder = tmp_path / "work"
     config = tmp_path / "config" / "noetl"
     folder.mkdir()
@@ -30,7 +30,7 @@ def places(tmp_path: Path):
     return load_here
 
 
-def test_each_place_gives_way_to_the_one_before_it(places):
+def test_each_source_overrides_the_ones_after_it(places):
     user = "slots = 1"
     assert places(user=user).settings.slots == 1
     assert places(user=user, project="slots = 2").settings.slots == 2
@@ -39,7 +39,7 @@ def test_each_place_gives_way_to_the_one_before_it(places):
     assert places(environ={"NOETL_SLOTS": "4"}, flags={"slots": 5}).settings.slots == 5
 
 
-def test_the_origin_names_the_place(places, tmp_path):
+def test_the_origin_names_the_source(places, tmp_path):
     assert places().origins["slots"] == "default"
     assert str(tmp_path / "config" / "noetl" / "config.toml") in places(user="slots = 1").origins["slots"]
     assert places(project="slots = 2").origins["slots"] == "noetl.toml (slots)"
@@ -48,7 +48,7 @@ def test_the_origin_names_the_place(places, tmp_path):
     assert places(flags={"slots": 5}).origins["slots"] == "flag --slots"
 
 
-def test_a_flag_that_was_not_given_hides_nothing(places):
+def test_a_flag_that_is_not_given_overrides_nothing(places):
     assert places(flags={"slots": None}, environ={"NOETL_SLOTS": "4"}).settings.slots == 4
 
 
@@ -56,7 +56,7 @@ def test_an_empty_variable_counts_as_not_set(places):
     assert places(environ={"NOETL_SLOTS": " "}).origins["slots"] == "default"
 
 
-def test_home_is_the_platforms_data_folder_and_the_store_lives_in_it(places, tmp_path):
+def test_home_is_the_platforms_data_folder_and_contains_the_store(places, tmp_path):
     settings = places().settings
     assert settings.home == tmp_path / ".local" / "share" / "noetl"
     assert settings.store == f"sqlite://{settings.home}/noetl.db"
@@ -72,13 +72,13 @@ def test_a_dotted_name_is_a_table_in_files_and_an_underscore_elsewhere(places):
 def test_an_unknown_key_is_a_warning_with_a_suggestion(places):
     loaded = places(project='slot = 3\n[server]\nurll = "http://x"\n[nonsense]\nanything = 1')
     assert len(loaded.warnings) == 3
-    assert "slot is no setting; did you mean slots?" in loaded.warnings[0]
-    assert "server.urll is no setting; did you mean server.url?" in loaded.warnings[1]
-    assert "nonsense.anything is no setting" in loaded.warnings[2]
+    assert "unknown setting slot; did you mean slots?" in loaded.warnings[0]
+    assert "unknown setting server.urll; did you mean server.url?" in loaded.warnings[1]
+    assert "unknown setting nonsense.anything" in loaded.warnings[2]
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
-def test_a_bad_value_names_the_setting_the_value_and_the_place(places, value):
+def test_a_bad_value_names_the_setting_the_value_and_the_source(places, value):
     with pytest.raises(BadSetting) as refused:
         places(environ={"NOETL_SLOTS": value})
     message = str(refused.value)
@@ -88,6 +88,16 @@ def test_a_bad_value_names_the_setting_the_value_and_the_place(places, value):
     assert "environment NOETL_SLOTS" in message
 
 
+@pytest.mark.parametrize(("text", "value"), [("on", True), ("TRUE", True), ("1", True), ("off", False), ("0", False)])
+def test_a_boolean_setting_is_on_or_off(places, text, value):
+    assert places(environ={"NOETL_SQLITE_WAL_PREALLOCATE": text}).settings.sqlite_wal_preallocate is value
+    assert places(project="[sqlite]\nwal_preallocate = true").settings.sqlite_wal_preallocate is True
+    with pytest.raises(
+        BadSetting, match=r"invalid value 'maybe' for setting sqlite\.wal_preallocate: must be on or off"
+    ):
+        places(environ={"NOETL_SQLITE_WAL_PREALLOCATE": "maybe"})
+
+
 @pytest.mark.parametrize("text", ["slots = true", 'slots = "x"', "slots = [1]", "slots = 1.5"])
 def test_a_toml_value_of_the_wrong_kind_is_an_error(places, text):
     with pytest.raises(BadSetting, match=r"noetl\.toml \(slots\)"):
@@ -95,7 +105,7 @@ def test_a_toml_value_of_the_wrong_kind_is_an_error(places, text):
 
 
 def test_a_table_where_a_value_belongs_is_a_warning(places):
-    assert "slots.x is no setting" in places(project="[slots]\nx = 1").warnings[0]
+    assert "unknown setting slots.x" in places(project="[slots]\nx = 1").warnings[0]
 
 
 def test_a_bad_secret_is_not_shown(places):
@@ -105,7 +115,7 @@ def test_a_bad_secret_is_not_shown(places):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("slots = = 3", "not TOML"), (b"\xff\xfe\x00", "not UTF-8")], ids=["broken", "binary"]
+    ("content", "words"), [("slots = = 3", "not valid TOML"), (b"\xff\xfe\x00", "not UTF-8")], ids=["broken", "binary"]
 )
 def test_a_broken_file_is_one_clear_error(places, content, words):
     with pytest.raises(BadSetting, match=words):
@@ -128,7 +138,7 @@ def test_the_env_file_is_read_as_shells_write_it(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["NOETL_SLOTS", "NOETL_SLOTS='4"])
-def test_a_broken_line_of_ours_in_the_env_file_is_named(places, line):
+def test_a_malformed_noetl_line_in_the_env_file_is_reported_with_its_number(places, line):
     with pytest.raises(BadSetting, match=r"\.env:1"):
         places(env_file=line)
 
@@ -138,7 +148,7 @@ def test_a_folder_called_env_is_not_a_settings_file(places, tmp_path):
     assert places().origins["slots"] == "default"
 
 
-def test_settings_cannot_be_changed_after_they_were_read(places):
+def test_settings_are_immutable(places):
     with pytest.raises(AttributeError):
         places().settings.slots = 3
 
@@ -166,6 +176,6 @@ def test_slots_are_shared_between_pools_by_weight(pools, slots, given):
 
 
 @pytest.mark.parametrize("pools", ["a=0", "a=-1", "a=x", "=3", "a,,b", "a=1,a=2"])
-def test_pools_without_sense_are_refused_in_words(pools, tmp_path):
+def test_invalid_pools_are_rejected_with_the_rule(pools, tmp_path):
     with pytest.raises(BadSetting, match="names with weights"):
         load({"worker_pool": pools}, environ={"HOME": str(tmp_path)}, folder=tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from noetl.embedded import open_local
 from noetl.storage.factory import open_stores
-from noetl.transport.nats_bus import word
+from noetl.transport.nats_bus import encode_part
 from tests.e2e.cases import FILES, expectation
 from tests.e2e.stories import story
 from tests.server.http.serving import Cluster
@@ -30,7 +30,7 @@ ALIKE = [
 async def tickets(url: str, prefix: str) -> int:
     """How many tickets workers of the default pool have taken."""
     client = await nats.connect(url)
-    taken = await client.jetstream().consumer_info(f"{word(prefix)}-work", "pool-default")
+    taken = await client.jetstream().consumer_info(f"{encode_part(prefix)}-work", "pool-default")
     await client.close()
     return taken.delivered.consumer_seq
 

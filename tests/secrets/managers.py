@@ -1,4 +1,4 @@
-"""Secret managers on loopback that answer as the real ones do: paths, headers, envelopes, errors."""
+"""Secret managers on loopback with the paths, headers, envelopes and errors of the real ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from aiohttp import web
 
 
 class Managers:
-    """Vault, Google and Azure under one roof; `asked` is what was requested."""
+    """Vault, Google and Azure in one server; `requests` has every request."""
 
     def __init__(self):
-        self.asked = []
+        self.requests = []
         self.tokens = 0
         self.base = ""
         self.kv2 = {
@@ -30,9 +30,9 @@ class Managers:
 
     async def vault(self, request):
         path = request.match_info["path"]
-        self.asked.append((request.method, path, dict(request.headers)))
+        self.requests.append((request.method, path, dict(request.headers)))
         if path.startswith("auth/"):
-            return await self.vault_sign_in(path, await request.json())
+            return await self.vault_login(path, await request.json())
         if request.headers.get("X-Vault-Token") not in ("root", "signed-in"):
             return web.json_response({"errors": ["permission denied"]}, status=403)
         if path in self.kv2:
@@ -54,7 +54,7 @@ class Managers:
             return web.json_response({"request_id": "r", "lease_duration": 2764800, "data": self.kv1[path]})
         return web.json_response({"errors": []}, status=404)
 
-    async def vault_sign_in(self, path, form):
+    async def vault_login(self, path, form):
         good = {
             "auth/approle/login": {"role_id": "r", "secret_id": "s"},
             "auth/userpass/login/ada": {"password": "p"},
@@ -89,8 +89,8 @@ class Managers:
         padded = [part + "=" * (-len(part) % 4) for part in (head, claim, signature)]
         text = f"{head}.{claim}".encode()
         self.public_key.verify(base64.urlsafe_b64decode(padded[2]), text, padding.PKCS1v15(), hashes.SHA256())
-        said = json.loads(base64.urlsafe_b64decode(padded[1]))
-        assert said["iss"] == "robot@p1" and said["exp"] > said["iat"] and said["aud"].endswith("/google-token")
+        claims = json.loads(base64.urlsafe_b64decode(padded[1]))
+        assert claims["iss"] == "robot@p1" and claims["exp"] > claims["iat"] and claims["aud"].endswith("token")
         return web.json_response({"access_token": "google-token", "expires_in": 3599, "token_type": "Bearer"})
 
     # ── Azure, and OAuth 2 in general ───────────────────────────────────────────────────
@@ -107,7 +107,7 @@ class Managers:
     async def token(self, request):
         form = await request.post()
         self.tokens += 1
-        self.asked.append(("token", dict(form), dict(request.headers)))
+        self.requests.append(("token", dict(form), dict(request.headers)))
         basic = base64.b64encode(b"client:right").decode()
         if form.get("client_secret") != "right" and request.headers.get("Authorization") != f"Basic {basic}":
             return web.json_response({"error": "invalid_client", "error_description": "no such client"}, status=401)

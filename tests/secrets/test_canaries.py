@@ -1,4 +1,4 @@
-"""Two hundred secrets through tools and into every place where something is written: none is found there."""
+"""Two hundred secrets pass through tools and all stores: none is found in anything that was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every encrypted store of credentials keeps one contract; what a cluster has beyond it."""
+"""Every credential store fulfils the contract of the port; behaviour of clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import RequestRefused, SecretUnavailable
 from noetl.secrets.credentials.postgres import PostgresCredentialStore
-from noetl.secrets.keychain import InstalledCredentials, open_keychain, outside_of
+from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
 from noetl.secrets.kinds.credential import SqliteCredentialStore
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
@@ -69,7 +69,7 @@ def with_installation(home: Path, dsn: str, work: Callable[[InstalledCredentials
     return asyncio.run(run())
 
 
-def test_credentials_of_a_file_move_into_the_database_once(tmp_path: Path, database: str):
+def test_credentials_of_a_file_are_copied_to_the_database_once(tmp_path: Path, database: str):
     async def fill() -> None:
         chain = open_keychain(tmp_path, environment={})
         assert chain.credentials is not None
@@ -84,7 +84,7 @@ def test_credentials_of_a_file_move_into_the_database_once(tmp_path: Path, datab
     assert with_installation(tmp_path, database, lambda each: each.list()) == []
 
 
-def test_a_key_that_only_one_of_several_servers_would_have_is_not_made(tmp_path: Path, database: str):
+def test_a_master_key_in_a_file_is_not_rotated_while_several_servers_run(tmp_path: Path, database: str):
     from noetl.storage.cluster.postgres import PostgresCluster
 
     async def work(credentials: InstalledCredentials) -> None:
@@ -109,17 +109,17 @@ def test_servers_with_keys_in_the_environment_rotate_together(tmp_path: Path, da
     assert with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=both) == {"a": 1}
     assert with_installation(first, database, lambda each: each.rotate(), NOETL_SECRET_KEY=both) == 1
     assert with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=new) == {"a": 1}
-    with pytest.raises(SecretUnavailable, match="under the master key"):
+    with pytest.raises(SecretUnavailable, match="with the master key"):
         with_installation(second, database, lambda each: each.get("x"), NOETL_SECRET_KEY=old)
 
 
-def test_a_shared_server_hands_out_no_file_of_its_own(tmp_path: Path):
+def test_files_in_the_home_of_a_server_are_not_readable_as_secrets(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "admin.token").write_text("noetl_admin")
     (tmp_path / "elsewhere").write_text("fine")
     (tmp_path / "link").symlink_to(home / "admin.token")
-    chain = open_keychain(home, environment={}, allows_file=outside_of(home))
+    chain = open_keychain(home, environment={}, allows_file=allow_outside(home))
 
     async def ask(path: Path) -> Any:
         return await chain.resolve([KeychainEntry(name="k", kind="file", fields={"path": str(path)})], ["k"])

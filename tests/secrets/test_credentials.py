@@ -1,4 +1,4 @@
-"""The encrypted store: nothing readable on disk, keys replaced, damage and wrong keys told."""
+"""The encrypted credential store: no plain text on disk, key rotation, detection of damage and wrong keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from noetl.errors import RequestRefused
 from noetl.secrets.keychain import open_keychain
 from noetl.secrets.kinds.credential import SqliteCredentialStore
-from noetl.secrets.master_key import add_key, keep_only_current, open_ring
+from noetl.secrets.master_key import add_key, open_ring, remove_old_keys
 from noetl.storage.sqlite.database_file import SqliteFile
 
 CANARY = "canary-5f2b1c-secret"
@@ -31,7 +31,7 @@ def with_store(tmp_path, work, ring=None):
     return asyncio.run(run())
 
 
-def test_nothing_readable_is_on_disk(tmp_path):
+def test_no_plain_text_is_on_disk(tmp_path):
     async def work(store):
         await store.set("pg", "postgres", {"password": CANARY})
         needles = (CANARY.encode(), base64.b64encode(CANARY.encode()), CANARY.encode().hex().encode())
@@ -42,7 +42,7 @@ def test_nothing_readable_is_on_disk(tmp_path):
     with_store(tmp_path, work)
 
 
-def test_the_master_key_is_replaced_without_losing_anything(tmp_path):
+def test_the_master_key_is_rotated_without_loss(tmp_path):
     async def work(store):
         for number in range(20):
             await store.set(f"c{number}", "t", {"v": number})
@@ -50,7 +50,7 @@ def test_the_master_key_is_replaced_without_losing_anything(tmp_path):
         ring = add_key(tmp_path, {})
         assert len((tmp_path / "master.key").read_text().split()) == 2  # a crash here loses nothing
         assert await store.rewrap(ring) == 20
-        keep_only_current(tmp_path, {})
+        remove_old_keys(tmp_path, {})
         after = (tmp_path / "master.key").read_text().split()
         assert len(after) == 1 and after != before
         await store.set("new", "t", {"v": "n"})
@@ -65,7 +65,7 @@ def test_the_master_key_is_replaced_without_losing_anything(tmp_path):
     assert with_store(tmp_path, later) == 0
 
 
-def test_the_key_file_is_made_once_for_its_owner_only(tmp_path):
+def test_the_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path):
     home = tmp_path / "home"
     first, second = open_ring(home, {}), open_ring(home, {})
     assert first.current == second.current
@@ -125,7 +125,7 @@ def installed(tmp_path, work, environment=None):
     return asyncio.run(run())
 
 
-def test_looking_for_credentials_makes_no_file(tmp_path):
+def test_reading_credentials_creates_no_file(tmp_path):
     async def work(chain):
         assert await chain.credentials.get("x") is None
         assert await chain.credentials.list() == []
@@ -135,7 +135,7 @@ def test_looking_for_credentials_makes_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_installation_keeps_credentials_and_replaces_its_key(tmp_path):
+def test_an_installation_stores_credentials_and_rotates_its_key(tmp_path):
     async def work(chain):
         await chain.credentials.set("pg", "postgres", {"password": CANARY})
         before = (tmp_path / "master.key").read_text()

@@ -258,7 +258,7 @@ class WorkerProcess:
         services = HostServices(cluster.results)
         runner = Runner(self.link, services, specs=SPECS, load=tools(cluster.ledger), clock=cluster.clock)
         pool = Pool(self.link, runner, worker=self.name, clock=cluster.clock, slots=3, heartbeat=LEASE_SECONDS / 4)
-        self.link.doubt = pool.reconcile_soon
+        self.link.on_lost_reply = pool.reconcile_soon
         await pool.start()
 
     def freeze(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:

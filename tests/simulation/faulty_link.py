@@ -28,7 +28,7 @@ class FaultyLink:
     def __init__(self, cluster: Cluster, worker: str) -> None:
         self._cluster = cluster
         self._worker = worker
-        self.doubt: Callable[[], None] = lambda: None
+        self.on_lost_reply: Callable[[], None] = lambda: None
         self.last_fault = 0.0  # time of its last injected fault
         self._injector = cluster.injector
         self.awake = asyncio.Event()
@@ -135,7 +135,7 @@ class FaultyLink:
 
     def _reconcile_soon(self, leases: bool) -> None:
         if leases:
-            self.doubt()
+            self.on_lost_reply()
 
     async def _send_late(self, server: ServerProcess, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         """Send the same message again, later: the server must recognize the repetition."""

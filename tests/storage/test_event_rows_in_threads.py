@@ -1,4 +1,4 @@
-"""Several threads of a store may be the first to read: decoders are made by one of them alone."""
+"""Several threads may read first: the event decoders are created by one of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for thread in threads:
 """
 
 
-def test_threads_that_read_first_do_not_meet_half_made_decoders():
+def test_concurrent_first_reads_create_the_decoders_once():
     for _ in range(6):  # unguarded, about one process in four dies of it
         ran = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, timeout=60)
         assert ran.returncode == 0, ran.stderr

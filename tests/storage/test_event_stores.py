@@ -1,4 +1,4 @@
-"""Every event store of this house keeps the port's contract."""
+"""Every event store fulfils the contract of the port."""
 
 from pathlib import Path
 

@@ -32,10 +32,10 @@ def in_store(request, tmp_path):
     return run
 
 
-def test_texts_are_kept_by_digest(in_store):
+def test_texts_are_stored_by_digest(in_store):
     async def scenario(store):
-        await store.keep("d1", "text one", "/a/one.yaml")
-        await store.keep("d1", "text one", "/elsewhere.yaml")
+        await store.save_text("d1", "text one", "/a/one.yaml")
+        await store.save_text("d1", "text one", "/elsewhere.yaml")
         assert await store.text("d1") == ("text one", "/a/one.yaml")
         assert await store.text("d2") is None
 

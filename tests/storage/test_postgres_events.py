@@ -1,4 +1,4 @@
-"""What only a store on a server must withstand: rivals, lost connections, damaged rows."""
+"""Behaviour of the Postgres event store alone: concurrent servers, lost connections, damaged rows."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ def open_store(dsn: str) -> PostgresEventStore:
     return PostgresEventStore(PostgresDatabase(dsn))
 
 
-def test_of_rivals_on_two_servers_exactly_one_wins(database):
+def test_one_of_two_concurrent_appends_of_two_servers_succeeds(database):
     async def scenario():
         stores = [open_store(database), open_store(database)]
         for n in range(20):
@@ -41,7 +41,7 @@ def test_of_rivals_on_two_servers_exactly_one_wins(database):
     asyncio.run(scenario())
 
 
-def test_keys_that_cross_between_servers_are_taken_once(database):
+def test_idempotency_keys_are_unique_across_servers(database):
     async def scenario():
         stores = [open_store(database), open_store(database)]
         first = [make_append(str(2000 + n), 0, BODIES[0], key=f"k{n}") for n in range(50)]
@@ -58,7 +58,7 @@ def test_keys_that_cross_between_servers_are_taken_once(database):
     asyncio.run(scenario())
 
 
-def test_connections_cut_again_and_again_lose_nothing_and_double_nothing(database):
+def test_repeated_connection_failures_lose_and_duplicate_no_append(database):
     acknowledged: dict[str, int] = {}
 
     async def write(store: PostgresEventStore, execution_id: str) -> None:
@@ -115,7 +115,7 @@ class LosesAnswers:
         return answer
 
 
-def test_an_append_whose_answer_got_lost_is_written_once_and_its_losers_lose(database):
+def test_an_append_whose_result_was_lost_is_written_once(database):
     async def scenario():
         store = open_store(database)
         writer = store._writer
@@ -143,7 +143,7 @@ def test_an_append_whose_answer_got_lost_is_written_once_and_its_losers_lose(dat
     asyncio.run(scenario())
 
 
-def test_appends_to_one_execution_that_wait_together_are_written_in_their_order(database):
+def test_pending_appends_to_one_execution_are_written_in_order(database):
     async def scenario():
         store = open_store(database)
         appends = [
@@ -168,7 +168,7 @@ def test_appends_to_one_execution_that_wait_together_are_written_in_their_order(
         ("DELETE FROM noetl_log WHERE first = 3", "ends at seq 2"),
     ],
 )
-def test_damage_is_found_and_the_others_go_on(database, damage, where):
+def test_damage_is_detected_and_other_executions_stay_readable(database, damage, where):
     async def scenario():
         store = open_store(database)
         for execution_id in ("1001", "1002"):
@@ -184,7 +184,7 @@ def test_damage_is_found_and_the_others_go_on(database, damage, where):
     asyncio.run(scenario())
 
 
-def test_a_tail_hears_of_another_servers_appends(database):
+def test_a_tail_yields_the_appends_of_another_server(database):
     async def scenario():
         writing, reading = open_store(database), open_store(database)
         await writing.append(make_append("1001", 0, BODIES[0]))
@@ -204,7 +204,7 @@ def test_a_tail_hears_of_another_servers_appends(database):
     asyncio.run(scenario())
 
 
-def test_a_server_that_cannot_be_reached_is_said_in_words():
+def test_an_unreachable_server_is_a_clear_error():
     async def scenario():
         store = open_store("postgresql://nobody@127.0.0.1:1/none")
         with pytest.raises(StoreUnavailable, match="Postgres"):
@@ -214,7 +214,7 @@ def test_a_server_that_cannot_be_reached_is_said_in_words():
     asyncio.run(scenario())
 
 
-def test_an_append_to_what_never_began_is_a_conflict(database):
+def test_an_append_to_an_unknown_execution_is_a_conflict(database):
     async def scenario():
         store = open_store(database)
         with pytest.raises(VersionConflict):
@@ -258,7 +258,7 @@ def test_an_older_log_is_partitioned_while_servers_append_to_it(database):
             assert [each.seq for each in await store.read(began)] == [1, 2, 3, 4]
             assert [each.seq for each in await store.read("1001")] == [1]
             assert (await store.counts()) == {"running": 51}
-        with pytest.raises(StoreUnavailable, match="start it again with the NoETL that changed them"):
+        with pytest.raises(StoreUnavailable, match="restart it with the NoETL version that migrated them"):
             await older.check()
         await newer.check()
         for store in (older, newer):
@@ -267,7 +267,7 @@ def test_an_older_log_is_partitioned_while_servers_append_to_it(database):
     asyncio.run(scenario())
 
 
-def test_past_weeks_are_dropped_whole_and_what_runs_keeps_its_own(database):
+def test_partitions_of_past_weeks_are_dropped_unless_an_execution_still_runs(database):
     async def scenario():
         store = open_store(database)
         now = time.time()
@@ -302,7 +302,7 @@ def test_past_weeks_are_dropped_whole_and_what_runs_keeps_its_own(database):
     asyncio.run(scenario())
 
 
-def test_ids_that_fit_no_partition_are_kept_all_the_same(database):
+def test_ids_outside_of_all_partitions_are_stored_in_the_default_partition(database):
     async def scenario():
         store = open_store(database)
         far = time.time() + 500 * WEEK_SECONDS
@@ -320,7 +320,7 @@ def test_ids_that_fit_no_partition_are_kept_all_the_same(database):
     asyncio.run(scenario())
 
 
-def test_a_part_that_comes_after_the_first_use_gets_its_tables(database):
+def test_migrations_registered_after_the_first_use_are_run(database):
     async def scenario():
         opened = PostgresDatabase(database)
         opened.migrate("early", ("CREATE TABLE early(x int)",))

@@ -1,4 +1,4 @@
-"""Every run queue of this house keeps the port's contract."""
+"""Every run queue fulfils the contract of the port."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ class TestPostgres(RunQueueSuite):
             for database in self.opened:
                 await database.close()
 
-    def test_servers_share_the_queue_and_wake_each_other(self) -> None:
+    def test_servers_share_the_queue_and_notify_each_other(self) -> None:
         async def scenario() -> None:
             here, there = await self.open_queue(), await self.open_queue()
             waiting = asyncio.create_task(taken_within(there, Claim("w", 3), 30))
@@ -54,7 +54,7 @@ class TestPostgres(RunQueueSuite):
 
         asyncio.run(self.closing(scenario))
 
-    def test_servers_wake_each_other_over_nats_while_it_is_there(self, nats_server: str, monkeypatch) -> None:
+    def test_servers_notify_each_other_over_nats_while_it_is_connected(self, nats_server: str, monkeypatch) -> None:
         monkeypatch.setattr("noetl.storage.queue.postgres.POLL_SECONDS", 60)
 
         async def scenario() -> None:
@@ -62,7 +62,7 @@ class TestPostgres(RunQueueSuite):
             buses = [NatsBus(nats_server, prefix=self.dsn[-12:]) for _ in self.opened]
             notices = []
             for bus, database in zip(buses, self.opened, strict=True):
-                database.wake_over(bus)
+                database.notify_over(bus)
                 bus.start()
                 assert await bus.connected(10)
                 original = database.execute

@@ -1,4 +1,4 @@
-"""What only the SQLite log promises: one file for several processes, damage found, clear words."""
+"""Behaviour of the SQLite event store alone: several processes, detection of damage, error messages."""
 
 import asyncio
 import itertools
@@ -18,12 +18,13 @@ from noetl.storage.events import sqlite as backend
 from noetl.storage.events.sqlite import SqliteEventStore
 from noetl.storage.ports.events import ExecutionFilter
 from noetl.storage.sqlite import database_file as sqlite_file
+from noetl.storage.sqlite import wal_preallocation
 from noetl.storage.sqlite.database_file import SqliteFile
 from noetl.testing.conformance.event_store import BODIES, make_append
 
 
-def open_store(path: Path) -> SqliteEventStore:
-    return SqliteEventStore(SqliteFile(str(path)))
+def open_store(path: Path, *, preallocate_wal: bool = False) -> SqliteEventStore:
+    return SqliteEventStore(SqliteFile(str(path), preallocate_wal=preallocate_wal))
 
 
 async def fill(path: Path, executions: int = 40, appends: int = 5) -> None:
@@ -35,7 +36,7 @@ async def fill(path: Path, executions: int = 40, appends: int = 5) -> None:
     await store.close()
 
 
-# ── refusals in words ───────────────────────────────────────────────────────────────────
+# ── error messages ───────────────────────────────────────────────────────────────────
 
 
 def test_a_file_that_is_not_a_database_is_named(tmp_path):
@@ -62,7 +63,7 @@ def test_a_newer_schema_is_refused(tmp_path):
     connection.execute("UPDATE noetl_schema SET version = 99")
     connection.commit()
     connection.close()
-    with pytest.raises(StoreUnavailable, match="schema 99, this version of NoETL knows 1"):
+    with pytest.raises(StoreUnavailable, match="schema version 99, but this version of NoETL supports 1"):
         open_store(file)
 
 
@@ -96,7 +97,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path, monkeypatch):
     connection.close()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_folder_without_write_permission_is_named(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("x")
     with pytest.raises(StoreUnavailable, match=r"cannot create the folder .*NOETL_HOME"):
@@ -105,7 +106,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         open_store(tmp_path)
 
 
-def test_a_full_disk_fails_the_append_that_met_it_and_goes_on_when_there_is_room(tmp_path):
+def test_a_full_disk_fails_one_append_and_writing_resumes_when_there_is_space(tmp_path):
     async def scenario():
         file = SqliteFile(str(tmp_path / "noetl.db"))
         store = SqliteEventStore(file)
@@ -127,7 +128,7 @@ def test_a_full_disk_fails_the_append_that_met_it_and_goes_on_when_there_is_room
     asyncio.run(scenario())
 
 
-def test_a_job_that_breaks_fails_alone(tmp_path):
+def test_a_failing_job_does_not_fail_the_others_of_its_group(tmp_path):
     async def scenario():
         file = SqliteFile(str(tmp_path / "noetl.db"))
         store = SqliteEventStore(file)
@@ -154,7 +155,7 @@ def test_a_job_that_breaks_fails_alone(tmp_path):
 # ── durability and files ────────────────────────────────────────────────────────────────
 
 
-def test_commits_are_flushed_and_checkpoints_are_ours(tmp_path):
+def test_commits_are_flushed_and_automatic_checkpoints_are_off(tmp_path):
     async def scenario():
         file = SqliteFile(str(tmp_path / "noetl.db"))
         assert await file.write(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
@@ -192,12 +193,48 @@ def test_the_write_ahead_log_stays_small(tmp_path, monkeypatch):
     assert not (tmp_path / "noetl.db-wal").exists()
 
 
-def test_the_write_ahead_log_grows_in_large_steps_and_is_whole_at_every_moment(tmp_path):
-    """Copies of the files, as a machine that stops leaves them, have everything that was acknowledged."""
+def test_the_log_is_not_preallocated_by_default(tmp_path):
+    async def scenario():
+        store = open_store(tmp_path / "noetl.db")
+        await store.append(make_append("1001", 0, BODIES[0]))
+        size = (tmp_path / "noetl.db-wal").stat().st_size
+        await store.close()
+        return size
+
+    assert asyncio.run(scenario()) < wal_preallocation.MIN_BYTES
+
+
+def test_a_lock_of_another_process_is_reported_with_its_pid(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.1)
+    path = tmp_path / "noetl.db"
+    holder = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "db.execute('BEGIN IMMEDIATE'); print('locked', flush=True); sys.stdin.read()"
+    )
+
+    async def scenario():
+        store = open_store(path)
+        await store.append(make_append("1001", 0, BODIES[0]))
+        with subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "-c", holder, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout.readline() == b"locked\n"
+            expected = rf"locked by another process \(pid {other.pid}\) for more than 0 s"
+            with pytest.raises(StoreUnavailable, match=expected):
+                await store.append(make_append("1002", 0, BODIES[0]))
+            other.stdin.close()
+        await store.append(make_append("1002", 0, BODIES[0]))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_preallocated_log_grows_in_large_steps_and_is_always_consistent(tmp_path):
+    """Copies of the files, as a crash leaves them, contain every acknowledged commit."""
     sizes = []
 
     async def scenario():
-        store = open_store(tmp_path / "noetl.db")
+        store = open_store(tmp_path / "noetl.db", preallocate_wal=True)
         for n in range(150):
             await store.append(make_append(str(1000 + n), 0, BODIES[0]))
             await store.append(make_append(str(1000 + n), 1, PlaybookProcessed(outcome="success"), status="success"))
@@ -215,12 +252,12 @@ def test_the_write_ahead_log_grows_in_large_steps_and_is_whole_at_every_moment(t
         await store.close()
 
     asyncio.run(scenario())
-    assert len(set(sizes)) < 40, "a file that grows with every commit is flushed slowly"
+    assert len(set(sizes)) < 40, "the file grows with every commit"
 
 
-def test_two_writers_do_not_lay_out_the_log_in_turns(tmp_path):
+def test_two_writers_preallocate_the_log_only_once(tmp_path):
     async def scenario():
-        stores = [open_store(tmp_path / "noetl.db") for _ in range(2)]
+        stores = [open_store(tmp_path / "noetl.db", preallocate_wal=True) for _ in range(2)]
         for _ in range(10):
             for store in stores:
                 await store.append(make_append(str(next(numbers)), 0, BODIES[0]))
@@ -230,15 +267,15 @@ def test_two_writers_do_not_lay_out_the_log_in_turns(tmp_path):
         return size
 
     numbers = itertools.count(1000)
-    assert asyncio.run(scenario()) < 8 * sqlite_file.LEAST_AHEAD
+    assert asyncio.run(scenario()) < 8 * wal_preallocation.MIN_BYTES
 
 
-def test_a_program_that_knows_nothing_of_us_may_write_beside_us(tmp_path):
-    """SQLite's lock keeps it from writing where the log is being laid out."""
+def test_another_program_may_write_while_the_log_is_preallocated(tmp_path):
+    """SQLite's own lock excludes it during the preallocation."""
     path = tmp_path / "noetl.db"
 
     async def scenario():
-        store = open_store(path)
+        store = open_store(path, preallocate_wal=True)
         other = sqlite3.connect(path, timeout=30, isolation_level=None)
         other.execute("CREATE TABLE notes (n INTEGER, filling TEXT)")
         for n in range(60):
@@ -313,7 +350,7 @@ def test_two_processes_write_one_file_at_once(tmp_path):
     connection.close()
 
 
-def test_a_tail_sees_what_another_connection_wrote(tmp_path):
+def test_a_tail_yields_the_events_of_another_connection(tmp_path):
     async def scenario():
         here, there = open_store(tmp_path / "noetl.db"), open_store(tmp_path / "noetl.db")
         await there.append(make_append("1001", 0, BODIES[0]))
@@ -348,7 +385,7 @@ def test_a_tail_sees_what_another_connection_wrote(tmp_path):
         "UPDATE log SET execution = 1003, first = 6 WHERE execution = 1004 AND first = 5",
     ],
 )
-def test_damage_is_found_and_the_other_executions_go_on(tmp_path, damage):
+def test_damage_is_detected_and_the_other_executions_stay_readable(tmp_path, damage):
     file = tmp_path / "noetl.db"
     asyncio.run(fill(file, 6, 5))
     connection = sqlite3.connect(file)
@@ -367,7 +404,7 @@ def test_damage_is_found_and_the_other_executions_go_on(tmp_path, damage):
     asyncio.run(scenario())
 
 
-def test_a_damaged_summary_is_shown_as_such_beside_the_others(tmp_path):
+def test_a_damaged_summary_is_listed_as_damaged(tmp_path):
     file = tmp_path / "noetl.db"
     asyncio.run(fill(file, 3, 2))
     connection = sqlite3.connect(file)
@@ -390,7 +427,7 @@ def test_a_damaged_summary_is_shown_as_such_beside_the_others(tmp_path):
     asyncio.run(scenario())
 
 
-def test_no_flipped_bit_is_ever_read_as_truth(tmp_path):
+def test_a_flipped_bit_is_never_read_as_valid_data(tmp_path):
     """Flip single bits anywhere in the file: every log is read as it was written, or refused."""
     clean = tmp_path / "clean.db"
     asyncio.run(fill(clean, 12, 4))

@@ -44,7 +44,7 @@ class TestPostgres(TriggerStoreSuite):
             await database.close()
 
 
-def test_one_server_has_a_duty_until_it_leaves_or_falls_silent(database: str) -> None:
+def test_one_server_holds_a_leader_lease_until_it_leaves_or_stops(database: str) -> None:
     async def scenario() -> None:
         opened = PostgresDatabase(database)
         try:

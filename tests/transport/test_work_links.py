@@ -1,4 +1,4 @@
-"""Every line between workers and the control plane keeps the port's contract."""
+"""Every link between workers and the control plane fulfils the contract of the port."""
 
 from __future__ import annotations
 
@@ -30,30 +30,29 @@ from noetl.testing.conformance.work_link import ONE, TWO, Link, WorkLinkSuite, b
 from noetl.testing.services import Nats
 from noetl.tools.registry import specs
 from noetl.transport.http_link import HttpWorkLink
-from noetl.transport.nats_bus import NatsBus, unword, word
+from noetl.transport.nats_bus import NatsBus, decode_part, encode_part
 from noetl.transport.nats_link import NatsWorkLink
 from noetl.transport.notifying_queue import NotifyingRunQueue
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
-from noetl.worker.host import HostServices
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait for a condition."""
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - what changes it has no event to wait for
             await asyncio.sleep(0.005)
 
 
 def losing_one(send: Any, verb: str, problem: Exception) -> Any:
-    """`send`, whose first answer to such a question gets lost."""
+    """`send` that loses its first reply to the verb."""
     lost = False
 
-    async def sending(*asked: Any, **more: Any) -> Any:
+    async def sending(*arguments: Any, **more: Any) -> Any:
         nonlocal lost
-        answer = await send(*asked, **more)
-        if not lost and any(isinstance(word, str) and word.endswith(verb) for word in asked):
+        answer = await send(*arguments, **more)
+        if not lost and any(isinstance(word, str) and word.endswith(verb) for word in arguments):
             lost = True
             raise problem
         return answer
@@ -94,17 +93,17 @@ class Served(WorkLinkSuite):
             server.should_exit = True
             await serving
 
-    def after_a_lost_answer(self, monkeypatch: pytest.MonkeyPatch, lose: Callable[[WorkLink], None]) -> None:
-        """A server commits a claim and is gone before it has answered: the run is given on, and no attempt is lost."""
-        monkeypatch.setattr(workers, "DELIVERY_SECONDS", 0.0)
+    def after_a_lost_reply(self, monkeypatch: pytest.MonkeyPatch, lose: Callable[[WorkLink], None]) -> None:
+        """A server commits a claim and stops before it replies: the run is leased again, and no attempt is lost."""
+        monkeypatch.setattr(workers, "ON_THE_WAY_SECONDS", 0.0)
         monkeypatch.setattr(pool, "FIRST_CHECK", 0.05)
 
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=TWO))
             line = link("w")
             lose(line)
-            worker = create_pool(line, HostServices(orchestrator.results), worker="w", clock=RealClock(), slots=4)
-            line.doubt = worker.reconcile_soon
+            worker = create_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            line.on_lost_reply = worker.reconcile_soon
             await worker.start()
             try:
                 assert (await orchestrator.wait(execution_id, 10)).status == "success"
@@ -123,23 +122,23 @@ class TestHttp(Served):
             yield lambda worker: link
             await link.close()
 
-    def test_a_run_whose_order_got_lost_is_given_back_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_whose_order_was_lost_is_returned_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def lose(link: WorkLink) -> None:
             assert isinstance(link, HttpWorkLink)
             link._send = losing_one(link._send, "claim", aiohttp.ServerDisconnectedError())
 
-        self.after_a_lost_answer(monkeypatch, lose)
+        self.after_a_lost_reply(monkeypatch, lose)
 
-    def test_nothing_is_leased_to_a_worker_that_hung_up(self) -> None:
+    def test_nothing_is_leased_to_a_disconnected_worker(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
             listening = asyncio.create_task(link("w").revoked("w", wait=20))
-            at_the_desk = orchestrator.work._dispatcher._polls
-            await until(lambda: bool(at_the_desk))
+            pending_polls = orchestrator.work._claims._waiters
+            await until(lambda: bool(pending_polls))
             for each in (claiming, listening):
                 each.cancel()
             await asyncio.gather(claiming, listening, return_exceptions=True)
-            await until(lambda: not at_the_desk)
+            await until(lambda: not pending_polls)
             await orchestrator.submit(Submission(text=ONE))
             (order,) = await claim_until(link("other"), Claim("other", 1), 1)
             assert (order.epoch, order.lost) == (1, 0)
@@ -177,8 +176,8 @@ class OverNats(Served):
             def link(worker: str) -> WorkLink:
                 if worker not in links:
                     line = self.lines[worker] = NatsBus(self.url, prefix=self.prefix)
-                    behind = HttpWorkLink(http, self.token)
-                    links[worker] = NatsWorkLink(line, self.token, behind, worker=worker)
+                    fallback = HttpWorkLink(http, self.token)
+                    links[worker] = NatsWorkLink(line, self.token, fallback, worker=worker)
                     line.start()
                     closing.push_async_callback(links[worker].close)
                 return links[worker]
@@ -194,23 +193,23 @@ class TestNats(OverNats):
     def _server(self, nats_server: str) -> None:
         self.url = nats_server
 
-    def test_a_run_whose_order_got_lost_is_given_back_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_whose_order_was_lost_is_returned_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def lose(link: WorkLink) -> None:
             line = self.lines["w"]
-            line.ask = losing_one(line.ask, "claim", StoreUnavailable("NATS: nobody answered"))
+            line.request = losing_one(line.request, "claim", StoreUnavailable("NATS: no reply"))
 
-        self.after_a_lost_answer(monkeypatch, lose)
+        self.after_a_lost_reply(monkeypatch, lose)
 
-    def test_a_ticket_wakes_one_worker_of_its_pool(self) -> None:
+    def test_a_work_notification_wakes_one_worker_of_its_pool(self) -> None:
         async def scenario() -> None:
             server, one, other = (NatsBus(self.url, prefix=self.prefix) for _ in range(3))
             for bus in (server, one, other):
                 bus.start()
                 assert await bus.connected(10)
-            waiting = [asyncio.create_task(bus.ticket("p.1 >", most=4, wait=0.5)) for bus in (one, other)]
-            elsewhere = asyncio.create_task(one.ticket("q", most=4, wait=0.5))
+            waiting = [asyncio.create_task(bus.wait_for_work("p.1 >", most=4, wait=0.5)) for bus in (one, other)]
+            elsewhere = asyncio.create_task(one.wait_for_work("q", most=4, wait=0.5))
             await asyncio.sleep(0.2)
-            server.issue("p.1 >", 1)
+            server.notify_work("p.1 >", 1)
             assert sorted(await asyncio.gather(*waiting)) == [0, 1]
             assert await elsewhere == 0
             for bus in (server, one, other):
@@ -218,31 +217,29 @@ class TestNats(OverNats):
 
         asyncio.run(scenario())
 
-    def test_a_ticket_that_nobody_waited_for_stays(self) -> None:
+    def test_a_work_notification_without_a_waiting_worker_is_stored(self) -> None:
         async def scenario() -> None:
             bus = NatsBus(self.url, prefix=self.prefix)
             bus.start()
             assert await bus.connected(10)
-            bus.issue("p", 3)
-            assert await bus.ticket("p", most=8, wait=2) >= 1
+            bus.notify_work("p", 3)
+            assert await bus.wait_for_work("p", most=8, wait=2) >= 1
             await bus.close()
 
         asyncio.run(scenario())
 
-    def test_a_question_without_a_known_token_is_not_answered(self) -> None:
+    def test_a_question_without_a_known_token_is_rejected(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=ONE))
             bus = self.lines["w"]
             body = b'{"claim":{"worker":"x","slots":1},"wait":0}'
             for question in (b"", b"{}", body, signed_question(key_of("noetl_guessed"), "claim", body)):
-                assert b"not signed with a known token" in await bus.ask("claim", question, seconds=5)
+                assert b"not signed with a token" in await bus.request("claim", question, seconds=5)
             good = signed_question(key_of(self.token), "claim", body)
             tampered = good.replace(b'"slots":1', b'"slots":9')
-            assert b"not signed with a known token" in await bus.ask("claim", tampered, seconds=5)
-            assert b"not signed with a known token" in await bus.ask(
-                "report", good, seconds=5
-            )  # signed for another call
-            answer = await bus.ask("claim", good, seconds=5)
+            assert b"not signed with a token" in await bus.request("claim", tampered, seconds=5)
+            assert b"not signed with a token" in await bus.request("report", good, seconds=5)  # signed for another verb
+            answer = await bus.request("claim", good, seconds=5)
             assert read_answer(key_of(self.token), signature_of(good), answer) is not None
             assert read_answer(key_of(self.token), signature_of(tampered) + b"0", answer) is None
             assert read_answer(key_of("noetl_guessed"), signature_of(good), answer) is None
@@ -254,15 +251,15 @@ class TestNats(OverNats):
             viewer = key_of(self.tokens.add("looks", "viewer"))
             question = signed_question(viewer, "claim", b'{"claim":{"worker":"x","slots":1}}')
             answer = read_answer(
-                viewer, signature_of(question), await self.lines["w"].ask("claim", question, seconds=5)
+                viewer, signature_of(question), await self.lines["w"].request("claim", question, seconds=5)
             )
             assert answer is not None
             assert b"403" in answer
 
         self._run(scenario)
 
-    @pytest.mark.parametrize("stops", ["asking", "waiting"])
-    def test_runs_that_come_when_nobody_waits_for_them_are_given_back(self, stops: str) -> None:
+    @pytest.mark.parametrize("stops", ["cancelled", "timed out"])
+    def test_runs_of_a_late_reply_are_returned(self, stops: str) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             began = asyncio.Event()
             lease = orchestrator.work.claim
@@ -274,13 +271,13 @@ class TestNats(OverNats):
                 return orders
 
             line = link("w")
-            line._patience = 20 if stops == "asking" else 0.1
+            line._patience = 20 if stops == "cancelled" else 0.1
             await orchestrator.submit(Submission(text=ONE))
             orchestrator.work.claim = slowly  # type: ignore[method-assign]
             claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=0))
             await asyncio.wait_for(began.wait(), 10)
             orchestrator.work.claim = lease  # type: ignore[method-assign]
-            if stops == "asking":
+            if stops == "cancelled":
                 claiming.cancel()
                 await asyncio.gather(claiming, return_exceptions=True)
             else:
@@ -290,17 +287,17 @@ class TestNats(OverNats):
 
         self._run(scenario)
 
-    def test_the_same_server_is_asked_until_it_goes(self) -> None:
+    def test_requests_prefer_one_server_until_it_stops(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
-            asked: list[str] = []
+            served_by: list[str] = []
 
             def server(name: str) -> NatsBus:
-                async def answer(verb: str, said: bytes) -> bytes:
-                    asked.append(name)
+                async def handle(verb: str, payload: bytes) -> bytes:
+                    served_by.append(name)
                     return b"x"
 
                 bus = NatsBus(self.url, prefix=f"{self.prefix}-two")
-                bus.answer(answer)
+                bus.reply(handle)
                 bus.start()
                 return bus
 
@@ -310,49 +307,51 @@ class TestNats(OverNats):
             for bus in (*servers.values(), worker):
                 assert await bus.connected(10)
             for _ in range(10):
-                assert await worker.ask("report", b"?", seconds=5) == b"x"
-            home = asked[-1]
-            assert asked.count(home) >= 9  # the first may have met the other, when that was the only one there
-            leaving = servers.pop(home)
-            await leaving.stop_answering()
+                assert await worker.request("report", b"?", seconds=5) == b"x"
+            preferred = served_by[-1]
+            assert (
+                served_by.count(preferred) >= 9
+            )  # the first request may have reached the other server, if only that one was connected
+            leaving = servers.pop(preferred)
+            await leaving.stop_replying()
             await leaving.close()
-            asked.clear()
+            served_by.clear()
             for _ in range(3):
-                assert await worker.ask("report", b"?", seconds=5) == b"x"
-            assert asked == [*servers] * 3
+                assert await worker.request("report", b"?", seconds=5) == b"x"
+            assert served_by == [*servers] * 3
             for bus in (*servers.values(), worker):
                 await bus.close()
 
         self._run(scenario)
 
-    def test_secrets_never_cross_the_broker(self) -> None:
+    def test_secrets_are_never_sent_over_nats(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
-            heard: list[bytes] = []
+            seen: list[bytes] = []
             spy = NatsBus(self.url, prefix=self.prefix)
             for kind in ("ask", "at.*"):
-                spy.listen(kind, lambda verb, said: heard.append(said))
+                spy.subscribe(kind, lambda verb, payload: seen.append(payload))
             spy.start()
             assert await spy.connected(10)
             assert await link("w").secrets(execution_id, ["door"]) == {"door": "sesame-4711"}
             key = key_of(self.token)
             question = signed_question(key, "secrets", f'{{"execution_id":"{execution_id}","names":["door"]}}'.encode())
-            answer = await spy.ask("secrets", question, seconds=5)
+            answer = await spy.request("secrets", question, seconds=5)
             assert b"404" in answer
             assert b"sesame" not in answer
             await link("w").claim(Claim("w", 1), wait=0)
-            assert heard
-            assert not [said for said in heard if b"sesame" in said or self.token.encode() in said]
+            assert seen
+            assert not [data for data in seen if b"sesame" in data or self.token.encode() in data]
             await spy.close()
 
         self._run(scenario, {"door": "sesame-4711"})
 
-    def test_words_of_any_kind_are_parts_of_subjects(self) -> None:
+    def test_any_text_can_be_encoded_as_part_of_a_subject(self) -> None:
         for text in ("default", "", "a.b", "a *>", "größe", "=41=", "x=y"):
-            assert unword(word(text)) == text
-            assert not set(word(text)) & set(" .*>\t")
+            assert decode_part(encode_part(text)) == text
+            assert not set(encode_part(text)) & set(" .*>\t")
 
-    # ── NATS goes and comes back: it costs latency and nothing else ─────────────────────
+    # ── a restart of NATS costs latency and nothing else ─────────────────────
 
     def _killed(self, tmp_path: Path, *, wiped: bool) -> None:
         with Nats(tmp_path / "nats") as server:
@@ -369,7 +368,7 @@ class TestNats(OverNats):
                 (taken,) = await claim_until(link("w"), Claim("w", 1), 1)
                 assert {taken.context.execution_id, second.context.execution_id} == {execution_id, other}
                 with pytest.raises(StoreUnavailable):
-                    await self.lines["w"].ask("claim", b"", seconds=1)
+                    await self.lines["w"].request("claim", b"", seconds=1)
                 if wiped:
                     server.forget()
                 await asyncio.to_thread(server.start)

@@ -108,7 +108,7 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
     if owners is None:
         return []
     try:
-        return owners.orphans(unfinished)
+        return owners.acquire_orphans(unfinished)
     finally:
         owners.close()
 

@@ -231,13 +231,13 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
         inherited = {DETACHED: "1", SOCKET: str(sock.fileno())}
         children = [_child(["server", "start", *flags], inherited, (sock.fileno(),))]
     try:
-        table.enlist("server", children[0].pid, url=url)
+        table.record("server", children[0].pid, url=url)
         wait_ready(url, lambda: children[0].poll() is None)
         token = _admin_token(settings)
         environ = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token, DETACHED: "1"}
         for name in _free_names(table, workers):
             children.append(_child(["worker", "start"], environ))
-            table.enlist(name, children[-1].pid)
+            table.record(name, children[-1].pid)
         terminal.note(f"NoETL is running at {url} with {workers} workers")
         if sys.stderr.isatty():  # an address that signs in is not written to a log
             terminal.note(f"  open {url}{settings.server_prefix}/#token={token}")
@@ -459,5 +459,5 @@ def _wait_ready(table: ProcessTable, member: ProcessEntry) -> None:
     try:
         wait_ready(member.url, lambda: table.is_alive(member))
     except StoreUnavailable:
-        last_lines = table.last_words(member)
+        last_lines = table.last_lines(member)
         raise StoreUnavailable(f"the server did not start; its log {member.log} ends with:\n{last_lines}") from None

@@ -1,7 +1,7 @@
-"""How a credential lies in a database's row, whichever database it is.
+"""Encrypted database rows of credentials, independent of the database.
 
-Each credential is JSON under a data key of its own (AES-256-GCM); the data key is wrapped by the master
-key (`drivers/master_key.py`). Name and type are bound into both, so that a row cannot be passed off as
+Each credential is JSON, encrypted with a data key of its own (AES-256-GCM); the data key is wrapped by the master
+key (`secrets/master_key.py`). Name and type are authenticated in both, so that a row cannot be exchanged for
 another one.
 """
 
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Keys:
-    """An installation's master keys, read when they are first needed and again when one is missing."""
+    """The master keys of an installation, read at first use and again when a key is missing."""
 
     def __init__(self, ring: KeyRing | Callable[[], KeyRing]) -> None:
         self._read = ring if callable(ring) else None
@@ -36,29 +36,29 @@ class Keys:
 
     @property
     def ring(self) -> KeyRing:
-        """The keys."""
+        """The current key ring."""
         if self._ring is None:
             assert self._read is not None
             self._ring = self._read()
         return self._ring
 
     def use(self, ring: KeyRing) -> None:
-        """These from now on."""
+        """Replace the key ring."""
         self._ring = ring
 
     def with_key(self, key_id: str) -> KeyRing:
-        """The keys, read again if this one is not among them: another process may have replaced it."""
+        """The key ring, read again if it lacks this key, because another process may have rotated it."""
         if key_id not in self.ring.keys and self._read is not None:
             self._ring = self._read()
         return self.ring
 
 
 def sealed_row(keys: Keys, name: str, type: str, data: Mapping[str, Any]) -> Row:
-    """A credential under a new data key; RequestRefused when it is none."""
+    """Encrypt a credential with a new data key; RequestRefused if it is invalid."""
     if not name.strip() or len(name) > 200 or "\x00" in name + type:
         raise RequestRefused("a credential needs a name of at most 200 characters")
     if not isinstance(data, Mapping) or not data:
-        raise RequestRefused(f'credential "{name}": its data is a mapping of fields, and there are none')
+        raise RequestRefused(f'credential "{name}": the data must be a mapping with at least one field')
     about = _about(name, type)
     data_key = secrets.token_bytes(BYTES)
     sealed = seal(data_key, msgspec.json.encode(dict(data)), about)
@@ -67,14 +67,14 @@ def sealed_row(keys: Keys, name: str, type: str, data: Mapping[str, Any]) -> Row
 
 
 def opened_row(keys: Keys, row: Row) -> dict[str, Any]:
-    """The fields of a credential; SecretUnavailable says why they cannot be had."""
+    """Decrypt the fields of a credential; SecretUnavailable if that is not possible."""
     about = _about(row.name, row.type)
     try:
         data_key = keys.with_key(row.key_id).unwrap(row.key_id, row.wrapped, about)
         fields: dict[str, Any] = msgspec.json.decode(unseal(data_key, row.sealed, about))
     except KeyError:
         raise SecretUnavailable(
-            {row.name: f"it is encrypted under the master key {row.key_id}, which this installation does not have"}
+            {row.name: f"encrypted with the master key {row.key_id}, which this installation does not have"}
         ) from None
     except ValueError as wrong:
         raise SecretUnavailable({row.name: f"the stored credential is damaged: {wrong}"}) from None
@@ -82,7 +82,7 @@ def opened_row(keys: Keys, row: Row) -> dict[str, Any]:
 
 
 def rewrapped(ring: KeyRing, rows: Iterable[tuple[str, str, str, bytes]]) -> list[tuple[str, bytes, str]]:
-    """Rows (name, type, key id, wrapped) under the ring's current key, as (key id, wrapped, name)."""
+    """Rewrap rows (name, type, key id, wrapped) with the current key; return (key id, wrapped, name)."""
     changed = []
     for name, type, key_id, wrapped in rows:
         about = _about(name, type)
@@ -90,8 +90,8 @@ def rewrapped(ring: KeyRing, rows: Iterable[tuple[str, str, str, bytes]]) -> lis
             data_key = ring.unwrap(key_id, wrapped, about)
         except (KeyError, ValueError):
             raise RequestRefused(
-                f'credential "{name}" cannot be opened with the old master key; nothing was changed. '
-                "Bring the key back, or delete the credential"
+                f'credential "{name}" cannot be decrypted with the old master key; nothing was changed. '
+                "Restore the key, or delete the credential"
             ) from None
         changed.append((*ring.wrap(data_key, about), name))
     return changed

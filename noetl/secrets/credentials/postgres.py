@@ -1,7 +1,7 @@
-"""Credentials that several servers share: encrypted rows (`drivers/credential_rows.py`) in their Postgres database.
+"""Credentials that several servers share, as encrypted rows in their Postgres database.
 
-The database never sees a master key. Every server has the same keys (`NOETL_SECRET_KEY`, or copies of one file),
-and one that meets a row under a key it has not got reads its keys again.
+The database never receives a master key. Every server has the same keys (`NOETL_SECRET_KEY`, or copies of one file)
+and reads them again when a row needs a key that it does not have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = (
 
 
 class PostgresCredentialStore:
-    """`ports.CredentialStore` for any number of servers; the database is closed by whoever opened it."""
+    """`ports.CredentialStore` for any number of servers; the caller closes the database."""
 
     def __init__(self, database: PostgresDatabase, ring: KeyRing | Callable[[], KeyRing]) -> None:
         self._database = database
@@ -36,11 +36,11 @@ class PostgresCredentialStore:
 
     @property
     def ring(self) -> KeyRing:
-        """The installation's keys."""
+        """The master keys."""
         return self._keys.ring
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
-        """Keep (encrypted)."""
+        """Encrypt and store a credential."""
         await self._database.execute(
             "INSERT INTO noetl_credentials VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO UPDATE SET "
             "type = excluded.type, key_id = excluded.key_id, wrapped = excluded.wrapped, sealed = excluded.sealed",
@@ -48,7 +48,7 @@ class PostgresCredentialStore:
         )
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
-        """Fields of a credential, decrypted, for the worker that needs it."""
+        """The decrypted fields of a credential; None if it does not exist."""
         if "\x00" in name:
             return None
         row = await self._database.row(
@@ -62,14 +62,14 @@ class PostgresCredentialStore:
         return [(name, type) for name, type in rows]
 
     async def delete(self, name: str) -> bool:
-        """Forget it; False when there was none."""
+        """Delete it; False if it does not exist."""
         if "\x00" in name:
             return False
         row = await self._database.row("DELETE FROM noetl_credentials WHERE name = $1 RETURNING name", name)
         return row is not None
 
     async def rewrap(self, ring: KeyRing) -> int:
-        """Wrap every data key under the ring's current master key, in one transaction; how many there were."""
+        """Wrap every data key under the ring's current master key, in one transaction; return their number."""
         async with self._database.connection() as connection, connection.transaction():
             rows = await connection.fetch(
                 "SELECT name, type, key_id, wrapped FROM noetl_credentials WHERE key_id <> $1 ORDER BY name FOR UPDATE",
@@ -82,15 +82,15 @@ class PostgresCredentialStore:
         self._keys.use(ring)
         return len(changed)
 
-    async def take_over(self, rows: Sequence[Row]) -> None:
-        """Keep what another store had, unless there is one of the same name."""
+    async def import_rows(self, rows: Sequence[Row]) -> None:
+        """Copy the rows of another store, except names that already exist."""
         async with self._database.connection() as connection:
             await connection.executemany(
                 "INSERT INTO noetl_credentials VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING", rows
             )
 
     async def servers(self) -> int:
-        """How many servers work on this database just now."""
+        """The number of servers with a recent heartbeat in this database."""
         row = await self._database.row("SELECT to_regclass('noetl_servers') IS NOT NULL")
         if not row[0]:
             return 0
@@ -100,4 +100,4 @@ class PostgresCredentialStore:
         return int(alive[0])
 
     async def close(self) -> None:
-        """Nothing of its own is open."""
+        """Do nothing: the store has no resources of its own."""

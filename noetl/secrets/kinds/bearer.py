@@ -1,10 +1,10 @@
-"""`kind: bearer`: a token, written or named."""
+"""`kind: bearer`: a token, given literally or as the name of another entry."""
 
 from __future__ import annotations
 
 from noetl.secrets.source import SecretRequest
 
 
-async def resolve(asked: SecretRequest) -> str:
+async def resolve(request: SecretRequest) -> str:
     """The token."""
-    return await asked.value("token")
+    return await request.value("token")

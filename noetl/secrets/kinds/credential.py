@@ -1,4 +1,7 @@
-"""`kind: credential`: this installation's own store, encrypted (`drivers/credential_rows.py`), in its SQLite file."""
+"""`kind: credential`: a stored credential. Also the credential stores in SQLite and in memory.
+
+Stored credentials are encrypted (`credentials/credential_rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,19 @@ SCHEMA = (
 )
 
 
-async def resolve(asked: SecretRequest) -> Any:
-    """The stored credential that the entry names (its own name, if it names none)."""
-    name = str(asked.fields.get("credential") or asked.fields.get("key") or asked.name)
+async def resolve(request: SecretRequest) -> Any:
+    """The stored credential that the entry names (default: the name of the entry)."""
+    name = str(request.fields.get("credential") or request.fields.get("key") or request.name)
     try:
-        return await asked.stored(name)
+        return await request.stored(name)
     except SecretUnavailable as missing:
-        if name in missing.reasons and name != asked.name:
-            raise asked.missing(f'"{name}": {missing.reasons[name]}', missing.kind) from missing
+        if name in missing.reasons and name != request.name:
+            raise request.unavailable(f'"{name}": {missing.reasons[name]}', missing.kind) from missing
         raise
 
 
 class SqliteCredentialStore:
-    """`ports.CredentialStore` on a shared SQLite file; the master key is read when it is first needed."""
+    """`ports.CredentialStore` in a SQLite file; the master key is read at first use."""
 
     def __init__(self, file: SqliteFile, ring: KeyRing | Callable[[], KeyRing]) -> None:
         self._file = file
@@ -46,11 +49,11 @@ class SqliteCredentialStore:
 
     @property
     def ring(self) -> KeyRing:
-        """The installation's keys."""
+        """The master keys."""
         return self._keys.ring
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
-        """Keep (encrypted)."""
+        """Encrypt and store a credential."""
         row = sealed_row(self._keys, name, type, data)
         await self._file.write(
             lambda db: db.execute("INSERT OR REPLACE INTO credentials VALUES (?, ?, ?, ?, ?)", row) and None,
@@ -58,7 +61,7 @@ class SqliteCredentialStore:
         )
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
-        """Fields of a credential, decrypted, for the worker that needs it."""
+        """The decrypted fields of a credential; None if it does not exist."""
         row = await self._file.read(
             lambda db: db.execute(
                 "SELECT name, type, key_id, wrapped, sealed FROM credentials WHERE name = ?", (name,)
@@ -73,13 +76,13 @@ class SqliteCredentialStore:
         )
 
     async def delete(self, name: str) -> bool:
-        """Forget it; False when there was none."""
+        """Delete it; False if it does not exist."""
         return await self._file.write(
             lambda db: db.execute("DELETE FROM credentials WHERE name = ?", (name,)).rowcount > 0
         )
 
     async def rewrap(self, ring: KeyRing) -> int:
-        """Wrap every data key under the ring's current master key, in one transaction; how many there were."""
+        """Wrap every data key under the ring's current master key, in one transaction; return their number."""
 
         def job(db: sqlite3.Connection) -> int:
             rows = db.execute("SELECT name, type, key_id, wrapped FROM credentials WHERE key_id <> ?", (ring.current,))
@@ -92,36 +95,36 @@ class SqliteCredentialStore:
         return changed
 
     async def rows(self) -> Sequence[Row]:
-        """Every credential as it lies there, for another store to take over."""
+        """Every credential in its encrypted form, to be copied to another store."""
         return await self._file.read(
             lambda db: [Row(*row) for row in db.execute("SELECT name, type, key_id, wrapped, sealed FROM credentials")]
         )
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await self._file.close()
 
 
 class MemoryCredentialStore:
-    """`ports.CredentialStore` that forgets everything with its process, for tests and simulation."""
+    """`ports.CredentialStore` in memory, for tests and simulation."""
 
     def __init__(self, credentials: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        self._kept: dict[str, tuple[str, dict[str, Any]]] = {
+        self._credentials: dict[str, tuple[str, dict[str, Any]]] = {
             name: (str(data.get("type", "")), dict(data)) for name, data in (credentials or {}).items()
         }
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
-        """Keep."""
-        self._kept[name] = (type, dict(data))
+        """Store a credential."""
+        self._credentials[name] = (type, dict(data))
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
-        """Fields of a credential."""
-        return self._kept[name][1] if name in self._kept else None
+        """The fields of a credential; None if it does not exist."""
+        return self._credentials[name][1] if name in self._credentials else None
 
     async def list(self) -> list[tuple[str, str]]:
         """Names and types."""
-        return sorted((name, type) for name, (type, _) in self._kept.items())
+        return sorted((name, type) for name, (type, _) in self._credentials.items())
 
     async def delete(self, name: str) -> bool:
-        """Forget it; False when there was none."""
-        return self._kept.pop(name, None) is not None
+        """Delete it; False if it does not exist."""
+        return self._credentials.pop(name, None) is not None

@@ -1,4 +1,4 @@
-"""`kind: file`: a value from a file, as text or as the mapping that JSON or YAML has in it."""
+"""`kind: file`: the content of a file, as text or as the mapping of a JSON or YAML document."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from noetl.secrets.source import SecretRequest, read_secret_file
 
 
-async def resolve(asked: SecretRequest) -> Any:
-    """The file's content; a last line break of text is not part of the secret."""
-    return _read(asked, asked.text("path"), str(asked.fields.get("format") or "text").lower())
+async def resolve(request: SecretRequest) -> Any:
+    """The content of the file; trailing line breaks of text are removed."""
+    return _read(request, request.text("path"), str(request.fields.get("format") or "text").lower())
 
 
-def _read(asked: SecretRequest, written: str, format: str) -> Any:
-    return read_secret_file(asked, Path(asked.folder, Path(written).expanduser()), format)
+def _read(request: SecretRequest, written: str, format: str) -> Any:
+    return read_secret_file(request, Path(request.folder, Path(written).expanduser()), format)

@@ -1,4 +1,4 @@
-"""`kind: secret_manager`: a value from Vault, AWS, Google, Azure, or a file that stands in for them."""
+"""`kind: secret_manager`: a value from Vault, AWS, Google, Azure, or a file in place of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PROVIDERS = {
     "azure": "azure",
     "file": "file",
 }  # fmt: skip
-# The variable that each manager's own tools use says which one this installation has.
-_TELLING = {
+# The default provider: the first whose own tools are configured in the environment.
+_DETECTED_BY = {
     "VAULT_ADDR": "vault",
     "AZURE_KEY_VAULT_URL": "azure",
     "GOOGLE_CLOUD_PROJECT": "gcp",
@@ -28,48 +28,48 @@ _TELLING = {
 }
 
 
-async def resolve(asked: SecretRequest) -> Any:
+async def resolve(request: SecretRequest) -> Any:
     """One secret (`secret`, or the entry's own name), or several as a mapping (`map`)."""
-    provider = _provider(asked)
+    provider = _provider(request)
     if provider is None:
-        return await _stored(asked)
-    several = asked.fields.get("map")
+        return await _stored(request)
+    several = request.fields.get("map")
     if several is None:
-        return await _read(asked, provider, str(asked.fields.get("secret") or asked.name))
+        return await _read(request, provider, str(request.fields.get("secret") or request.name))
     if not isinstance(several, Mapping):
-        raise asked.missing("its `map` is a mapping of field names to secrets", "schema")
-    return {str(field): await _read(asked, provider, str(secret)) for field, secret in several.items()}
+        raise request.unavailable("`map` must be a mapping of field names to secrets", "schema")
+    return {str(field): await _read(request, provider, str(secret)) for field, secret in several.items()}
 
 
-def _provider(asked: SecretRequest) -> str | None:
-    written = asked.fields.get("provider")
+def _provider(request: SecretRequest) -> str | None:
+    written = request.fields.get("provider")
     if written:
         known = PROVIDERS.get(str(written).lower())
         if known is None:
-            raise asked.missing(f'its `provider` is "{written}"; it can be vault, aws, gcp, azure or file', "schema")
+            raise request.unavailable(f'`provider` is "{written}"; it must be vault, aws, gcp, azure or file', "schema")
         return known
-    return next((provider for variable, provider in _TELLING.items() if asked.environment.get(variable)), None)
+    return next((provider for variable, provider in _DETECTED_BY.items() if request.environment.get(variable)), None)
 
 
-async def _read(asked: SecretRequest, provider: str, secret: str) -> Any:
+async def _read(request: SecretRequest, provider: str, secret: str) -> Any:
     name, _, field = secret.partition("#")
-    version = asked.fields.get("version")
+    version = request.fields.get("version")
     module = import_module(f"noetl.secrets.managers.{provider}")
-    found = await module.read(asked, name, None if version in (None, "", "latest") else str(version))
+    found = await module.read(request, name, None if version in (None, "", "latest") else str(version))
     if not field:
         return found
     if not isinstance(found, Mapping) or field not in found:
-        there = ", ".join(map(str, found)) if isinstance(found, Mapping) else "one value only"
-        raise asked.missing(f'the secret "{name}" has no field "{field}"; it has {there}')
+        there = ", ".join(map(str, found)) if isinstance(found, Mapping) else "a single value"
+        raise request.unavailable(f'the secret "{name}" has no field "{field}"; it has {there}')
     return found[field]
 
 
-async def _stored(asked: SecretRequest) -> Any:
-    """No manager is known here: this installation's own store is one, too."""
-    name = str(asked.fields.get("secret") or asked.name)
+async def _stored(request: SecretRequest) -> Any:
+    """Without a provider, read the credential store of this installation."""
+    name = str(request.fields.get("secret") or request.name)
     try:
-        return await asked.stored(name)
+        return await request.stored(name)
     except SecretUnavailable:
-        raise asked.missing(
-            f'it names no `provider`, none is known from the environment, and there is no stored credential "{name}"'
+        raise request.unavailable(
+            f'no `provider` is given, none is configured in the environment, and there is no stored credential "{name}"'
         ) from None

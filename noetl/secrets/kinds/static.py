@@ -1,4 +1,4 @@
-"""`kind: static`: the value stands in the playbook; for tests only."""
+"""`kind: static`: the value is written in the playbook; for tests only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from noetl.secrets.source import SecretRequest, one_or_all
 
 
-async def resolve(asked: SecretRequest) -> Any:
-    """The value as it is written."""
-    if "value" not in asked.fields:
-        raise asked.missing("it has no `value`", "schema")
-    return one_or_all(asked.fields["value"])
+async def resolve(request: SecretRequest) -> Any:
+    """The value, unchanged."""
+    if "value" not in request.fields:
+        raise request.unavailable("`value` is missing", "schema")
+    return one_or_all(request.fields["value"])

@@ -1,4 +1,7 @@
-"""Azure Key Vault: by an access token, or by an application's client credentials."""
+"""Azure Key Vault. Credentials come from azure-identity.
+
+Without `auth`, `DefaultAzureCredential` applies: environment, workload identity, managed identity, Azure CLI.
+"""
 
 from __future__ import annotations
 
@@ -8,45 +11,82 @@ from urllib.parse import quote
 
 from noetl.connections.http.client import HttpFailure
 from noetl.connections.oauth2 import ClientCredentials, tokens
-from noetl.secrets.source import SecretRequest, ask, data_or_text
+from noetl.runtime.resources import per_loop
+from noetl.secrets.source import SecretRequest, call_library, check_address, data_or_text, send
 
 API = "7.4"
 SCOPE = "https://vault.azure.net/.default"
+HOSTS = r".+\.vault\.azure\.net"
+SERVICE = "Azure Key Vault"
 
 
-async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
-    """The secret's JSON fields, or its text."""
-    auth = await asked.mapping("auth")
-    written = asked.fields.get("url") or asked.fields.get("vault_url") or auth.get("vault_url")
-    vault = written or asked.environment.get("AZURE_KEY_VAULT_URL")
+async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
+    """The fields of a JSON secret, or its text."""
+    auth = await request.mapping("auth")
+    written = request.fields.get("url") or request.fields.get("vault_url") or auth.get("vault_url")
+    vault = written or request.environment.get("AZURE_KEY_VAULT_URL")
     if not vault:
-        raise asked.missing("it does not say which Key Vault: give `url`, or set AZURE_KEY_VAULT_URL", "schema")
-    headers = {"Authorization": f"Bearer {await _token(asked, auth)}"}
-    place = f"{str(vault).rstrip('/')}/secrets/{quote(secret)}/{quote(version or '')}?api-version={API}"
-    status, said = await ask(asked, "GET", place, headers, who="Azure Key Vault", trusted=not written)
-    fields = said if isinstance(said, Mapping) else {}
+        raise request.unavailable("no Key Vault: give `url`, or set AZURE_KEY_VAULT_URL", "schema")
+    token = await _explicit_token(request, auth)
+    if token is None:
+        if written:
+            check_address(request, str(written), HOSTS, SERVICE, "AZURE_KEY_VAULT_URL")
+        chain = per_loop(_Chain, _Chain)
+        token = await call_library(request, "azure", lambda: chain.token(request))
+    url = f"{str(vault).rstrip('/')}/secrets/{quote(secret)}/{quote(version or '')}?api-version={API}"
+    headers = {"Authorization": f"Bearer {token}"}
+    status, reply = await send(request, "GET", url, headers, service=SERVICE, trusted=not written)
+    fields = reply if isinstance(reply, Mapping) else {}
     if status == 404:
-        raise asked.missing(f'Azure Key Vault has no secret "{secret}"' + (f" version {version}" if version else ""))
+        raise request.unavailable(f'{SERVICE} has no secret "{secret}"' + (f" version {version}" if version else ""))
     if status != 200:
         failure = fields.get("error")
-        why = failure.get("code", "") if isinstance(failure, Mapping) else ""
-        raise asked.missing(f'Azure Key Vault refused "{secret}": HTTP {status} {why}'.rstrip())
+        code = failure.get("code", "") if isinstance(failure, Mapping) else ""
+        raise request.unavailable(f'{SERVICE} denied access to "{secret}": HTTP {status} {code}'.rstrip())
     if not isinstance(fields.get("value"), str):
-        raise asked.missing(f'the answer of Azure Key Vault has no value for "{secret}"', "parse")
+        raise request.unavailable(f'the response of {SERVICE} has no value for "{secret}"', "parse")
     return data_or_text(fields["value"])
 
 
-async def _token(asked: SecretRequest, auth: Mapping[str, Any]) -> str:
+class _Chain:
+    """`DefaultAzureCredential`, one per event loop; it caches and renews its tokens."""
+
+    def __init__(self) -> None:
+        self._credential: Any = None
+
+    def token(self, request: SecretRequest) -> str:
+        from azure.core.exceptions import ClientAuthenticationError
+        from azure.identity import CredentialUnavailableError, DefaultAzureCredential
+
+        if self._credential is None:
+            self._credential = DefaultAzureCredential()
+        try:
+            return str(self._credential.get_token(SCOPE).token)
+        except (ClientAuthenticationError, CredentialUnavailableError) as failure:
+            raise request.unavailable(
+                "no Azure credentials: give `auth` (a token, or tenant_id, client_id and client_secret), set "
+                "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or run with a workload identity or a "
+                f"managed identity ({str(failure.message).splitlines()[0]})"
+            ) from None
+
+    def close(self) -> None:
+        """Close the credential's connections."""
+        if self._credential is not None:
+            self._credential.close()
+
+
+async def _explicit_token(request: SecretRequest, auth: Mapping[str, Any]) -> str | None:
+    """A token from `auth`; None if it has neither a token nor client credentials."""
     token = auth.get("token") or auth.get("access_token") or auth.get("value")
     if token:
         return str(token)
+    if not auth.get("client_secret"):
+        return None
 
     def find(field: str) -> str:
-        value = auth.get(field) or asked.environment.get(f"AZURE_{field.upper()}")
+        value = auth.get(field) or request.environment.get(f"AZURE_{field.upper()}")
         if not value:
-            raise asked.missing(
-                f"it does not say how to sign in to Azure: give `auth.{field}`, or set AZURE_{field.upper()}"
-            )
+            raise request.unavailable(f"`auth.{field}` is missing", "schema")
         return str(value)
 
     authority = str(auth.get("authority") or "https://login.microsoftonline.com").rstrip("/")
@@ -57,6 +97,8 @@ async def _token(asked: SecretRequest, auth: Mapping[str, Any]) -> str:
         scope=SCOPE,
     )
     try:
-        return await tokens().get(grant, allows=asked.allows_address)
+        return await tokens().get(grant, allows=request.allows_address)
     except HttpFailure as failure:
-        raise asked.missing(f"Azure did not let us in: {failure.message}", failure.kind) from failure
+        raise request.unavailable(
+            f"Azure rejected the client credentials: {failure.message}", failure.kind
+        ) from failure

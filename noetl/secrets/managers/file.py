@@ -1,7 +1,7 @@
 """A file of secrets in place of a manager: for development, and for mounted secrets.
 
-`path` is a JSON or YAML file in which `secret` is a key (dots lead inside), or a folder in which it is a
-file, as Kubernetes and Docker mount them.
+`path` is a JSON or YAML file with the key `secret` (dots select nested keys), or a folder with a
+file of that name, as Kubernetes and Docker mount them.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 from noetl.secrets.source import SecretRequest, data_or_text, read_secret_file
 
 
-async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
+async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
     """The secret of that name."""
-    written = asked.fields.get("path") or asked.fields.get("url") or asked.environment.get("NOETL_SECRETS_PATH")
+    written = request.fields.get("path") or request.fields.get("url") or request.environment.get("NOETL_SECRETS_PATH")
     if not written:
-        raise asked.missing("it does not say which file: give `path`, or set NOETL_SECRETS_PATH", "schema")
-    return _read(asked, str(written).removeprefix("file://"), secret)
+        raise request.unavailable("no file: give `path`, or set NOETL_SECRETS_PATH", "schema")
+    return _read(request, str(written).removeprefix("file://"), secret)
 
 
-def _read(asked: SecretRequest, written: str, secret: str) -> Any:
-    place = Path(asked.folder, Path(written).expanduser())
+def _read(request: SecretRequest, written: str, secret: str) -> Any:
+    place = Path(request.folder, Path(written).expanduser())
     if place.is_dir():
         inside = place / secret
         if ".." in Path(secret).parts or Path(secret).is_absolute():
-            raise asked.missing(f'"{secret}" leads out of the folder {place}')
-        return data_or_text(read_secret_file(asked, inside, "text"))
-    found: Any = read_secret_file(asked, place, "yaml" if place.suffix in (".yaml", ".yml") else "json")
+            raise request.unavailable(f'"{secret}" is outside of the folder {place}')
+        return data_or_text(read_secret_file(request, inside, "text"))
+    found: Any = read_secret_file(request, place, "yaml" if place.suffix in (".yaml", ".yml") else "json")
     if isinstance(found, Mapping) and secret in found:
         return found[secret]
     for part in secret.split("."):
         if not isinstance(found, Mapping) or part not in found:
-            raise asked.missing(f'the file {place} has no secret "{secret}"')
+            raise request.unavailable(f'the file {place} has no secret "{secret}"')
         found = found[part]
     return found

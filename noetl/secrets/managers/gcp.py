@@ -1,97 +1,135 @@
-"""Google Secret Manager: by an access token, or by a service account's key file."""
+"""Google Secret Manager. Credentials come from google-auth.
+
+Without `auth`, the application default credentials apply: `GOOGLE_APPLICATION_CREDENTIALS` (a service account or a
+workload identity configuration), gcloud's own, and the metadata server of Google Cloud.
+"""
 
 from __future__ import annotations
 
 import base64
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import msgspec
-
-from noetl.secrets.source import SecretRequest, ask, data_or_text, read_secret_file
+from noetl.runtime.resources import per_loop
+from noetl.secrets.source import SecretRequest, call_library, check_address, data_or_text, send
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TOKEN_URL = "https://oauth2.googleapis.com/token"
+HOSTS = r"secretmanager\.(.+\.)?googleapis\.com"
+ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"  # gcloud's variable
+SERVICE = "Google Secret Manager"
 
 
-async def read(asked: SecretRequest, secret: str, version: str | None) -> Any:
-    """The secret's JSON fields, or its text."""
-    auth = await asked.mapping("auth")
-    if not auth and asked.environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        auth = read_secret_file(asked, Path(asked.environment["GOOGLE_APPLICATION_CREDENTIALS"]), "json")
-    if secret.startswith("projects/"):
-        name = secret.strip("/")
+async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
+    """The fields of a JSON secret, or its text; binary as base64 text."""
+    auth = await request.mapping("auth")
+    url, trusted = _address(request, own_credentials=not auth)
+    if auth:
+        token, project = await _explicit_token(request, auth), auth.get("project_id")
     else:
-        project = (
-            asked.fields.get("project")
-            or asked.fields.get("project_id")
-            or auth.get("project_id")
-            or asked.environment.get("GOOGLE_CLOUD_PROJECT")
-        )
-        if not project:
-            raise asked.missing("it does not say which project: give `project`, or set GOOGLE_CLOUD_PROJECT", "schema")
-        name = f"projects/{project}/secrets/{secret}"
-    if "/versions/" not in name:
-        name = f"{name}/versions/{version or 'latest'}"
-    base = str(asked.fields.get("url") or "https://secretmanager.googleapis.com").rstrip("/")
-    headers = {"Authorization": f"Bearer {await _token(asked, auth)}"}
-    status, said = await ask(asked, "GET", f"{base}/v1/{quote(name)}:access", headers, who="Google Secret Manager")
-    fields = said if isinstance(said, Mapping) else {}
+        chain = per_loop(_Chain, _Chain)
+        token, project = await call_library(request, "gcp", lambda: chain.token(request))
+    name = _resource_name(request, secret, version, project)
+    headers = {"Authorization": f"Bearer {token}"}
+    status, reply = await send(
+        request, "GET", f"{url}/v1/{quote(name)}:access", headers, service=SERVICE, trusted=trusted
+    )
+    fields = reply if isinstance(reply, Mapping) else {}
     if status == 404:
-        raise asked.missing(f'Google Secret Manager has no "{name}"')
+        raise request.unavailable(f'{SERVICE} has no "{name}"')
     if status != 200:
-        why = fields.get("error", {}).get("status", "") if isinstance(fields.get("error"), Mapping) else ""
-        raise asked.missing(f'Google Secret Manager refused "{name}": HTTP {status} {why}'.rstrip())
+        code = fields.get("error", {}).get("status", "") if isinstance(fields.get("error"), Mapping) else ""
+        raise request.unavailable(f'{SERVICE} denied access to "{name}": HTTP {status} {code}'.rstrip())
     payload = fields.get("payload")
     if not isinstance(payload, Mapping) or not isinstance(payload.get("data"), str):
-        raise asked.missing(f'the answer of Google Secret Manager has no value for "{name}"', "parse")
-    content = base64.b64decode(payload["data"])
+        raise request.unavailable(f'the response of {SERVICE} has no value for "{name}"', "parse")
     try:
-        return data_or_text(content.decode())
+        return data_or_text(base64.b64decode(payload["data"]).decode())
     except UnicodeDecodeError:
         return payload["data"]
 
 
-async def _token(asked: SecretRequest, auth: Mapping[str, Any]) -> str:
+class _Chain:
+    """Application default credentials, one per event loop."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Any, str | None] | None = None
+
+    def token(self, request: SecretRequest) -> tuple[str, str | None]:
+        """A valid access token, and the project of the credentials."""
+        import google.auth
+        from google.auth.exceptions import DefaultCredentialsError
+        from google.auth.transport.requests import Request
+
+        try:
+            if self._found is None:
+                self._found = google.auth.default(scopes=[SCOPE], request=Request())
+        except DefaultCredentialsError as failure:
+            raise request.unavailable(
+                "no Google credentials: give `auth` (a token, or the key of a service account), set "
+                "GOOGLE_APPLICATION_CREDENTIALS, or run with a service account of Google Cloud "
+                f"({str(failure.args[0]).splitlines()[0]})"
+            ) from None
+        credentials, project = self._found
+        if not credentials.valid:
+            credentials.refresh(Request())
+        return str(credentials.token), project
+
+
+def _address(request: SecretRequest, *, own_credentials: bool) -> tuple[str, bool]:
+    """The base URL, and whether it is configured in the installation."""
+    written = request.fields.get("url")
+    if written and own_credentials:
+        check_address(request, str(written), HOSTS, SERVICE, ENDPOINT)
+    configured = request.environment.get(ENDPOINT)
+    url = str(written or configured or "https://secretmanager.googleapis.com")
+    return url.rstrip("/"), not written and bool(configured)
+
+
+def _resource_name(request: SecretRequest, secret: str, version: str | None, own_project: str | None) -> str:
+    if secret.startswith("projects/"):
+        name = secret.strip("/")
+    else:
+        project = (
+            request.fields.get("project")
+            or request.fields.get("project_id")
+            or request.environment.get("GOOGLE_CLOUD_PROJECT")
+            or own_project
+        )
+        if not project:
+            raise request.unavailable("no Google project: give `project`, or set GOOGLE_CLOUD_PROJECT", "schema")
+        name = f"projects/{project}/secrets/{secret}"
+    return name if "/versions/" in name else f"{name}/versions/{version or 'latest'}"
+
+
+async def _explicit_token(request: SecretRequest, auth: Mapping[str, Any]) -> str:
     token = auth.get("token") or auth.get("access_token") or auth.get("value")
     if token:
         return str(token)
     if not (auth.get("client_email") and auth.get("private_key")):
-        raise asked.missing(
-            "it does not say how to sign in to Google: give `auth` (a token, or a service account's key), or set "
-            "GOOGLE_APPLICATION_CREDENTIALS"
-        )
+        raise request.unavailable("`auth` must be a token or the key of a service account", "schema")
     url = str(auth.get("token_uri") or TOKEN_URL)
-    form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": _assertion(asked, auth, url)}
+    assertion = await call_library(request, "gcp", lambda: _assertion(request, auth, url))
+    form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    status, said = await ask(asked, "POST", url, headers, body=urlencode(form).encode(), who="Google")
-    found = said.get("access_token") if isinstance(said, Mapping) else None
-    if status != 200 or not found:
-        why = said.get("error_description") or said.get("error") if isinstance(said, Mapping) else ""
-        raise asked.missing(f"Google did not let the service account in: HTTP {status} {why or ''}".rstrip())
-    return str(found)
+    status, reply = await send(request, "POST", url, headers, body=urlencode(form).encode(), service="Google")
+    fields = reply if isinstance(reply, Mapping) else {}
+    if status != 200 or not fields.get("access_token"):
+        reason = fields.get("error_description") or fields.get("error") or ""
+        raise request.unavailable(f"Google rejected the service account: HTTP {status} {reason}".rstrip())
+    return str(fields["access_token"])
 
 
-def _assertion(asked: SecretRequest, auth: Mapping[str, Any], url: str) -> str:
-    """A signed claim to be the service account (RFC 7523)."""
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import padding, rsa
+def _assertion(request: SecretRequest, auth: Mapping[str, Any], url: str) -> str:
+    """A signed JWT for the service account (RFC 7523)."""
+    from google.auth import crypt, jwt
 
     now = int(time.time())
-    header = {"alg": "RS256", "typ": "JWT", "kid": str(auth.get("private_key_id") or "")}
-    claim = {"iss": auth["client_email"], "scope": SCOPE, "aud": url, "iat": now, "exp": now + 3600}
-    text = b".".join(_url64(msgspec.json.encode(part)) for part in (header, claim))
+    claims = {"iss": auth["client_email"], "scope": SCOPE, "aud": url, "iat": now, "exp": now + 3600}
     try:
-        key = serialization.load_pem_private_key(str(auth["private_key"]).encode(), None)
-    except ValueError:
-        raise asked.missing("the service account's private_key is not a PEM key", "parse") from None
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise asked.missing("the service account's private_key is not an RSA key", "parse")
-    return (text + b"." + _url64(key.sign(text, padding.PKCS1v15(), hashes.SHA256()))).decode()
-
-
-def _url64(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
+        signer = crypt.RSASigner.from_service_account_info(auth)  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError):
+        raise request.unavailable("`private_key` of the service account is not a PEM key", "parse") from None
+    return str(jwt.encode(signer, claims).decode())  # type: ignore[no-untyped-call]

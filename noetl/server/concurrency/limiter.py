@@ -61,7 +61,7 @@ class ConcurrencyLimiter:
             del most[playbook]
         for key in full & most.keys():
             most[key] = 0
-        return Capacity(most, frozenset(line.key for line in await self._queue.lines()))
+        return Capacity(most, frozenset(line.key for line in await self._queue.limit_depths()))
 
     def reservations(
         self, capacity: Capacity, before: Mapping[str, int] | None, after: Mapping[str, int]
@@ -108,7 +108,7 @@ class ConcurrencyLimiter:
         """Release as many parked runs as slots are free, for all limits or only for these.
 
         A check of all limits also searches for cycles: two children may have begun to wait at the same time."""
-        depths = [each for each in await self._queue.lines() if only is None or each.key in only]
+        depths = [each for each in await self._queue.limit_depths() if only is None or each.key in only]
         limited = [each.key for each in depths if each.key in self.most]
         held = await self._store.held(limited) if limited else {}
         for depth in depths:

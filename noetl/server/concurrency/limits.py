@@ -41,11 +41,11 @@ Subject = Literal["pool", "credential", "playbook"]
 class ChangeNotifier(Protocol):
     """Notifications between the servers of one store, as `PostgresDatabase` implements them."""
 
-    def tell(self, channel: str, word: str) -> None:
+    def publish(self, channel: str, message: str) -> None:
         """Send a notification."""
 
-    def listen(self, channel: str, heard: Any) -> None:
-        """Call `heard` for every notification of a channel."""
+    def subscribe(self, channel: str, on_message: Any) -> None:
+        """Call `on_message` for every notification of a channel."""
 
 
 class Limit(Struct, frozen=True, omit_defaults=True):
@@ -87,7 +87,7 @@ class Limits:
         self._watch: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # another server changed a limit
         if notifier is not None:
-            notifier.listen(CHANNEL, lambda _: self._changed.set())
+            notifier.subscribe(CHANNEL, lambda _: self._changed.set())
 
     def start(self) -> None:
         """Start to watch for changes and free slots."""
@@ -196,7 +196,7 @@ class Limits:
         """A limit with the slots in use, their holders and the waiting runs."""
         held = (await self._store.held([limit.key]))[limit.key]
         holders = await self._store.holders(limit.key)
-        waiting = next((each for each in await self._queue.lines() if each.key == limit.key), None)
+        waiting = next((each for each in await self._queue.limit_depths() if each.key == limit.key), None)
         return {
             "subject": limit.subject,
             "name": limit.name,
@@ -216,7 +216,7 @@ class Limits:
     async def _publish(self) -> None:
         await self.refresh()
         if self._notifier is not None:
-            self._notifier.tell(CHANNEL, "changed")
+            self._notifier.publish(CHANNEL, "changed")
 
     async def _poll(self) -> None:
         while True:

@@ -97,7 +97,7 @@ class WorkerService:
         doubtful = runs
         if self._heartbeats is not None:
             # Other servers may have granted or revoked a lease: check the log, not only this table.
-            await self._heartbeats.seen(worker, runs)
+            await self._heartbeats.record_heartbeat(worker, runs)
         else:
             doubtful = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
         lost = [run_id for run_id, epoch in doubtful if not await self._confirm_lease(worker, run_id, epoch)]
@@ -348,7 +348,7 @@ class WorkerService:
     async def _seen_elsewhere(self, heartbeats: WorkerHeartbeats, lease: Lease, term: float) -> bool:
         """Whether another server had a heartbeat of the worker within the term; the lease is extended from then."""
         try:
-            silent = await heartbeats.silent_for(lease.worker, lease.run_id, lease.epoch)
+            silent = await heartbeats.seconds_since_heartbeat(lease.worker, lease.run_id, lease.epoch)
         except StoreUnavailable:
             silent = 0.0  # heartbeats could not be stored either: wait for another term
         if silent is None or silent >= term:

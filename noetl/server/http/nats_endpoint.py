@@ -44,11 +44,11 @@ class NatsWorkerEndpoint:
     def start(self) -> None:
         """Start handling requests."""
         self._state().orchestrator.work.leases.push_revocations(self._notify_revoked)
-        self._bus.answer(self._handle)
+        self._bus.reply(self._handle)
 
     def _notify_revoked(self, worker: str, run_id: str) -> bool:
         """Notify a worker of a revoked lease; False if it must learn of it by polling."""
-        return self._bus.tell(REVOKED, worker, run_id.encode()) and worker in self._listeners
+        return self._bus.publish(REVOKED, worker, run_id.encode()) and worker in self._listeners
 
     async def _handle(self, name: str, data: bytes) -> bytes:
         question = read_question(data)
@@ -88,7 +88,7 @@ class NatsWorkerEndpoint:
     async def _encode_reply(self, request: Any, reply: Any) -> bytes:
         """The encoded reply; orders that do not fit are given back, so that they can be claimed over HTTP."""
         encoded = _encode(reply)
-        if len(encoded) + MARGIN <= self._bus.most_bytes:
+        if len(encoded) + MARGIN <= self._bus.max_payload:
             return b"=" + encoded
         work = self._state().orchestrator.work
         if isinstance(reply, ReportReply) and reply.orders.orders:

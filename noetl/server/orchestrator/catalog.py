@@ -114,7 +114,7 @@ class Catalog:
 
     async def store(self, playbook: Playbook, source: Source) -> None:
         """Store the text permanently under the digest, for `load`."""
-        await self._playbooks.keep(playbook.digest, source.text, source.file)
+        await self._playbooks.save_text(playbook.digest, source.text, source.file)
         self._remember(self._stored, playbook.digest, None)
 
     def is_stored(self, playbook: Playbook) -> bool:

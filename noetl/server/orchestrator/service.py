@@ -225,7 +225,7 @@ class Orchestrator:
 
     async def limit_depths(self) -> list[LimitDepth]:
         """Runs that wait because a limit is reached, by limit."""
-        return await self._queue.lines()
+        return await self._queue.limit_depths()
 
     @property
     def watches_leases(self) -> bool:

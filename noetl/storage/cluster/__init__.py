@@ -1,1 +1,1 @@
-"""How several servers on one store know of each other."""
+"""Cluster membership of servers that share a store."""

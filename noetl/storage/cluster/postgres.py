@@ -1,9 +1,9 @@
-"""Servers and workers that are alive, as rows that everybody sees.
+"""Cluster membership in Postgres: heartbeats of servers and workers, and leader leases.
 
-A server that stops beating is removed by one of the others, which then does what the dead one owed:
-the statement that removes the row decides who. A worker's last sign of life, with the runs it said
-it holds, is kept here too, so that a lease given by one server is not taken back by another
-while its worker lives. The database's clock is the only one that is asked.
+A server without a recent heartbeat is removed by one of the others, which then takes over its executions: the
+DELETE statement decides which server that is. The last heartbeat of each worker, with the runs that it
+named, is stored too, so that a lease granted by one server is not revoked by another
+while the worker is alive. All times are those of the database's clock.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SCHEMA = (
     "ALTER TABLE noetl_duties ADD COLUMN holder int4",
 )
 
-SERVER_SECONDS = 5.0  # a server that has not beaten for so long is gone
-SWEEP_SECONDS = 60.0  # how often one of the servers looks at everything that is unfinished
+SERVER_SECONDS = 5.0  # without a heartbeat, after which a server counts as stopped
+SWEEP_SECONDS = 60.0  # between sweeps over all unfinished executions, by one of the servers
 TRIES = 100
 
 
 class Heartbeat(NamedTuple):
-    """What a server learns when it beats."""
+    """The result of a server's heartbeat."""
 
-    forgotten: bool = False  # the others took us for dead
-    died: tuple[int, ...] = ()  # servers whose work is ours now
-    sweep: bool = False  # it is our turn to look at everything
+    forgotten: bool = False  # another server has removed this one
+    died: tuple[int, ...] = ()  # stopped servers, whose executions this server takes over
+    sweep: bool = False  # this server performs the next sweep
 
 
 class PostgresCluster:
-    """Membership of servers, `ports.Duties` among them, and `ports.SignsOfLife` of workers."""
+    """Membership of servers, `ports.LeaderLease` and `ports.WorkerHeartbeats`."""
 
     def __init__(self, database: PostgresDatabase, name: str = "", *, server_seconds: float = SERVER_SECONDS) -> None:
         self._database = database
@@ -49,7 +49,7 @@ class PostgresCluster:
         database.migrate("cluster", SCHEMA)
 
     async def join(self) -> int:
-        """Become a member under a number that nobody has."""
+        """Join the cluster under an unused number."""
         for _ in range(TRIES):
             number = secrets.randbits(PROCESS_BITS)
             if await self._enter(number):
@@ -58,7 +58,7 @@ class PostgresCluster:
         raise StoreUnavailable(f"no free server number after {TRIES} tries")
 
     async def beat(self) -> Heartbeat:
-        """Say that we live, and hear who does not."""
+        """Send a heartbeat of this server, and remove servers that have stopped."""
         assert self._number is not None
         row = await self._database.row(
             "UPDATE noetl_servers SET seen = now() WHERE number = $1 RETURNING "
@@ -77,7 +77,7 @@ class PostgresCluster:
         return Heartbeat(row is None, tuple(each[0] for each in died), sweep)
 
     async def acquire_turn(self, name: str, seconds: float) -> bool:
-        """Whether this duty is ours now; no other server has it for so long."""
+        """Acquire a task that runs once per interval in the whole cluster; False if it is not due."""
         turn = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
             "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
@@ -87,42 +87,42 @@ class PostgresCluster:
         return turn is not None
 
     async def leave(self) -> None:
-        """Go: the next beat of another server takes over what we owe."""
+        """Leave the cluster; the next heartbeat of another server takes over the executions."""
         if self._number is not None:
             await self._database.execute("DELETE FROM noetl_duties WHERE holder = $1", self._number)
             await self._database.execute("UPDATE noetl_servers SET seen = '-infinity' WHERE number = $1", self._number)
 
-    # ── ports.Duties ────────────────────────────────────────────────────────────────────
+    # ── ports.LeaderLease ────────────────────────────────────────────────────────────────────
 
-    async def acquire_leadership(self, duty: str, seconds: float) -> bool:
-        """Whether this server has the duty for the next seconds: it had it, or nobody had."""
+    async def acquire_leadership(self, task: str, seconds: float) -> bool:
+        """Acquire or renew the lease of a task for some seconds; False if another server holds it."""
         row = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
             "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
             "WHERE d.until < now() OR d.holder = excluded.holder RETURNING name",
-            duty,
+            task,
             seconds,
             self._number,
         )
         return row is not None
 
-    # ── ports.SignsOfLife ───────────────────────────────────────────────────────────────
+    # ── ports.WorkerHeartbeats ───────────────────────────────────────────────────────────────
 
-    async def seen(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """A worker says that it lives and holds these runs (run id, epoch)."""
+    async def record_heartbeat(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Record a heartbeat of a worker with its leases (run id, epoch)."""
         await self._database.execute(
             "INSERT INTO noetl_signs(worker, seen, runs) VALUES ($1, now(), $2::text[]) "
             "ON CONFLICT (worker) DO UPDATE SET seen = excluded.seen, runs = excluded.runs",
             worker,
-            [_held(run_id, epoch) for run_id, epoch in runs],
+            [_lease_key(run_id, epoch) for run_id, epoch in runs],
         )
 
-    async def silent_for(self, worker: str, run_id: str, epoch: int) -> float | None:
-        """Seconds since the worker last said to any server that it holds this run; None when it does not say so."""
+    async def seconds_since_heartbeat(self, worker: str, run_id: str, epoch: int) -> float | None:
+        """Seconds since the last heartbeat of the worker that named this run; None if the last one did not."""
         row = await self._database.row(
             "SELECT extract(epoch FROM now() - seen)::float8 FROM noetl_signs WHERE worker = $1 AND $2 = ANY(runs)",
             worker,
-            _held(run_id, epoch),
+            _lease_key(run_id, epoch),
         )
         return None if row is None else float(row[0])
 
@@ -136,5 +136,5 @@ class PostgresCluster:
         return row is not None
 
 
-def _held(run_id: str, epoch: int) -> str:
+def _lease_key(run_id: str, epoch: int) -> str:
     return f"{epoch} {run_id}"

@@ -1,1 +1,1 @@
-"""Event stores."""
+"""Event logs, one module per back end."""

@@ -1,9 +1,9 @@
-"""How appends lie in a database's rows: encoding, checksums, and what is wrong with a damaged one.
+"""The rows of appends in a database: encoding, checksums, detection of damage.
 
-A row of `log` is one append: its events lie in it as one JSON list `[[at, name, version, parent_seq,
-body], ...]`; their `seq` is `first`, `first + 1`, ... so a gap cannot be written. Each row has a
-checksum over its place and its data, and an execution's row knows how many events it has: a
-flipped bit, a lost or a moved row is a `CorruptLog` for that execution, and the others go on.
+A row of `log` is one append: its events are one JSON list `[[at, name, version, parent_seq,
+body], ...]`; their `seq` is `first`, `first + 1`, ..., so a gap cannot be written. Each row has a
+checksum over its position and its data, and the row of an execution has the number of its events. Invariant: a
+flipped bit, a lost or a moved row raises `CorruptLog` for that execution; other executions stay readable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _prepared = threading.Event()
 
 
 def prepare() -> None:
-    """Make ready to decode; stores read in several threads, and one of them alone may make the decoders."""
+    """Create the event decoders once; they are used in several threads."""
     if not _prepared.is_set():
         with _preparing:
             create_decoders()
@@ -39,7 +39,7 @@ def prepare() -> None:
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """An append as its rows hold it."""
+    """The encoded rows of an append."""
 
     number: int
     first: int
@@ -53,7 +53,7 @@ class Encoded(Struct, frozen=True, gc=False):
 
 
 def encode_append(append: Append) -> Encoded:
-    """The rows of an append."""
+    """Encode an append."""
     number = int(append.execution_id)
     first, last = append.expected_seq + 1, append.expected_seq + len(append.events)
     data = encode_json([(e.at, e.body.NAME, e.body.VERSION, e.parent_seq, e.body) for e in append.events])
@@ -74,23 +74,23 @@ def encode_append(append: Append) -> Encoded:
     )
 
 
-def checksum(execution: int, place: int, data: bytes, count: int = 0) -> int:
-    """Over the data and where it belongs, so that a moved row shows too."""
-    return zlib.crc32(data, zlib.crc32(b"%d:%d:%d" % (execution, place, count)))
+def checksum(execution: int, position: int, data: bytes, count: int = 0) -> int:
+    """Checksum over the data and its position, which also detects a moved row."""
+    return zlib.crc32(data, zlib.crc32(b"%d:%d:%d" % (execution, position, count)))
 
 
-def intact(crc: object, execution: int, place: object, data: object, count: object = 0) -> bool:
-    """Whether a row is as it was written (a damaged one may not even have the right types)."""
+def intact(crc: object, execution: int, position: object, data: object, count: object = 0) -> bool:
+    """Whether a row matches its checksum (a damaged row may have wrong types)."""
     return (
-        isinstance(place, int)
+        isinstance(position, int)
         and isinstance(count, int)
         and isinstance(data, bytes)
-        and checksum(execution, place, data, count) == crc
+        and checksum(execution, position, data, count) == crc
     )
 
 
 def number_of(execution_id: str) -> int | None:
-    """Ids are decimal text that fits 64 bits; anything else names nothing here."""
+    """The number of an id, which is decimal text of 64 bits; None for any other text."""
     if not execution_id.isdecimal() or len(execution_id) > 19:
         return None
     number = int(execution_id)
@@ -105,8 +105,8 @@ def decode_log(
     limit: int | None,
     begin: int,
 ) -> tuple[list[Recorded], int | None]:
-    """Events after `after` of rows (first, count, data, crc) that begin at `begin`; and where the log
-    ended, when all rows were read (to be compared with what was acknowledged)."""
+    """Decode the events after `after` of rows (first, count, data, crc) that begin at `begin`. Return them and the last
+    seq of the log if all rows were read (to be compared with the acknowledged length)."""
     events: list[Recorded] = []
     expected = begin
     end: int | None = None
@@ -128,7 +128,7 @@ def decode_log(
 
 
 def check_complete(execution_id: str, acknowledged: int | None, last: int) -> None:
-    """CorruptLog when the log is not as long as the execution's row says."""
+    """Raise CorruptLog if the length of the log differs from the row of the execution."""
     if (acknowledged or 0) != last:
         raise CorruptLog(
             f"execution {execution_id}: the log ends at seq {last}, but {acknowledged or 'no'} events were "
@@ -137,12 +137,14 @@ def check_complete(execution_id: str, acknowledged: int | None, last: int) -> No
 
 
 def decode_row(execution_id: str, first: int, count: int, data: bytes) -> list[Recorded]:
-    """The events of one row; CorruptLog when they cannot be read."""
+    """Decode the events of one row; CorruptLog if that fails."""
     prepare()
     try:
         rows = _decode_rows(data)
         if len(rows) != count:
-            raise CorruptLog(f"execution {execution_id}: {len(rows)} events where {count} were written, at seq {first}")
+            raise CorruptLog(
+                f"execution {execution_id}: the log is damaged at seq {first}: {len(rows)} events instead of {count}"
+            )
         return [
             Recorded(execution_id, seq, at, decode_body(name, version, body), parent)
             for seq, (at, name, version, parent, body) in enumerate(rows, first)
@@ -150,25 +152,25 @@ def decode_row(execution_id: str, first: int, count: int, data: bytes) -> list[R
     except KeyError as unknown:
         name, version = unknown.args[0]
         raise CorruptLog(
-            f"execution {execution_id}: this version of NoETL does not know the event {name!r} version {version} "
-            f"(after seq {first}); use the version that wrote it"
+            f"execution {execution_id}: unknown event {name!r} version {version} after seq {first}; "
+            "use the version of NoETL that wrote it"
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise CorruptLog(f"execution {execution_id}: an event after seq {first} cannot be read: {problem}") from None
+        raise CorruptLog(f"execution {execution_id}: cannot decode an event after seq {first}: {problem}") from None
 
 
 def one_summary(row: tuple[int, int, str, str, bytes, int] | None) -> ExecutionSummary | None:
-    """The projection in a row (id, seq, status, path, data, crc); CorruptLog when it is damaged."""
+    """The summary in a row (id, seq, status, path, data, crc); CorruptLog if it is damaged."""
     if row is None:
         return None
     number, seq, _, _, data, crc = row
     if not intact(crc, number, seq, data):
-        raise CorruptLog(f"execution {number}: its summary is damaged; restore it from a backup")
+        raise CorruptLog(f"execution {number}: the summary is damaged; restore it from a backup")
     return decode_summary(data)
 
 
 def listed_summary(row: tuple[int, int, str, str, bytes, int]) -> ExecutionSummary:
-    """The same for a list: a damaged row is shown as such."""
+    """The summary in a row of a list; a damaged row becomes a summary with the error."""
     try:
         found = one_summary(row)
         assert found is not None
@@ -180,7 +182,7 @@ def listed_summary(row: tuple[int, int, str, str, bytes, int]) -> ExecutionSumma
 
 
 def has_expired(row: tuple[int, int, str, str, bytes, int], before: float) -> bool:
-    """Whether an execution's row says that it ended before that instant; a damaged one is kept for whoever mends it."""
+    """Whether an execution ended before that time; a damaged row is kept for a repair."""
     try:
         found = one_summary(row)
     except CorruptLog:

@@ -1,4 +1,7 @@
-"""Following logs that grow: what this process appends is handed on, what others append is found by one shared poll."""
+"""Tails of event logs: appends of this process are delivered directly, those of others are found by one shared poll.
+
+Invariant: a tail yields every event once and in order.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +12,47 @@ from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.errors import NoetlError, NotFound
 from noetl.storage.ports.events import Append, EventStore
 
-POLL_SECONDS = 0.2  # how soon a tail notices what another process wrote
-PAGE = 2_000  # events a tail reads at once
+POLL_SECONDS = 0.2  # between polls for appends of other processes
+PAGE = 2_000  # events per read
 
-Lengths = Callable[[list[str]], Awaitable[list[tuple[str, int]]]]  # followed ids -> those and their seq
+Lengths = Callable[[list[str]], Awaitable[list[tuple[str, int]]]]  # execution ids -> the ids and their lengths
 
 
 async def follow(store: EventStore, tails: LogTails, execution_id: str, after: int) -> AsyncIterator[Recorded]:
-    """Events as they come, until the execution's last one; NotFound when there is no such execution.
+    """Stream events as they are appended, until the last one; NotFound if the execution does not exist.
 
-    Who asks for what comes after an event that is not there yet is told nothing before it, and the end all the same.
-    """
-    looked = False
-    with tails.watch(execution_id, after) as watch:
+    Following from a sequence number that does not exist yet yields nothing until that event arrives; the stream still
+    ends with the execution."""
+    checked = False
+    with tails.subscribe(execution_id, after) as subscription:
         while True:
-            events = watch.take()
-            if not events and watch.behind:
-                watch.behind = False
-                events = await store.read(execution_id, watch.seen, PAGE)
-                watch.behind = watch.behind or len(events) == PAGE
-                watch.known = events[-1].seq if events else watch.known
-            if not events and not looked:
-                looked = True
-                last = await _last(store, execution_id, after)
-                if last is None:
+            events = subscription.take()
+            if not events and subscription.behind:
+                subscription.behind = False
+                events = await store.read(execution_id, subscription.seen, PAGE)
+                subscription.behind = subscription.behind or len(events) == PAGE
+                subscription.known = events[-1].seq if events else subscription.known
+            if not events and not checked:
+                checked = True
+                start = await _start(store, execution_id, after)
+                if start is None:
                     return
-                if last < after:
-                    watch.go_back(last)
+                if start < after:
+                    subscription.rewind(start)
                     continue
-            looked = True
+            checked = True
             for recorded in events:
                 if recorded.seq > after:
                     yield recorded
-                watch.seen = recorded.seq
+                subscription.seen = recorded.seq
                 if isinstance(recorded.body, PlaybookProcessed):
                     return
-            if not events and not watch.behind:
-                await watch.wait()
+            if not events and not subscription.behind:
+                await subscription.wait()
 
 
-async def _last(store: EventStore, execution_id: str, after: int) -> int | None:
-    """The event to go on after, where nothing follows on `after`; None when that was the last one of all."""
+async def _start(store: EventStore, execution_id: str, after: int) -> int | None:
+    """The seq to follow from, if no event follows `after`; None if the execution has finished there."""
     summary = await store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
@@ -60,16 +63,16 @@ async def _last(store: EventStore, execution_id: str, after: int) -> int | None:
 
 
 class Subscription:
-    """One follower of one log: what it has seen, and a bell."""
+    """One tail of one log: its position, and the events that were delivered to it."""
 
     def __init__(self, tails: LogTails, execution_id: str, seen: int) -> None:
         self._tails = tails
         self.execution_id = execution_id
         self.seen = seen
-        self.bell = asyncio.Event()
-        self.behind = True  # the log may have more than what was handed on
-        self.known = seen  # the last event that was read or handed on
-        self._handed: list[Recorded] = []
+        self._changed = asyncio.Event()
+        self.behind = True  # the log may have events that were not delivered
+        self.known = seen  # the last event that was read or delivered
+        self._delivered: list[Recorded] = []
 
     def __enter__(self) -> Subscription:
         self._tails.add(self)
@@ -78,100 +81,100 @@ class Subscription:
     def __exit__(self, *_: object) -> None:
         self._tails.remove(self)
 
-    def hand(self, events: Sequence[Recorded]) -> None:
-        """Events that are on disk: they need not be read when they follow on what was seen or handed before."""
-        if events and events[0].seq == self.known + 1 and len(self._handed) < PAGE:
-            self._handed += events
+    def deliver(self, events: Sequence[Recorded]) -> None:
+        """Take committed events, which need no read if they follow the known ones."""
+        if events and events[0].seq == self.known + 1 and len(self._delivered) < PAGE:
+            self._delivered += events
             self.known = events[-1].seq
         else:
             self.behind = True
-        self.bell.set()
+        self._changed.set()
 
-    def ring(self) -> None:
-        """Somebody else has written, or may have."""
+    def notify(self) -> None:
+        """Another process may have appended events."""
         self.behind = True
-        self.bell.set()
+        self._changed.set()
 
     def take(self) -> list[Recorded]:
-        """What was handed on, if it follows on what was seen."""
-        handed, self._handed = self._handed, []
-        if handed and handed[0].seq != self.seen + 1:
+        """The delivered events, if they follow the seen ones."""
+        delivered, self._delivered = self._delivered, []
+        if delivered and delivered[0].seq != self.seen + 1:
             self.behind, self.known = True, self.seen
             return []
-        return handed
+        return delivered
 
-    def go_back(self, seen: int) -> None:
-        """It has seen less than it said."""
+    def rewind(self, seen: int) -> None:
+        """Set the position back to an existing event."""
         self.seen = self.known = seen
         self.behind = True
-        self._handed.clear()
+        self._delivered.clear()
 
     async def wait(self) -> None:
-        """Until there may be more."""
-        await self.bell.wait()
-        self.bell.clear()
+        """Wait until there may be more events."""
+        await self._changed.wait()
+        self._changed.clear()
 
 
 class LogTails:
-    """All followers: rung by appends of this process at once, by those of others after one shared poll."""
+    """All tails of a store: appends of this process are delivered at once, those of others after the next poll."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._lengths = lengths
-        self._watches: dict[str, set[Subscription]] = {}
+        self._subscriptions: dict[str, set[Subscription]] = {}
         self._poller: asyncio.Task[None] | None = None
 
-    def watch(self, execution_id: str, after: int) -> Subscription:
-        """A follower, to be entered."""
+    def subscribe(self, execution_id: str, after: int) -> Subscription:
+        """A subscription, which is active inside of its `with` block."""
         return Subscription(self, execution_id, after)
 
-    def add(self, watch: Subscription) -> None:
-        """It wants to be rung."""
-        self._watches.setdefault(watch.execution_id, set()).add(watch)
+    def add(self, subscription: Subscription) -> None:
+        """Activate a subscription."""
+        self._subscriptions.setdefault(subscription.execution_id, set()).add(subscription)
         if self._poller is None:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
 
-    def remove(self, watch: Subscription) -> None:
-        """It has seen enough."""
-        others = self._watches[watch.execution_id]
-        others.discard(watch)
+    def remove(self, subscription: Subscription) -> None:
+        """Deactivate a subscription."""
+        others = self._subscriptions[subscription.execution_id]
+        others.discard(subscription)
         if not others:
-            del self._watches[watch.execution_id]
-        if not self._watches:
+            del self._subscriptions[subscription.execution_id]
+        if not self._subscriptions:
             self._stop()
 
-    def written(self, append: Append) -> None:
-        """An append of this process is on disk."""
-        for watch in self._watches.get(append.execution_id, ()):
-            watch.hand(append.events)
+    def deliver(self, append: Append) -> None:
+        """Deliver a committed append of this process."""
+        for subscription in self._subscriptions.get(append.execution_id, ()):
+            subscription.deliver(append.events)
 
-    def ring(self, execution_id: str, seq: int) -> None:
-        """This log is so long now."""
-        for watch in self._watches.get(execution_id, ()):
-            if seq > watch.known:
-                watch.ring()
+    def notify(self, execution_id: str, seq: int) -> None:
+        """Notify the tails of a log of its length."""
+        for subscription in self._subscriptions.get(execution_id, ()):
+            if seq > subscription.known:
+                subscription.notify()
 
     def close(self) -> None:
-        """Ring everybody once more; they meet a closed store."""
+        """Wake all tails; their next read raises the error of a closed store."""
         self._stop()
-        self._ring_all()
+        self._notify_all()
 
     def _stop(self) -> None:
         if self._poller is not None:
             self._poller.cancel()
             self._poller = None
 
-    def _ring_all(self) -> None:
-        for watches in self._watches.values():
-            for watch in watches:
-                watch.ring()
+    def _notify_all(self) -> None:
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.notify()
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                grown = await self._lengths(list(self._watches))
+                grown = await self._lengths(list(self._subscriptions))
             except NoetlError:
-                self._ring_all()  # each follower reads for itself, and meets the error there
+                self._notify_all()  # each tail reads, and raises the error
                 continue
             for name, seq in grown:
-                self.ring(name, seq)
+                self.notify(name, seq)

@@ -1,4 +1,4 @@
-"""The event log in memory: for tests, simulation and `noetl run --store memory:`; gone with the process."""
+"""The event log in memory: for tests, simulation and `noetl run --store memory:`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FINAL = frozenset({"success", "failed", "cancelled"})
 
 
 class MemoryEventStore:
-    """`ports.EventStore` in this process's memory."""
+    """`ports.EventStore` in memory."""
 
     def __init__(self) -> None:
         self._logs: dict[str, list[Recorded]] = {}
         self._summaries: dict[str, ExecutionSummary] = {}
         self._keys: dict[str, str] = {}
         self._snapshots: dict[str, tuple[int, bytes]] = {}
-        self._bells: dict[str, dict[asyncio.Event, None]] = {}
+        self._tails: dict[str, dict[asyncio.Event, None]] = {}
         self._closed = False
 
     async def append(self, append: Append) -> None:
-        """Add events at the expected seq."""
+        """Append events at the expected seq."""
         self._check_open()
         execution_id, summary = append.execution_id, append.summary
         if append.takes:
@@ -39,7 +39,7 @@ class MemoryEventStore:
             if found is not None:
                 raise VersionConflict(execution_id, 0, found)
             if summary.key is not None and summary.key in self._keys:
-                raise Conflict(f"an execution was already started under the key {summary.key!r}")
+                raise Conflict(f"an execution with the key {summary.key!r} already exists")
             log = self._logs[execution_id] = []
             if summary.key is not None:
                 self._keys[summary.key] = execution_id
@@ -47,8 +47,8 @@ class MemoryEventStore:
             raise VersionConflict(execution_id, append.expected_seq, found)
         log.extend(append.events)
         self._summaries[execution_id] = msgspec.structs.replace(summary, seq=len(log))
-        for bell in self._bells.get(execution_id, ()):
-            bell.set()
+        for changed in self._tails.get(execution_id, ()):
+            changed.set()
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order."""
@@ -57,14 +57,14 @@ class MemoryEventStore:
         return log[after : None if limit is None else after + limit]
 
     async def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
-        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
         if execution_id not in self._logs:
             raise NotFound(f"there is no execution {execution_id}")
         seen = min(after, len(self._logs[execution_id]))
         if seen and isinstance(self._logs[execution_id][seen - 1].body, PlaybookProcessed):
-            return  # who has seen the last event waits for nothing
-        bell = asyncio.Event()
-        self._bells.setdefault(execution_id, {})[bell] = None
+            return  # the last event has been seen
+        changed = asyncio.Event()
+        self._tails.setdefault(execution_id, {})[changed] = None
         try:
             while True:
                 for recorded in await self.read(execution_id, seen):
@@ -73,30 +73,30 @@ class MemoryEventStore:
                     seen = recorded.seq
                     if isinstance(recorded.body, PlaybookProcessed):
                         return
-                await bell.wait()
-                bell.clear()
+                await changed.wait()
+                changed.clear()
         finally:
-            self._bells[execution_id].pop(bell, None)
+            self._tails[execution_id].pop(changed, None)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
         """The projection of one execution."""
         return self._summaries.get(execution_id)
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
-        """The execution that was started under this idempotency key."""
+        """The execution with this idempotency key."""
         return self._summaries.get(self._keys.get(key, ""))
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
-        """Newest first, one page."""
+        """One page of executions, newest first."""
         newest = sorted(self._summaries.values(), key=lambda s: (len(s.execution_id), s.execution_id), reverse=True)
         return [summary for summary in newest if _matches(summary, where)][: where.limit]
 
     async def unfinished(self) -> list[str]:
-        """Ids of executions that have not reached playbook.processed, oldest first."""
+        """Ids of unfinished executions, oldest first."""
         return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
-        """The rows and whole logs of several executions at once."""
+        """The summaries and complete logs of several executions."""
         self._check_open()
         return {
             each: (self._summaries[each], list(self._logs[each]))
@@ -105,20 +105,20 @@ class MemoryEventStore:
         }
 
     async def counts(self) -> dict[str, int]:
-        """How many executions there are, by status."""
+        """The number of executions by status."""
         return dict(Counter(summary.status for summary in self._summaries.values()))
 
     async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions that hold slots of a key, oldest first."""
+        """The unfinished executions with slots of a key, oldest first."""
         return [each for each in self._summaries.values() if each.status not in FINAL and key in (each.held or ())]
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
-        """How many slots of each key are held now."""
+        """The number of slots of each key that are in use."""
         rows = [each.held for each in self._summaries.values() if each.held and each.status not in FINAL]
         return {key: sum(held.get(key, 0) for held in rows) for key in keys}
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
         return [
             summary.execution_id
             for summary in self._summaries.values()
@@ -129,7 +129,7 @@ class MemoryEventStore:
         ][:most]
 
     async def drop(self, executions: Sequence[str]) -> None:
-        """Forget these executions."""
+        """Delete these executions."""
         for execution_id in executions:
             summary = self._summaries.pop(execution_id, None)
             if summary is not None and summary.key is not None:
@@ -138,33 +138,33 @@ class MemoryEventStore:
             self._snapshots.pop(execution_id, None)
 
     async def tidy(self, now: float) -> int:
-        """Memory is given back at once."""
+        """Do nothing: memory is released by `drop`."""
         return 0
 
     async def check(self) -> None:
-        """Memory can be written as long as the store is open."""
+        """Raise an error if the store is closed."""
         self._check_open()
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
-        """Keep a folded state; an older one never replaces a newer one."""
+        """Save a snapshot of the state; an older one never replaces a newer one."""
         known = self._snapshots.get(execution_id)
         if known is None or known[0] < seq:
             self._snapshots[execution_id] = (seq, data)
 
     async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
-        """The newest folded state, if any."""
+        """The newest snapshot, if any."""
         return self._snapshots.get(execution_id)
 
     async def close(self) -> None:
-        """Wake who still follows a log."""
+        """Close the store and wake the remaining tails."""
         self._closed = True
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.set()
+        for tails in self._tails.values():
+            for changed in tails:
+                changed.set()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreUnavailable("the store has been closed")
+            raise StoreUnavailable("the store is closed")
 
 
 def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:

@@ -1,7 +1,7 @@
-"""The event log in Postgres: the truth of a cluster, for any number of servers.
+"""The event log in Postgres, for any number of servers.
 
-The rows are those of `drivers.event_rows`; appends are written by `drivers.event_writer`. Tails are
-woken by NOTIFY and look by themselves as well.
+The rows are those of `event_rows`; appends are written by `postgres.event_writer`. Tails are
+notified of appends by other servers, and poll as well.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
 from noetl.storage.postgres.partitions import tidy
 
-ID_BITS = PROCESS_BITS + COUNTER_BITS  # of an id, below its milliseconds
-WEEK = 7 * 24 * 3600 * 1000 << ID_BITS  # ids of a week, and of a partition
+ID_BITS = PROCESS_BITS + COUNTER_BITS  # bits of an id below its milliseconds
+WEEK = 7 * 24 * 3600 * 1000 << ID_BITS  # range of ids in a week and in a partition
 
 SCHEMA = (
     """
@@ -65,8 +65,8 @@ SCHEMA = (
       crc int8 NOT NULL
     )
     """,
-    # The log by weeks, since ids are minted in the order of time. What was there becomes the first partition, up to
-    # the week after the next; nothing is copied, and appends wait only while the rows' ids are looked at.
+    # Partitions by week, because ids are in order of time. The existing table becomes the first partition, up to
+    # the week after next; nothing is copied, and appends wait only for the check of the ids.
     f"""
     DO $$
     DECLARE bound int8 := (extract(epoch FROM now()) * 1000)::int8 - {EPOCH_MS};
@@ -93,8 +93,8 @@ SCHEMA = (
 )
 
 CHANNEL = "noetl_log"
-ROWS = 500  # log rows read at once
-# Rows of a log from the one that holds an event on; beside each, where it had to begin and what was acknowledged.
+ROWS = 500  # log rows per query
+# Rows of a log from the row with an event on; each with the first row's seq and the acknowledged length.
 _PAGE = """
     SELECT l.first, l.count, l.data, l.crc, b.first, b.seq
     FROM (
@@ -107,7 +107,7 @@ _SELECT = "SELECT id, seq, status, path, data, crc FROM noetl_executions"
 
 
 class PostgresEventStore:
-    """`ports.EventStore` on a Postgres database."""
+    """`ports.EventStore` in a Postgres database."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self.database = database
@@ -117,21 +117,21 @@ class PostgresEventStore:
         database.migrate("events", SCHEMA)
 
     async def append(self, append: Append) -> None:
-        """Add events at the expected seq; on disk when it returns."""
+        """Append events at the expected seq; returns after the commit."""
         row = encode_append(append)
         if "\x00" in (row.summary.key or "") or "\x00" in row.summary.path:
-            raise RequestRefused("a key or a path with a NUL character cannot be kept; leave it out")
+            raise RequestRefused("a key or a path must not contain a NUL character")
         await self._writer.submit(append, row)
-        self._tails.written(append)
-        self.database.tell(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
+        self._tails.deliver(append)
+        self.database.publish(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
         number = number_of(execution_id)
         if number is None:
             return []
-        # One statement sees one moment, so that the log's end and its acknowledged length agree; pages before the
-        # last need no common moment, since what is written stays.
+        # One statement reads one snapshot, so the end of the log and its acknowledged length agree; earlier pages
+        # need no common snapshot, because rows never change.
         events: list[Recorded] = []
         seen = after
         while True:
@@ -149,10 +149,10 @@ class PostgresEventStore:
             seen = end
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
-        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
         if not self._listening:
             self._listening = True
-            self.database.listen(CHANNEL, self._heard)
+            self.database.subscribe(CHANNEL, self._on_message)
         return follow(self, self._tails, execution_id, after)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
@@ -163,13 +163,13 @@ class PostgresEventStore:
         return one_summary(await self.database.row(f"{_SELECT} WHERE id = $1", number))
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
-        """The execution that was started under this idempotency key."""
+        """The execution with this idempotency key."""
         if "\x00" in key:
             return None
         return one_summary(await self.database.row(f"{_SELECT} WHERE key = $1", key))
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
-        """Newest first, one page. A damaged row is shown as such, so that the others are."""
+        """One page of executions, newest first; a damaged row is listed with its error."""
         clauses, values = _clauses(where)
         rows = await self.database.fetch(
             f"{_SELECT} {'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT {int(where.limit)}",
@@ -178,12 +178,12 @@ class PostgresEventStore:
         return [listed_summary(tuple(row)) for row in rows]
 
     async def unfinished(self) -> list[str]:
-        """Ids of executions that have not reached playbook.processed, oldest first."""
+        """Ids of unfinished executions, oldest first."""
         rows = await self.database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
         return [str(row[0]) for row in rows]
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
-        """The rows and whole logs of several executions at once."""
+        """The summaries and complete logs of several executions."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
         rows = await self.database.fetch(f"{_SELECT} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
         logs: dict[int, list[tuple[int, int, bytes, int]]] = {row[0]: [] for row in rows}
@@ -200,18 +200,18 @@ class PostgresEventStore:
                 assert summary is not None
                 events, end = decode_log(summary.execution_id, row[0], logs[row[0]], 0, None, 1)
             except CorruptLog:
-                continue  # whoever asks for this one alone is told
+                continue  # reading this log alone reports the damage
             if end == summary.seq:
                 found[summary.execution_id] = (summary, events)
         return found
 
     async def counts(self) -> dict[str, int]:
-        """How many executions there are, by status."""
+        """The number of executions by status."""
         rows = await self.database.fetch("SELECT status, count(*) FROM noetl_executions GROUP BY status")
         return {row[0]: row[1] for row in rows}
 
     async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions that hold slots of a key, oldest first."""
+        """The unfinished executions with slots of a key, oldest first."""
         rows = await self.database.fetch(
             f"{_SELECT} WHERE NOT ended AND position($1::bytea IN data) > 0 ORDER BY id", json_key_pattern(key)
         )
@@ -219,11 +219,11 @@ class PostgresEventStore:
         return [summary for summary in found if key in (summary.held or ())]
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
-        """How many slots of each key are held now."""
+        """The number of slots of each key that are in use."""
         return await held_in_postgres(self.database, keys)
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
         found: list[str] = []
         last = -1
         while len(found) < most:
@@ -242,7 +242,7 @@ class PostgresEventStore:
         return found[:most]
 
     async def drop(self, executions: Sequence[str]) -> None:
-        """Forget these executions at once; their logs go with the partition, when all of it may go."""
+        """Delete these executions; their logs are deleted with the partition, when it has no other execution."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
         async with self.database.connection() as connection, connection.transaction():
             await connection.execute("DELETE FROM noetl_executions WHERE id = ANY($1::int8[])", numbers)
@@ -250,15 +250,15 @@ class PostgresEventStore:
             await connection.execute("DELETE FROM noetl_log_other WHERE execution = ANY($1::int8[])", numbers)
 
     async def tidy(self, now: float) -> int:
-        """Drop the partitions of past weeks in which no execution is left, and make those of the coming weeks."""
+        """Drop partitions of past weeks without executions, and create those of the coming weeks."""
         return await tidy(self.database, number_at(now), WEEK)
 
     async def check(self) -> None:
-        """Write something and flush it."""
+        """Write and flush something."""
         await self.database.check()
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
-        """Keep a folded state; an older one never replaces a newer one."""
+        """Save a snapshot of the state; an older one never replaces a newer one."""
         number = int(execution_id)
         await self.database.execute(
             "INSERT INTO noetl_snapshots AS s (execution, seq, data, crc) VALUES ($1, $2, $3, $4) "
@@ -271,7 +271,7 @@ class PostgresEventStore:
         )
 
     async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
-        """The newest folded state; a damaged one is as good as none."""
+        """The newest snapshot; None if there is none or it is damaged."""
         number = number_of(execution_id)
         if number is None:
             return None
@@ -281,15 +281,15 @@ class PostgresEventStore:
         return row[0], row[1]
 
     async def close(self) -> None:
-        """Wake who still follows a log, flush, let go."""
+        """Flush, close, and wake the remaining tails."""
         await self._writer.close()
         await self.database.close()
         self._tails.close()
 
-    def _heard(self, word: str) -> None:
-        execution_id, _, seq = word.partition(":")
-        if seq.isdigit():  # other words are of a gap, or of another version: the poll finds what was missed
-            self._tails.ring(execution_id, int(seq))
+    def _on_message(self, message: str) -> None:
+        execution_id, _, seq = message.partition(":")
+        if seq.isdigit():  # the message after a reconnect is empty: the poll finds missed appends
+            self._tails.notify(execution_id, int(seq))
 
     async def _lengths(self, followed: list[str]) -> list[tuple[str, int]]:
         rows = await self.database.fetch(
@@ -307,7 +307,7 @@ def _clauses(where: ExecutionFilter) -> tuple[list[str], list[object]]:
         clauses.append(clause.replace("?", f"${len(values)}"))
 
     if len(where.status) == 1:
-        add("status = ?", where.status[0])  # the index has these in the order of the list
+        add("status = ?", where.status[0])  # can use the index (status, id)
     elif where.status:
         add("status = ANY(?::text[])", list(where.status))
     if where.path is not None:

@@ -1,8 +1,8 @@
-"""What unfinished executions hold of what is limited, read from their rows; and whether an append fits.
+"""Slots of limited keys that unfinished executions hold, counted from their rows, and the check of an append.
 
-A row's `held` is written by the append that changes it, in the append's transaction, so the rows of unfinished
-executions *are* the count: there is no other one that could differ from them. Rows of interest are found by the key
-as it stands in their JSON; a damaged row is left out, as everywhere.
+Invariant: the field `held` of a row changes in the transaction of the append that changes it. So the rows of
+unfinished executions are the only count, and no counter can differ from them. Rows are found by the key in their
+JSON; damaged rows are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from noetl.errors import LimitReached
 from noetl.storage.events.event_rows import encode_json
 from noetl.storage.ports.events import Append
 
-LOCKS = 0x6E6F_6574  # the class of our advisory locks, one of them for each limited key
+LOCKS = 0x6E6F_6574  # class of the advisory locks, one lock per limited key
 
 
 class _Held(Struct):
@@ -29,12 +29,12 @@ _decode = msgspec.json.Decoder(_Held).decode
 
 
 def json_key_pattern(key: str) -> bytes:
-    """How a key that is held stands in a row's data."""
+    """The bytes of a held key in the JSON of a row."""
     return encode_json(key) + b":"
 
 
 def counted(rows: Iterable[tuple[bytes]], keys: Iterable[str]) -> dict[str, int]:
-    """How many slots of each key these rows hold together."""
+    """The number of slots of each key in these rows."""
     counts = dict.fromkeys(keys, 0)
     for (data,) in rows:
         try:
@@ -47,14 +47,14 @@ def counted(rows: Iterable[tuple[bytes]], keys: Iterable[str]) -> dict[str, int]
 
 
 def check_capacity(append: Append, counts: Mapping[str, int]) -> None:
-    """LimitReached when an append takes more than is left."""
+    """Raise LimitReached if an append needs more slots than are free."""
     for take in append.takes:
         if counts[take.key] + take.count > take.most:
             raise LimitReached(take.key)
 
 
 async def held_in_postgres(connection: Any, keys: Iterable[str]) -> dict[str, int]:
-    """The same, asked of Postgres."""
+    """The number of slots of each key that are in use, from Postgres."""
     keys = list(keys)
     rows = await connection.fetch(
         "SELECT data FROM noetl_executions WHERE NOT ended AND "
@@ -65,9 +65,9 @@ async def held_in_postgres(connection: Any, keys: Iterable[str]) -> dict[str, in
 
 
 async def locked_in_postgres(connection: Any, appends: Iterable[Append]) -> dict[str, int]:
-    """What is held of the keys that these appends take, and nobody takes more of before this transaction ends.
+    """Lock the keys that these appends need until the end of the transaction; return the slots in use.
 
-    Only who takes locks, each key in the same order; who gives back or takes nothing that is limited never waits."""
+    Only appends that need slots lock, each key in the same order; others never wait."""
     keys = sorted({take.key for append in appends for take in append.takes})
     if not keys:
         return {}
@@ -76,4 +76,4 @@ async def locked_in_postgres(connection: Any, appends: Iterable[Append]) -> dict
         LOCKS,
         sorted({zlib.crc32(key.encode()) - (1 << 31) for key in keys}),
     )
-    return await held_in_postgres(connection, keys)  # a statement of its own: it sees what was written before the lock
+    return await held_in_postgres(connection, keys)  # a separate statement, which sees the commits before the lock

@@ -1,11 +1,11 @@
-"""The event log in one SQLite file: the truth of the embedded engine and of a small server.
+"""The event log in a SQLite file, for the embedded engine and for a single server.
 
-A row of `log` is one append (`drivers/event_rows.py` says how it is laid out). Rows lie in the order of their
-commits, so that a group of appends to many executions touches few pages (a quarter less is written
-to the WAL than with rows clustered by execution).
+A row of `log` is one append (`event_rows.py` defines its encoding). Rows are in commit order,
+so a group of appends to many executions changes few pages (the WAL gets a quarter less
+data than with rows clustered by execution).
 
-`executions` is the projection for lists and counts, changed in the same transaction. Its `seq` is
-what an append is checked against: the one of two conflicting appends that commits first wins.
+`executions` is the projection for lists and counts. Invariant: it changes in the transaction of the append, and an
+append succeeds only if the `seq` there is the expected one. Of two conflicting appends the first commit wins.
 """
 
 from __future__ import annotations
@@ -71,23 +71,23 @@ SCHEMA = (
     """,
 )
 
-DROPPED_AT_ONCE = 100  # executions deleted in one transaction: appends wait for no more than that
+DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
 
 
 class SqliteEventStore:
-    """`ports.EventStore` on a shared SQLite file."""
+    """`ports.EventStore` in a SQLite file that other stores share."""
 
     def __init__(self, file: SqliteFile) -> None:
-        self.file = self._file = file  # other back ends keep their tables in it, too
+        self.file = self._file = file  # other stores have their tables in it, too
         self._tails = LogTails(self.lengths)
         self._data_version = -1
         file.migrate("events", SCHEMA)
 
     async def append(self, append: Append) -> None:
-        """Add events at the expected seq; on disk when it returns."""
+        """Append events at the expected seq; returns after the commit."""
         encoded = encode_append(append)
         await self._file.submit(_append_job(append, encoded), len(encoded.data))
-        self._tails.written(append)
+        self._tails.deliver(append)
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
@@ -97,7 +97,7 @@ class SqliteEventStore:
         return await self._file.read(lambda db: _read(db, execution_id, number, after, limit))
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
-        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
         return follow(self, self._tails, execution_id, after)
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
@@ -110,33 +110,33 @@ class SqliteEventStore:
         )
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
-        """The execution that was started under this idempotency key."""
+        """The execution with this idempotency key."""
         return await self._file.read(lambda db: one_summary(db.execute(f"{_SELECT} WHERE key = ?", (key,)).fetchone()))
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
-        """Newest first, one page. A damaged row is shown as such, so that the others are."""
+        """One page of executions, newest first; a damaged row is listed with its error."""
         clauses, values = _clauses(where)
         query = f"{'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"
         return await self._file.read(lambda db: _listed(db, query, (*values, where.limit)))
 
     async def unfinished(self) -> list[str]:
-        """Ids of executions that have not reached playbook.processed, oldest first."""
+        """Ids of unfinished executions, oldest first."""
         return await self._file.read(
             lambda db: [str(row[0]) for row in db.execute("SELECT id FROM executions WHERE ended = 0 ORDER BY id")]
         )
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
-        """The rows and whole logs of several executions at once."""
+        """The summaries and complete logs of several executions."""
         return await self._file.read(lambda db: _logs(db, executions, most))
 
     async def counts(self) -> dict[str, int]:
-        """How many executions there are, by status."""
+        """The number of executions by status."""
         return await self._file.read(
             lambda db: dict(db.execute("SELECT status, count(*) FROM executions GROUP BY status").fetchall())
         )
 
     async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions that hold slots of a key, oldest first."""
+        """The unfinished executions with slots of a key, oldest first."""
         query = f"{_SELECT} WHERE ended = 0 AND instr(data, ?) > 0 ORDER BY id"
         found = await self._file.read(
             lambda db: [listed_summary(row) for row in db.execute(query, (json_key_pattern(key),))]
@@ -144,39 +144,39 @@ class SqliteEventStore:
         return [summary for summary in found if key in (summary.held or ())]
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
-        """How many slots of each key are held now."""
+        """The number of slots of each key that are in use."""
         return await self._file.read(lambda db: _held(db, keys))
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Executions that ended before that instant and that nobody needs any more, oldest first."""
+        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
         return await self._file.read(lambda db: _expired(db, before, most))
 
     async def drop(self, executions: Sequence[str]) -> None:
-        """Forget these executions, some at a time so that appends get their turn between them."""
+        """Delete these executions in small transactions, so that appends can run between them."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
-        for start in range(0, len(numbers), DROPPED_AT_ONCE):
-            await self._file.write(_drop_job(numbers[start : start + DROPPED_AT_ONCE]))
+        for start in range(0, len(numbers), DROP_BATCH):
+            await self._file.write(_drop_job(numbers[start : start + DROP_BATCH]))
 
     async def tidy(self, now: float) -> int:
-        """Nothing to do: pages that were freed are written over by what comes."""
+        """Do nothing: SQLite reuses free pages."""
         return 0
 
     async def check(self) -> None:
-        """Write something and flush it."""
+        """Write and flush something."""
         await self._file.check()
 
     async def touched(self) -> bool:
-        """Whether another process has written since this was last asked: SQLite counts that for the one who writes."""
+        """Whether another process has written since the last call (SQLite's `data_version` of the writer)."""
         version = await self._file.write(lambda db: int(db.execute("PRAGMA data_version").fetchone()[0]))
         touched, self._data_version = version != self._data_version, version
         return touched
 
     async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
-        """How long these logs are now, whoever wrote them."""
+        """The current lengths of these logs."""
         return await self._file.read(lambda db: _lengths(db, ids))
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
-        """Keep a folded state; an older one never replaces a newer one."""
+        """Save a snapshot of the state; an older one never replaces a newer one."""
         number = int(execution_id)
         row = (number, seq, data, checksum(number, seq, data))
 
@@ -191,7 +191,7 @@ class SqliteEventStore:
         await self._file.write(job, len(data))
 
     async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
-        """The newest folded state; a damaged one is as good as none."""
+        """The newest snapshot; None if there is none or it is damaged."""
         number = number_of(execution_id)
         if number is None:
             return None
@@ -205,7 +205,7 @@ class SqliteEventStore:
         return await self._file.read(query)
 
     async def close(self) -> None:
-        """Wake who still follows a log, flush, let go."""
+        """Flush, close, and wake the remaining tails."""
         self._tails.close()
         await self._file.close()
 
@@ -237,19 +237,19 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
             taken = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
             if taken:
                 raise VersionConflict(append.execution_id, 0, taken[0]) from None
-            raise Conflict(f"an execution was already started under the key {summary.key!r}") from None
+            raise Conflict(f"an execution with the key {summary.key!r} already exists") from None
 
-    def go_on(db: sqlite3.Connection) -> None:
+    def extend(db: sqlite3.Connection) -> None:
         changes = (last, row.summary_data, row.summary_crc)
-        place = (number, append.expected_seq)
+        row_key = (number, append.expected_seq)
         if append.was == summary.status:
             changed = db.execute(
-                "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + place
+                "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + row_key
             )
-        else:  # seldom, and it changes indexes
+        else:  # rare, and changes indexes
             changed = db.execute(
                 "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ? WHERE id = ? AND seq = ?",
-                (*changes, summary.status, row.ended, *place),
+                (*changes, summary.status, row.ended, *row_key),
             )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
@@ -261,7 +261,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
         if append.expected_seq == 0:
             begin(db)
         else:
-            go_on(db)
+            extend(db)
         if append.events:
             db.execute(
                 "INSERT INTO log(execution, first, count, data, crc) VALUES (?, ?, ?, ?, ?)",
@@ -288,7 +288,7 @@ _SELECT = "SELECT id, seq, status, path, data, crc FROM executions"
 
 
 def _listed(db: sqlite3.Connection, query: str, values: Sequence[object]) -> list[ExecutionSummary]:
-    """Rows by the thousand: only what is needed of them is read, and a damaged one is looked at again."""
+    """Read many rows with only the columns that are needed; a damaged row is read again completely."""
     return [
         decode_summary(data)
         if intact(crc, number, seq, data)
@@ -322,7 +322,7 @@ def _logs(
             if summary is not None and number is not None:
                 found[execution_id] = (summary, _read(db, execution_id, number, 0, None))
         except CorruptLog:
-            continue  # whoever asks for this one alone is told
+            continue  # reading this log alone reports the damage
     return found
 
 

@@ -1,1 +1,1 @@
-"""Catalogues."""
+"""Catalogs of playbooks, one module per back end."""

@@ -1,4 +1,4 @@
-"""The catalogue in memory: for tests, simulation and `--store memory:`."""
+"""The catalog in memory: for tests, simulation and `--store memory:`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from noetl.storage.ports.playbooks import StoredPlaybook
 
 
 class MemoryPlaybookStore:
-    """`ports.PlaybookStore` in this process's memory."""
+    """`ports.PlaybookStore` in memory."""
 
     def __init__(self) -> None:
         self._texts: dict[str, tuple[str, str]] = {}
         self._versions: dict[str, list[StoredPlaybook]] = {}
 
-    async def keep(self, digest: str, text: str, file: str) -> None:
-        """Remember the text an execution runs; the same digest is kept once."""
+    async def save_text(self, digest: str, text: str, file: str) -> None:
+        """Store the text of an execution's playbook, once per digest."""
         self._texts.setdefault(digest, (text, file))
 
     async def text(self, digest: str) -> tuple[str, str] | None:
@@ -23,7 +23,7 @@ class MemoryPlaybookStore:
         return self._texts.get(digest)
 
     async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
-        """A new version of a path (the same text again is the same version)."""
+        """Add a version of a path; an unchanged text is not a new version."""
         self._texts.setdefault(digest, (text, ""))
         versions = self._versions.setdefault(path, [])
         if not versions or versions[-1].digest != digest:
@@ -33,14 +33,14 @@ class MemoryPlaybookStore:
         return versions[-1]
 
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
-        """A version, or the newest."""
+        """One version of a path; None is the newest."""
         versions = self._versions.get(path, [])
         if version is None:
             return versions[-1] if versions else None
         return versions[version - 1] if 0 < version <= len(versions) else None
 
     async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
-        """The versions of a path, newest first; those older than `before`."""
+        """The versions of a path before `before`, newest first."""
         known = self._versions.get(path, [])
         return known[: None if before is None else before - 1][::-1][:limit]
 

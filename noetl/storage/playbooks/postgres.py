@@ -1,4 +1,4 @@
-"""The catalogue in the installation's Postgres database, beside the log that refers to it."""
+"""The catalog in Postgres, in the database of the event log that refers to it."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ _SELECT = (
     "JOIN noetl_playbook_texts t ON t.digest = c.digest"
 )
 _NEWEST = "c.version = (SELECT max(version) FROM noetl_catalogue n WHERE n.path = c.path)"
-_KEEP = "INSERT INTO noetl_playbook_texts(digest, text, file) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
+_INSERT_TEXT = (
+    "INSERT INTO noetl_playbook_texts(digest, text, file) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
+)
 
 
 class PostgresPlaybookStore:
-    """`ports.PlaybookStore` on a shared Postgres database."""
+    """`ports.PlaybookStore` in a Postgres database that other stores share."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._kept: set[str] = set()
+        self._stored: set[str] = set()  # digests
         database.migrate("playbooks", SCHEMA)
 
-    async def keep(self, digest: str, text: str, file: str) -> None:
-        """Remember the text an execution runs; the same digest is kept once."""
-        if digest not in self._kept:
-            await self._database.execute(_KEEP, digest, _storable(text), file)
-            self._kept.add(digest)
+    async def save_text(self, digest: str, text: str, file: str) -> None:
+        """Store the text of an execution's playbook, once per digest."""
+        if digest not in self._stored:
+            await self._database.execute(_INSERT_TEXT, digest, _storable(text), file)
+            self._stored.add(digest)
 
     async def text(self, digest: str) -> tuple[str, str] | None:
         """Text and file of a digest."""
@@ -50,11 +52,11 @@ class PostgresPlaybookStore:
         return (row[0], row[1]) if row else None
 
     async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
-        """A new version of a path (the same text again is the same version)."""
+        """Add a version of a path; an unchanged text is not a new version."""
         async with self._database.connection() as connection, connection.transaction():
-            # Whoever registers the same path meanwhile waits here, so that versions stay dense.
+            # Concurrent registrations of a path wait here, so that version numbers have no gaps.
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 7))", path)
-            await connection.execute(_KEEP, digest, _storable(text), "")
+            await connection.execute(_INSERT_TEXT, digest, _storable(text), "")
             newest = await connection.fetchrow(f"{_SELECT} WHERE c.path = $1 AND {_NEWEST}", path)
             if newest and newest["digest"] == digest:
                 return _stored(newest)
@@ -69,7 +71,7 @@ class PostgresPlaybookStore:
         return StoredPlaybook(path=path, version=version, digest=digest, text=text, registered_at=at)
 
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
-        """A version, or the newest."""
+        """One version of a path; None is the newest."""
         if version is None:
             row = await self._database.row(f"{_SELECT} WHERE c.path = $1 AND {_NEWEST}", path)
         else:
@@ -77,7 +79,7 @@ class PostgresPlaybookStore:
         return _stored(row) if row else None
 
     async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
-        """The versions of a path, newest first; those older than `before`."""
+        """The versions of a path before `before`, newest first."""
         rows = await self._database.fetch(
             f"{_SELECT} WHERE c.path = $1 AND c.version < $2 ORDER BY c.version DESC LIMIT $3",
             path,
@@ -106,5 +108,5 @@ def _stored(row: Any) -> StoredPlaybook:
 
 def _storable(text: str) -> str:
     if "\x00" in text:
-        raise RequestRefused("a playbook with a NUL character cannot be kept; leave it out")
+        raise RequestRefused("a playbook must not contain a NUL character")
     return text

@@ -1,4 +1,4 @@
-"""The catalogue in the installation's SQLite file, beside the log that refers to it."""
+"""The catalog in SQLite, in the file of the event log that refers to it."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _NEWEST = "c.version = (SELECT max(version) FROM catalogue n WHERE n.path = c.pa
 
 
 class SqlitePlaybookStore:
-    """`ports.PlaybookStore` on a shared SQLite file."""
+    """`ports.PlaybookStore` in a SQLite file that other stores share."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._kept: set[str] = set()
+        self._stored: set[str] = set()  # digests
         file.migrate("playbooks", SCHEMA)
 
-    async def keep(self, digest: str, text: str, file: str) -> None:
-        """Remember the text an execution runs; the same digest is kept once."""
-        if digest in self._kept:
+    async def save_text(self, digest: str, text: str, file: str) -> None:
+        """Store the text of an execution's playbook, once per digest."""
+        if digest in self._stored:
             return
-        await self._file.write(lambda db: _keep(db, digest, text, file), len(text))
-        self._kept.add(digest)
+        await self._file.write(lambda db: _insert_text(db, digest, text, file), len(text))
+        self._stored.add(digest)
 
     async def text(self, digest: str) -> tuple[str, str] | None:
         """Text and file of a digest."""
@@ -54,10 +54,10 @@ class SqlitePlaybookStore:
         )
 
     async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
-        """A new version of a path (the same text again is the same version)."""
+        """Add a version of a path; an unchanged text is not a new version."""
 
         def job(db: sqlite3.Connection) -> StoredPlaybook:
-            _keep(db, digest, text, "")
+            _insert_text(db, digest, text, "")
             newest = db.execute(f"{_SELECT} WHERE c.path = ? AND {_NEWEST}", (path,)).fetchone()
             if newest and newest[2] == digest:
                 return StoredPlaybook(*newest)
@@ -71,7 +71,7 @@ class SqlitePlaybookStore:
         return await self._file.write(job, len(text))
 
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
-        """A version, or the newest."""
+        """One version of a path; None is the newest."""
 
         def query(db: sqlite3.Connection) -> StoredPlaybook | None:
             if version is None:
@@ -83,7 +83,7 @@ class SqlitePlaybookStore:
         return await self._file.read(query)
 
     async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
-        """The versions of a path, newest first; those older than `before`."""
+        """The versions of a path before `before`, newest first."""
 
         def query(db: sqlite3.Connection) -> Sequence[StoredPlaybook]:
             rows = db.execute(
@@ -110,7 +110,7 @@ class SqlitePlaybookStore:
         return await self._file.read(query)
 
 
-def _keep(db: sqlite3.Connection, digest: str, text: str, file: str) -> None:
+def _insert_text(db: sqlite3.Connection, digest: str, text: str, file: str) -> None:
     db.execute(
         "INSERT INTO playbook_texts(digest, text, file) VALUES (?, ?, ?) ON CONFLICT(digest) DO NOTHING",
         (digest, text, file),

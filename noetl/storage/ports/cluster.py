@@ -7,27 +7,27 @@ from typing import Protocol
 
 
 class LeaderLease(Protocol):
-    """Work that one of several servers does for all of them."""
+    """Leases for periodic tasks that one of several servers performs for all of them."""
 
-    async def acquire_leadership(self, duty: str, seconds: float) -> bool:
-        """Whether this server has the duty for the next seconds: it had it, or nobody had."""
+    async def acquire_leadership(self, task: str, seconds: float) -> bool:
+        """Acquire or renew the lease of a task for some seconds; False if another server holds it."""
 
 
 class WorkerHeartbeats(Protocol):
-    """When each worker was last heard of by any server, where several work on one store."""
+    """The last heartbeat of each worker at any server, where several servers share a store."""
 
-    async def seen(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """A worker says that it lives and holds these runs (run id, epoch)."""
+    async def record_heartbeat(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Record a heartbeat of a worker with its leases (run id, epoch)."""
 
-    async def silent_for(self, worker: str, run_id: str, epoch: int) -> float | None:
-        """Seconds since the worker last said to any server that it holds this run; None when it does not say so."""
+    async def seconds_since_heartbeat(self, worker: str, run_id: str, epoch: int) -> float | None:
+        """Seconds since the last heartbeat of the worker that named this run; None if the last one did not."""
 
 
 class WakeBus(Protocol):
     """A message bus that carries wake-ups between servers; a lost message costs one poll interval."""
 
-    def listen(self, kind: str, heard: Callable[[str, bytes], None], *, to: str = "*") -> None:
-        """Call `heard(channel, payload)` for each message of this kind."""
+    def subscribe(self, kind: str, on_message: Callable[[str, bytes], None], *, to: str = "*") -> None:
+        """Call `on_message(channel, payload)` for each message of this kind."""
 
-    def tell(self, kind: str, to: str, said: bytes = b"") -> bool:
+    def publish(self, kind: str, to: str, payload: bytes = b"") -> bool:
         """Publish a message; False when the bus is not connected."""

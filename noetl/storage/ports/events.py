@@ -11,7 +11,7 @@ from noetl.core.model.events import Recorded
 
 
 class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One row of the list of executions: a projection, always derivable from the log."""
+    """One row of the list of executions: a projection of the log."""
 
     execution_id: str
     path: str
@@ -26,11 +26,11 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     error: str | None = None
     steps_done: int = 0
     steps_running: int = 0
-    held: dict[str, int] | None = None  # slots of what can be limited (`pool gpu`) that its runs hold now
+    held: dict[str, int] | None = None  # slots in use by its runs, by limited key (`pool gpu`)
 
 
 class SlotReservation(Struct, frozen=True, gc=False):
-    """Slots of a limited key that an append adds to what is held, and how many may be held in all."""
+    """Slots of a limited key that an append acquires, and the limit."""
 
     key: str
     count: int
@@ -38,94 +38,94 @@ class SlotReservation(Struct, frozen=True, gc=False):
 
 
 class Append(Struct, frozen=True, gc=False):
-    """One atomic addition to one execution's log, with the projection it leads to."""
+    """One atomic append to the log of one execution, with the resulting projection."""
 
     execution_id: str
     expected_seq: int
     events: tuple[Recorded, ...]
     summary: ExecutionSummary
-    was: str | None = None  # the status in the row that this one replaces; None: not known
-    takes: tuple[SlotReservation, ...] = ()  # limits that must hold in its own transaction, for what it takes
+    was: str | None = None  # the status in the replaced row; None: unknown
+    takes: tuple[SlotReservation, ...] = ()  # slots that it acquires, checked in its transaction
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
-    """What a list of executions is narrowed to."""
+    """The filter and the page of a list of executions."""
 
     status: tuple[str, ...] = ()
     path: str | None = None
     parent: str | None = None
     search: str | None = None
-    before: str | None = None  # execution id: page on from there
+    before: str | None = None  # execution id: the page begins before it
     limit: int = 100
 
 
 class EventStore(Protocol):
-    """The truth. An append is acknowledged after its commit is flushed."""
+    """The event log, which is authoritative. An append is acknowledged after its commit is flushed."""
 
     async def append(self, append: Append) -> None:
-        """Add events at `expected_seq`; VersionConflict when somebody was first,
-        Conflict when a new execution's `key` is taken, LimitReached when it takes more than there is."""
+        """Append events at `expected_seq`; VersionConflict if the log has another length,
+        Conflict if the `key` of a new execution exists, LimitReached if it needs more slots than are free."""
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order."""
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
-        """Events as they come, until the execution's last one; NotFound when there is no such execution."""
+        """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
 
     async def summary(self, execution_id: str) -> ExecutionSummary | None:
         """The projection of one execution."""
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
-        """The execution that was started under this idempotency key."""
+        """The execution with this idempotency key."""
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
-        """Newest first, one page."""
+        """One page of executions, newest first."""
 
     async def unfinished(self) -> list[str]:
-        """Ids of executions that have not reached playbook.processed."""
+        """Ids of unfinished executions (those without playbook.processed)."""
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
-        """The rows and whole logs of several executions at once; those with more than `most` events, damaged ones
-        and ones that grow just now are left out."""
+        """The summaries and complete logs of several executions, except those with more than `most` events, damaged
+        ones and ones that change during the call."""
 
     async def counts(self) -> dict[str, int]:
-        """How many executions there are, by status."""
+        """The number of executions by status."""
 
     async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions that hold slots of a key (`held` in their rows), oldest first."""
+        """The unfinished executions with slots of a key (`held` in their rows), oldest first."""
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
-        """How many slots of each key are held now, by all unfinished executions together."""
+        """The number of slots of each key that all unfinished executions use."""
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Executions that ended before that instant and that nobody needs any more, oldest first; a child is needed
-        as long as its caller is there."""
+        """Finished executions that can be deleted, oldest first: they ended before that time, and their parent does not
+        exist any more."""
 
     async def drop(self, executions: Sequence[str]) -> None:
-        """Forget these executions: they are not listed, not found by their keys, and their logs are gone or go soon."""
+        """Delete these executions, their keys and snapshots; their logs are deleted now or by `tidy`."""
 
     async def tidy(self, now: float) -> int:
-        """Give back the space of what was dropped and make room for what comes; how many partitions went."""
+        """Release the space of deleted logs and prepare partitions; return the number of dropped partitions."""
 
     async def check(self) -> None:
-        """Write something and flush it; the error says why nothing can be written now."""
+        """Write and flush something; raise the reason if that fails."""
 
     async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
-        """Keep a folded state; losing it costs only time."""
+        """Save a snapshot of the state, which speeds up recovery."""
 
     async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
-        """The newest folded state, if any."""
+        """The newest snapshot, if any."""
 
     async def close(self) -> None:
-        """Flush and let go."""
+        """Flush and close the store."""
 
 
 @runtime_checkable
 class SharedLogs(Protocol):
-    """An event store whose logs other processes of this machine write to without telling."""
+    """An event store that other processes of this machine write to without a notification."""
 
     async def touched(self) -> bool:
-        """Whether another process may have written since this was last asked."""
+        """Whether another process may have written since the last call."""
 
     async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
-        """How long these logs are now (those that exist)."""
+        """The current lengths of the logs that exist."""

@@ -9,24 +9,24 @@ from msgspec import Struct
 
 from noetl.core.model.work import Claim
 
-MAX_WEIGHT = 60  # turns that an execution may get where others get one
+MAX_WEIGHT = 60  # maximum weight of an execution
 
 
 class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A run that is owed and that nobody holds: enough to find a worker for it."""
+    """A run without a lease that waits for a worker."""
 
     execution_id: str
     run_id: str
     pool: str = "default"
-    affinity: str | None = None  # runs with the same word stay on one worker; the engine sees to it
-    since: float = 0.0  # when it began to wait, in seconds since the epoch; 0: not known
-    limit: str | None = None  # it stands in the line of this key, whose limit is reached; or was let out of it
-    turn: int | None = None  # its place in that line; whoever puts it back there gives it back
-    weight: int = 1  # turns its execution gets where others get one
+    affinity: str | None = None  # runs with the same value stay on one worker; enforced by the engine
+    since: float = 0.0  # time of enqueueing in seconds since the epoch; 0: unknown
+    limit: str | None = None  # the limited key that it waits for, or has been released from
+    turn: int | None = None  # its position among the runs that wait for the limit; kept when it is parked again
+    weight: int = 1  # share of its execution relative to others
 
 
 class LimitDepth(Struct, frozen=True):
-    """How much waits because a limit is reached, and since when the first of it waits."""
+    """The number of runs that wait for a limit, and the time of the oldest."""
 
     key: str
     runs: int
@@ -34,7 +34,7 @@ class LimitDepth(Struct, frozen=True):
 
 
 class PoolDepth(Struct, frozen=True):
-    """How much waits for workers of one pool, and since when the first of it waits."""
+    """The number of runs that wait for a worker of a pool, and the time of the oldest."""
 
     pool: str
     runs: int
@@ -42,32 +42,32 @@ class PoolDepth(Struct, frozen=True):
 
 
 class RunQueue(Protocol):
-    """Runs that wait for a worker. A wake-up, never the truth: what is lost here is found again in
-    the log, what is here twice is leased once."""
+    """Runs that wait for a worker. The queue is not authoritative: a lost run is found again in
+    the log, and a duplicate is leased once."""
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
-        """Let them wait (one that waits already waits once); those with a `limit` stand in its line, where nobody
-        takes them before they are let out."""
+        """Enqueue runs; a run that is already queued is not added again. Runs with a `limit` are parked
+        until they are released."""
 
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
-        """Let the first `most` runs of a line wait for workers again, fair between executions; how many.
+        """Release up to `most` runs that wait for a limit, fair between executions; return their number.
 
-        `whole`: so many executions, first come, first served, each with all its runs. `also`: all runs of these."""
+        `whole`: up to `most` executions with all their runs, oldest first. `also`: further executions to release."""
 
-    async def lines(self) -> list[LimitDepth]:
-        """Every limit in whose line somebody stands."""
+    async def limit_depths(self) -> list[LimitDepth]:
+        """Every limit with waiting runs."""
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Up to `claim.slots` runs of the claim's pool that wait now, fair between executions."""
+        """Dequeue up to `claim.slots` runs of the claim's pool, fair between executions."""
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever runs of the pool may wait, and once more when the queue closes; the answer ends it."""
+        """Call `wake` whenever runs of the pool may wait, and when the queue closes; the returned function ends it."""
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Forget these runs of an execution, or all of them."""
+        """Remove these runs of an execution, or all of them."""
 
     async def depths(self) -> list[PoolDepth]:
-        """Every pool in which something waits for workers."""
+        """Every pool with waiting runs."""
 
     async def close(self) -> None:
-        """Let go; who watches is woken, and nothing is there."""
+        """Close the queue and wake all watchers."""

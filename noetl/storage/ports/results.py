@@ -9,7 +9,7 @@ from noetl.core.model.reference import Reference
 
 
 class ResultStore(Protocol):
-    """Payloads too large for the log, streamed both ways and verified by checksum."""
+    """Payloads too large for the event log, streamed in both directions and verified by checksum."""
 
     async def put(
         self,
@@ -21,27 +21,27 @@ class ResultStore(Protocol):
         columns: Sequence[str] | None = None,
         ttl: str | None = None,
     ) -> Reference:
-        """Store; the reference is returned after the payload is durable."""
+        """Store a payload; returns its reference after the payload is durable."""
 
     def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
+        """Stream a payload; PayloadUnavailable if it is missing or corrupt."""
 
     async def delete(self, reference: Reference) -> None:
-        """Forget it."""
+        """Delete a payload."""
 
     async def collect(self, now: float) -> int:
-        """Delete what has outlived its ttl; how many."""
+        """Delete expired payloads; return their number."""
 
     async def forget(self, executions: Sequence[str]) -> int:
-        """Delete what these executions stored without a ttl; how many."""
+        """Delete the payloads of these executions that have no ttl; return their number."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the store."""
 
 
 @runtime_checkable
 class ResultStores(Protocol):
-    """Several stores behind one: where a playbook's wish (`output: {store: {kind}}`) is granted."""
+    """Several result stores, selected by `output: {store: {kind}}` of a playbook."""
 
     def of(self, kind: str | None) -> ResultStore:
-        """The store of that kind; RequestRefused when this installation has none."""
+        """The store of a kind; RequestRefused if this installation has none."""

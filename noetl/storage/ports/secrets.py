@@ -9,26 +9,26 @@ from noetl.core.model.playbook import KeychainEntry
 
 
 class CredentialStore(Protocol):
-    """This installation's encrypted credentials; values are write-only over the API."""
+    """The encrypted credentials of an installation; values are write-only over the API."""
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
-        """Keep (encrypted)."""
+        """Encrypt and store a credential."""
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
-        """Fields of a credential, decrypted, for the worker that needs it."""
+        """The decrypted fields of a credential; None if it does not exist."""
 
     async def list(self) -> list[tuple[str, str]]:
         """Names and types."""
 
     async def delete(self, name: str) -> bool:
-        """Forget it; False when there was none."""
+        """Delete it; False if it does not exist."""
 
 
 class Keychain(Protocol):
-    """Values of a playbook's keychain entries, from wherever each kind keeps them.
+    """The values of keychain entries.
 
-    A value is text (one-value entries, tokens) or a mapping of fields. Tokens that expire are renewed
-    by this port when they are asked for, so ask when a value is needed and keep it no longer than a run."""
+    A value is text (a single value or a token) or a mapping of fields. `resolve` renews expired tokens,
+    so callers resolve a value when they need it and do not store it beyond a run."""
 
     async def resolve(
         self,
@@ -40,8 +40,8 @@ class Keychain(Protocol):
     ) -> dict[str, Any]:
         """The values of these names: declared entries, else stored credentials.
 
-        `file` is the playbook's: relative paths of entries start from its folder.
-        SecretUnavailable names every one that cannot be had, and why."""
+        `file` is the file of the playbook; its folder is the base of relative paths.
+        SecretUnavailable lists every name without a value, and the reasons."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the keychain."""

@@ -8,37 +8,37 @@ from msgspec import Struct
 
 
 class StoredTrigger(Struct, frozen=True, omit_defaults=True):
-    """What starts executions by itself (a schedule, a webhook), as a row: `data` is its document.
+    """A schedule or a webhook as a row; `data` is its document.
 
-    `revision` counts its changes: of two who change the same one, the second is refused."""
+    `revision` counts its changes: of two concurrent changes the second is rejected."""
 
     kind: str
     name: str
     data: bytes
     revision: int = 1
-    wake: float | None = None  # when it wants to be looked at
+    wake: float | None = None  # time of the next action
 
 
 class TriggerStore(Protocol):
-    """Schedules and webhooks, beside the catalog they name."""
+    """Schedules and webhooks, in the database of the catalog that they refer to."""
 
     async def add(self, trigger: StoredTrigger) -> None:
-        """Keep a new one; Conflict when its name is taken (among its kind)."""
+        """Add a trigger; Conflict if the name exists among its kind."""
 
     async def save(self, trigger: StoredTrigger) -> bool:
-        """Replace the revision before this one; False when it is not there any more: somebody was first."""
+        """Replace the previous revision; False if it is not the stored one."""
 
     async def get(self, kind: str, name: str) -> StoredTrigger | None:
-        """One of them."""
+        """The trigger of a name; None if it does not exist."""
 
     async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
-        """Those whose `wake` has come, the longest due first."""
+        """Triggers whose `wake` has passed, the earliest first."""
 
     async def next_wake(self, kind: str) -> float | None:
-        """The earliest `wake` of all."""
+        """The earliest `wake` of a kind."""
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Forget it; False when there was none."""
+        """Delete it; False if it does not exist."""
 
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[StoredTrigger]:
-        """By name, one page."""
+        """One page of triggers, by name."""

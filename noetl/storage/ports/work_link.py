@@ -9,39 +9,39 @@ from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunO
 
 
 class WorkLink(Protocol):
-    """A worker's line to the control plane: local, http or nats."""
+    """The link of a worker to the control plane: local, HTTP or NATS."""
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
-        """Runs this worker now holds the lease of; waits up to `wait` seconds for one."""
+        """Lease runs; a long poll of up to `wait` seconds."""
 
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
-        """A worker names all leases (run id, epoch) that it holds, and they are prolonged. It hears which of them
-        are not its own any more, and which others are: their order got lost on its way."""
+        """Extend all leases (run id, epoch) of a worker. The reply lists the leases that it has lost, and leases
+        that it did not name because their orders were lost in transit."""
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
-        """Runs taken away from this worker (cancelled, timed out, given to another): stop them, kill
-        their tools, report nothing more. Waits up to `wait` seconds for one."""
+        """The runs that this worker has lost (cancelled, timed out, leased to another worker): it must stop them and
+        report nothing more. A long poll of up to `wait` seconds."""
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """A worker that shuts down lets go of runs (run id, epoch) it has not finished; no attempt is lost."""
+        """Return unfinished runs (run id, epoch); this does not count as an attempt."""
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
-        """Hand over events; answered after they are on disk. With `free` slots the answer may
-        bring the next runs along, leased in the same append."""
+        """Report events; returns after they are committed. With `free` slots the reply may
+        have the next runs, leased in the same append."""
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
-        """Resolved keychain values, handed to the worker that needs them."""
+        """Resolved keychain values for a worker."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the link."""
 
 
 class RemoteLink(WorkLink, Protocol):
-    """A line whose answers may get lost on their way."""
+    """A link whose replies may be lost in transit."""
 
-    doubt: Callable[[], None]  # called when one got lost that may have brought orders
+    on_lost_reply: Callable[[], None]  # called when a reply was lost that may have had orders

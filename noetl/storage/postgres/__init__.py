@@ -1,1 +1,1 @@
-"""The installation's own Postgres database: connections, group commit, partitions."""
+"""The Postgres database of an installation: connections, group commit, partitions."""

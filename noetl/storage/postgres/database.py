@@ -1,7 +1,7 @@
-"""One Postgres database that keeps an installation's truth: connections, migrations, wake-ups.
+"""The Postgres database of an installation: connections, migrations, notifications.
 
-Connections are opened when they are first needed and again after the server went away. NOTIFY
-only wakes: whoever listens also looks by itself now and then.
+Connections are opened at first use and again after a failure. Notifications are wake-ups only:
+every subscriber also polls, so a lost notification costs one poll interval.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = logging.getLogger("noetl.store")
 POOL_SIZE = 8
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
-PAUSES = (0.05, 0.2, 0.5, 1.0)
-WAKE = "wake"  # the kind of words that wake other servers over NATS
-MOST_BYTES = 7_000  # Postgres refuses a notice of 8000
+RECONNECT_DELAYS = (0.05, 0.2, 0.5, 1.0)
+WAKE = "wake"  # the kind of the messages that wake other servers over NATS
+MAX_PAYLOAD = 7_000  # Postgres rejects a notification of 8000 bytes
 
-# A connection that is cut between two messages can leave the client in a state it does not know (InternalClientError).
-AWAY = (
+# A connection that is closed between two messages can leave asyncpg in an invalid state (InternalClientError).
+FAILURES = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -41,7 +41,7 @@ _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
 
 
 def unavailable(problem: BaseException) -> StoreUnavailable:
-    """What went wrong, as the store's own exception."""
+    """An error of Postgres as StoreUnavailable."""
     if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
         kind = "auth"
     elif isinstance(problem, asyncpg.DiskFullError):
@@ -50,12 +50,12 @@ def unavailable(problem: BaseException) -> StoreUnavailable:
         kind = "storage.access"
     else:
         kind = "connection"
-    silent = "it did not answer in time" if isinstance(problem, TimeoutError) else type(problem).__name__
-    return StoreUnavailable(f"Postgres: {str(problem) or silent}", kind=kind)
+    default = "no response in time" if isinstance(problem, TimeoutError) else type(problem).__name__
+    return StoreUnavailable(f"Postgres: {str(problem) or default}", kind=kind)
 
 
 class PostgresDatabase:
-    """The database behind an installation's stores; they share it, and the event store closes it."""
+    """The database that the stores of an installation share; the event store closes it."""
 
     def __init__(self, url: str, *, size: int = POOL_SIZE) -> None:
         self._url = url
@@ -64,35 +64,35 @@ class PostgresDatabase:
         self._opening = asyncio.Lock()
         self._schemas: dict[str, Sequence[str]] = {}
         self._migrated = False
-        self._heard: dict[str, list[Callable[[str], None]]] = {}
+        self._subscribers: dict[str, list[Callable[[str], None]]] = {}
         self._listener: asyncio.Task[None] | None = None
-        self._told: dict[str, dict[str, None]] = {}
-        self._teller: asyncio.Task[None] | None = None
+        self._outgoing: dict[str, dict[str, None]] = {}  # channel -> distinct messages
+        self._publisher: asyncio.Task[None] | None = None
         self._bus: WakeBus | None = None
         self.closed = False
-        self.alone = False  # no other process is there to be woken, as far as is known
+        self.alone = False  # no other server is known, so there is nothing to notify
 
-    def wake_over(self, bus: WakeBus) -> None:
-        """Carry wake-ups over NATS while it is there: a notice costs the database a commit, a word there does not."""
+    def notify_over(self, bus: WakeBus) -> None:
+        """Send notifications over NATS while it is connected, which saves a commit in the database for each."""
         self._bus = bus
-        for channel in self._heard:
-            self._hear_over(bus, channel)
+        for channel in self._subscribers:
+            self._subscribe_over(bus, channel)
 
     def migrate(self, part: str, schema: Sequence[str]) -> None:
-        """Steps that lead to this part's tables, oldest first; taken before the next use of the database."""
+        """Register the migrations of one part, oldest first; they run before the next use of the database."""
         self._schemas[part] = schema
         self._migrated = False
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────
+    # ── queries ──────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
-        """A connection of the pool; what goes wrong with it is a StoreUnavailable."""
+        """A connection of the pool; errors are raised as StoreUnavailable."""
         try:
             pool = await self._open()
             async with pool.acquire(timeout=CONNECT_SECONDS) as connection:
                 yield connection
-        except AWAY as problem:
+        except FAILURES as problem:
             self._raise(problem)
 
     async def fetch(self, query: str, *values: Any) -> list[Any]:
@@ -107,27 +107,27 @@ class PostgresDatabase:
             return await connection.fetchrow(query, *values)
 
     async def execute(self, query: str, *values: Any) -> None:
-        """Run it."""
+        """Execute a statement."""
         async with self.connection() as connection:
             await connection.execute(query, *values)
 
     async def connect(self, settings: Mapping[str, str] | None = None) -> Any:
-        """A connection of the caller's own, which it closes; with settings of its session."""
+        """A connection outside of the pool, which the caller closes; `settings` apply to its session."""
         try:
             await self._open()
             return await self._connect(settings)
-        except AWAY as problem:
+        except FAILURES as problem:
             self._raise(problem)
 
     async def check(self) -> None:
-        """Write one row and flush it; the error says why nothing can be written, or nothing should be."""
+        """Write and flush one row; raise the reason if the database cannot or must not be written."""
         rows = await self.fetch("SELECT part, version FROM noetl_migrations")
         found = {row[0]: row[1] for row in rows}
         for part, schema in self._schemas.items():
             if found.get(part, 0) != len(schema):
                 raise StoreUnavailable(
-                    f"the database's {part} tables have schema {found.get(part, 0)} now, this process knows "
-                    f"{len(schema)}; start it again with the NoETL that changed them",
+                    f"the {part} tables of the database were migrated to schema version {found.get(part, 0)}, but this "
+                    f"process supports {len(schema)}; restart it with the NoETL version that migrated them",
                     kind="storage.access",
                 )
         await self.execute(
@@ -135,41 +135,41 @@ class PostgresDatabase:
             "ON CONFLICT (part) DO UPDATE SET version = m.version % 1000000 + 1"
         )
 
-    # ── wake-ups ────────────────────────────────────────────────────────────────────────
+    # ── notifications ────────────────────────────────────────────────────────────────────────
 
-    def listen(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Call `heard(word)` for every word told on the channel; with an empty word after a gap."""
-        if channel not in self._heard and self._bus is not None:
-            self._hear_over(self._bus, channel)
-        self._heard.setdefault(channel, []).append(heard)
+    def subscribe(self, channel: str, on_message: Callable[[str], None]) -> None:
+        """Call `on_message` for every message on the channel, and with an empty message after a reconnect."""
+        if channel not in self._subscribers and self._bus is not None:
+            self._subscribe_over(self._bus, channel)
+        self._subscribers.setdefault(channel, []).append(on_message)
         if self._listener is None:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
 
-    def tell(self, channel: str, word: str) -> None:
-        """Wake who listens, in any process; not waited for, and lost when nobody is there.
+    def publish(self, channel: str, message: str) -> None:
+        """Send a message to all subscribers in the background; nothing is stored for later subscribers.
 
-        Nothing is said while this process is alone: who comes looks by itself before it is known."""
+        While this process is alone nothing is sent: a new server polls before it is known."""
         if self.alone:
             return
-        self._told.setdefault(channel, {})[word] = None
-        if self._teller is None and not self.closed:
-            self._teller = asyncio.get_running_loop().create_task(self._tell())
+        self._outgoing.setdefault(channel, {})[message] = None
+        if self._publisher is None and not self.closed:
+            self._publisher = asyncio.get_running_loop().create_task(self._publish())
 
-    # ── life ────────────────────────────────────────────────────────────────────────────
+    # ── opening and closing ────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self.closed = True
-        for task in (self._listener, self._teller):
+        for task in (self._listener, self._publisher):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._listener = self._teller = None
+        self._listener = self._publisher = None
         pool, self._pool = self._pool, None
         if pool is not None:
             try:
                 await asyncio.wait_for(pool.close(), 5)
-            except (*AWAY, asyncio.CancelledError):
+            except (*FAILURES, asyncio.CancelledError):
                 pool.terminate()
 
     async def _open(self) -> Any:
@@ -180,10 +180,10 @@ class PostgresDatabase:
                 while not self._migrated:
                     known = dict(self._schemas)
                     await self._migrate(known)
-                    self._migrated = known == self._schemas  # a part may have come meanwhile
+                    self._migrated = known == self._schemas  # a part may have been registered meanwhile
                 if self._pool is None:
                     self._pool = await asyncpg.create_pool(
-                        min_size=0, max_size=self._size, connect=self._connect_pooled, reset=_leave_as_it_is
+                        min_size=0, max_size=self._size, connect=self._connect_pooled, reset=_skip_reset
                     )
         return self._pool
 
@@ -209,7 +209,8 @@ class PostgresDatabase:
                     done = await connection.fetchval("SELECT version FROM noetl_migrations WHERE part = $1", part) or 0
                     if done > len(schema):
                         raise StoreUnavailable(
-                            f"the database was written by a newer NoETL ({part} {done}); use that version",
+                            f"the {part} tables of the database have schema version {done}, but this NoETL supports "
+                            f"{len(schema)}; use the newer NoETL that wrote them",
                             kind="storage.access",
                         )
                     for step in schema[done:]:
@@ -237,66 +238,66 @@ class PostgresDatabase:
                 connection = await self.connect()
                 lost = asyncio.Event()
                 connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                heard: set[str] = set()
+                active: set[str] = set()
                 while not lost.is_set():
-                    for channel in self._heard.keys() - heard:
-                        await connection.add_listener(channel, self._hear)
-                        heard.add(channel)
-                        self._hear(None, 0, channel, "")
+                    for channel in self._subscribers.keys() - active:
+                        await connection.add_listener(channel, self._on_notification)
+                        active.add(channel)
+                        self._on_notification(None, 0, channel, "")
                     number = 0
                     with suppress(TimeoutError):
                         await asyncio.wait_for(lost.wait(), 0.5)
-            except (*AWAY, StoreUnavailable) as problem:
-                log.debug("listening waits for Postgres: %s", problem)
+            except (*FAILURES, StoreUnavailable) as problem:
+                log.debug("no connection for notifications: %s", problem)
             finally:
                 if connection is not None:
                     await _close_quietly(connection)
-            await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
+            await asyncio.sleep(RECONNECT_DELAYS[min(number, len(RECONNECT_DELAYS) - 1)])
             number += 1
 
-    def _hear_over(self, bus: WakeBus, channel: str) -> None:
-        bus.listen(WAKE, lambda told, said: self._hear(None, 0, told, said.decode()), to=channel)
+    def _subscribe_over(self, bus: WakeBus, channel: str) -> None:
+        bus.subscribe(WAKE, lambda to, payload: self._on_notification(None, 0, to, payload.decode()), to=channel)
 
-    def _hear(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
-        for heard in self._heard.get(channel, ()):
-            for word in payload.split("\n"):
-                heard(word)
+    def _on_notification(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
+        for on_message in self._subscribers.get(channel, ()):
+            for message in payload.split("\n"):
+                on_message(message)
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         try:
-            while self._told:
-                channel, words = self._told.popitem()
-                for payload in _payloads(words):
-                    if self._bus is not None and self._bus.tell(WAKE, channel, payload.encode()):
+            while self._outgoing:
+                channel, messages = self._outgoing.popitem()
+                for payload in _payloads(messages):
+                    if self._bus is not None and self._bus.publish(WAKE, channel, payload.encode()):
                         continue
                     try:
                         await self.execute("SELECT pg_notify($1, $2)", channel, payload)
                     except StoreUnavailable as problem:
-                        log.debug("nobody was woken: %s", problem)
+                        log.debug("a notification was not sent: %s", problem)
         finally:
-            self._teller = None
+            self._publisher = None
 
 
-def _payloads(words: dict[str, None]) -> list[str]:
+def _payloads(messages: dict[str, None]) -> list[str]:
     payloads: list[list[str]] = [[]]
     size = 0
-    for word in words:
-        size += len(word.encode()) + 1
-        if size > MOST_BYTES:
+    for message in messages:
+        size += len(message.encode()) + 1
+        if size > MAX_PAYLOAD:
             payloads.append([])
-            size = len(word.encode()) + 1
-        payloads[-1].append(word)
+            size = len(message.encode()) + 1
+        payloads[-1].append(message)
     return ["\n".join(each) for each in payloads if each]
 
 
-async def _leave_as_it_is(_connection: Any) -> None:
-    """Nothing of a session outlives its use here (transactions end with their block): no need to ask for a reset."""
+async def _skip_reset(_connection: Any) -> None:
+    """Do nothing: transactions end with their block, so no session state needs a reset."""
 
 
 async def _close_quietly(connection: Any) -> None:
-    """Close without waiting for a server that may be gone."""
+    """Close without waiting for a server that may not respond."""
     if not connection.is_closed():
         try:
             await asyncio.wait_for(connection.close(), 2)
-        except (*AWAY, asyncio.CancelledError):
+        except (*FAILURES, asyncio.CancelledError):
             connection.terminate()

@@ -1,12 +1,12 @@
-"""Group commit on Postgres: all appends that wait become one statement, and each fails alone.
+"""Group commit on Postgres: all pending appends are one statement, and a failing append does not affect the others.
 
-One statement is one round trip and one transaction. An execution's row is changed only where it has the expected length
-(or is not there yet), and only the log rows of those that were changed are written: the comparison is made by
-the database on the row it changes, so of two rivals one finds another length. Rows are changed in the order
-of their ids, so writers of several servers wait for each other and do not meet in a deadlock; where keys cross all
-the same, the statement is simply sent again. It is also sent again when the connection breaks before the
-answer: what was written the first time is refused the second time, and found to be our own. Only appends that
-take something limited need a look before they are sent.
+One statement is one round trip and one transaction. The row of an execution changes only if it has the expected
+length (or does not exist yet), and only the log rows of changed executions are written. The database compares the
+row that it changes, so of two concurrent appends one fails. Rows are changed in the order of their ids, so writers
+of several servers wait for each other without a deadlock; if keys still deadlock, the statement is repeated. It is
+also repeated when the connection breaks before the result arrives: an append that the first attempt has committed
+is then rejected, and recognized by its data. Only appends that need slots of a limit are checked before they are
+sent.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
 from noetl.storage.events.slot_counts import check_capacity, locked_in_postgres
 from noetl.storage.ports.events import Append
-from noetl.storage.postgres.database import AWAY, PostgresDatabase, unavailable
+from noetl.storage.postgres.database import FAILURES, PostgresDatabase, unavailable
 
-MOST_APPENDS = 1_000
-MOST_BYTES = 8 << 20
-PATIENCE = 10.0  # seconds a broken connection is mended before the appends fail
-PAUSES = (0.05, 0.1, 0.25, 0.5)
+MAX_APPENDS = 1_000
+MAX_BYTES = 8 << 20
+RETRY_SECONDS = 10.0  # how long a broken connection is retried before the appends fail
+RETRY_DELAYS = (0.05, 0.1, 0.25, 0.5)
 
-# One plan for ever, whatever the tables hold: from the given rows to the index, in the given order.
+# One generic plan regardless of table statistics: from the given rows to the index, in the given order.
 PLAN = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -56,13 +56,13 @@ _APPEND = """
     ), added AS (
       INSERT INTO noetl_log(execution, first, count, data, crc)
       SELECT id, expected + 1, count, log, log_crc FROM given
-      WHERE count > 0 AND (id IN (SELECT id FROM won)) IS TRUE  -- as a hashed set, not as a join of all with all
+      WHERE count > 0 AND (id IN (SELECT id FROM won)) IS TRUE  -- a hashed set, not a nested loop
     )
     SELECT id FROM won
 """
 
 
-class Waiting:
+class PendingAppend:
     """An append that waits for its commit."""
 
     __slots__ = ("append", "done", "row")
@@ -74,79 +74,81 @@ class Waiting:
 
 
 class EventWriter:
-    """The one task of this process that writes appends."""
+    """The task of this process that writes appends."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._waiting: list[Waiting] = []
+        self._pending: list[PendingAppend] = []
         self._task: asyncio.Task[None] | None = None
         self._connection: Any = None
 
     def submit(self, append: Append, row: Encoded) -> asyncio.Future[None]:
-        """Let it wait for the next transaction; answered when that is on disk."""
+        """Add an append to the next transaction; the future is resolved after the commit."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         if self._database.closed:
             done.set_exception(StoreUnavailable("the store is closed"))
             return done
-        self._waiting.append(Waiting(append, row, done))
+        self._pending.append(PendingAppend(append, row, done))
         if self._task is None:
             self._task = loop.create_task(self._run())
         return done
 
     async def close(self) -> None:
-        """Write what waits, then let go."""
+        """Write the pending appends, then close the connection."""
         if self._task is not None:
-            await asyncio.wait((self._task,), timeout=PATIENCE)
+            await asyncio.wait((self._task,), timeout=RETRY_SECONDS)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._drop()
 
     async def _run(self) -> None:
-        batch: list[Waiting] = []
+        batch: list[PendingAppend] = []
         try:
-            while self._waiting:
+            while self._pending:
                 batch = self._next_batch()
                 try:
                     refused = await self._write(batch)
                 except StoreUnavailable as problem:
                     refused = dict.fromkeys(batch, problem)
-                for waiting in batch:
-                    if waiting.done.done():
+                for pending in batch:
+                    if pending.done.done():
                         continue
-                    if waiting in refused:
-                        waiting.done.set_exception(refused[waiting])
+                    if pending in refused:
+                        pending.done.set_exception(refused[pending])
                     else:
-                        waiting.done.set_result(None)
+                        pending.done.set_result(None)
                 batch = []
         finally:
             self._task = None
-            for waiting in (*batch, *(self._waiting if batch else ())):
-                if not waiting.done.done():
-                    waiting.done.set_exception(StoreUnavailable("the writer was stopped; the outcome is in the log"))
+            for pending in (*batch, *(self._pending if batch else ())):
+                if not pending.done.done():
+                    pending.done.set_exception(
+                        StoreUnavailable("the writer was stopped; the log shows whether the append was committed")
+                    )
 
-    def _next_batch(self) -> list[Waiting]:
-        """The oldest that wait, one of an execution: the next one's turn comes when the first is on disk."""
-        batch: dict[int, Waiting] = {}
-        left: list[Waiting] = []
+    def _next_batch(self) -> list[PendingAppend]:
+        """The oldest pending appends, at most one per execution: the next one follows after its commit."""
+        batch: dict[int, PendingAppend] = {}
+        left: list[PendingAppend] = []
         size = 0
-        for waiting in self._waiting:
-            number = waiting.row.number
-            if number in batch or len(batch) >= MOST_APPENDS or size >= MOST_BYTES:
-                left.append(waiting)
+        for pending in self._pending:
+            number = pending.row.number
+            if number in batch or len(batch) >= MAX_APPENDS or size >= MAX_BYTES:
+                left.append(pending)
             else:
-                batch[number] = waiting
-                size += len(waiting.row.data)
-        self._waiting = left
+                batch[number] = pending
+                size += len(pending.row.data)
+        self._pending = left
         return [batch[number] for number in sorted(batch)]
 
-    async def _write(self, batch: list[Waiting]) -> dict[Waiting, Exception]:
-        """Commit the batch; who lost and why. StoreUnavailable when nothing was written, or nobody can tell."""
+    async def _write(self, batch: list[PendingAppend]) -> dict[PendingAppend, Exception]:
+        """Commit the batch; return the failures. StoreUnavailable if nothing was written, or if it is unknown."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + RETRY_SECONDS
         number = 0
-        sent = False  # an answer was lost: what the database refuses may be our own
+        sent = False  # a result was lost: a rejected append may have been committed
         while True:
             try:
                 if self._connection is None or self._connection.is_closed():
@@ -155,11 +157,11 @@ class EventWriter:
                 won, full = await self._commit(self._connection, batch)
                 metrics.FLUSH.observe(loop.time() - began)
                 metrics.BATCH.observe(len(batch))
-                lost = [waiting for waiting in batch if waiting.row.number not in won]
+                lost = [pending for pending in batch if pending.row.number not in won]
                 return await self._refused(self._connection, lost, full, sent=sent) if lost else {}
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                 pass
-            except (*AWAY, StoreUnavailable) as problem:
+            except (*FAILURES, StoreUnavailable) as problem:
                 broken = not isinstance(problem, asyncpg.PostgresError) or isinstance(
                     problem, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError
                 )
@@ -171,38 +173,40 @@ class EventWriter:
                 if loop.time() >= deadline or self._database.closed:
                     if sent:
                         raise StoreUnavailable(
-                            "Postgres went away during a commit; what became of it is in the log"
+                            "the connection to Postgres was lost during a commit; the log shows its outcome"
                         ) from None
                     raise problem if isinstance(problem, StoreUnavailable) else unavailable(problem) from None
-            await asyncio.sleep(PAUSES[min(number, len(PAUSES) - 1)])
+            await asyncio.sleep(RETRY_DELAYS[min(number, len(RETRY_DELAYS) - 1)])
             number += 1
 
-    async def _commit(self, connection: Any, batch: list[Waiting]) -> tuple[set[int], dict[Waiting, LimitReached]]:
-        """The executions whose appends are on disk, and the appends for which there was no room.
+    async def _commit(
+        self, connection: Any, batch: list[PendingAppend]
+    ) -> tuple[set[int], dict[PendingAppend, LimitReached]]:
+        """The executions with committed appends, and the appends that exceed a limit.
 
-        What takes something limited must know first how much of it is left, and that nobody else takes it."""
-        takers = [waiting.append for waiting in batch if waiting.append.takes]
+        Appends that need slots of a limit lock and count these slots first."""
+        takers = [pending.append for pending in batch if pending.append.takes]
         if not takers:
             return {row[0] for row in await connection.fetch(_APPEND, *_columns(batch))}, {}
-        full: dict[Waiting, LimitReached] = {}
+        full: dict[PendingAppend, LimitReached] = {}
         async with connection.transaction():
             held = await locked_in_postgres(connection, takers)
-            for waiting in batch:
+            for pending in batch:
                 try:
-                    check_capacity(waiting.append, held)
+                    check_capacity(pending.append, held)
                 except LimitReached as problem:
-                    full[waiting] = problem
+                    full[pending] = problem
                     continue
-                for take in waiting.append.takes:
+                for take in pending.append.takes:
                     held[take.key] += take.count
-            fitting = [waiting for waiting in batch if waiting not in full]
+            fitting = [pending for pending in batch if pending not in full]
             return {row[0] for row in await connection.fetch(_APPEND, *_columns(fitting))}, full
 
     async def _refused(
-        self, connection: Any, lost: Sequence[Waiting], full: Mapping[Waiting, LimitReached], *, sent: bool
-    ) -> dict[Waiting, Exception]:
-        """Why each of these was not written; those that were, by an earlier attempt, are left out."""
-        rows = [waiting.row for waiting in lost]
+        self, connection: Any, lost: Sequence[PendingAppend], full: Mapping[PendingAppend, LimitReached], *, sent: bool
+    ) -> dict[PendingAppend, Exception]:
+        """The errors of these appends, except those that an earlier attempt has committed."""
+        rows = [pending.row for pending in lost]
         found = await connection.fetch(
             "SELECT e.id, e.seq, l.data FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w(id, first, crc) "
             "JOIN noetl_executions e USING (id) "
@@ -212,18 +216,18 @@ class EventWriter:
             [row.crc for row in rows],
         )
         there = {row[0]: (row[1], row[2]) for row in found}
-        refused: dict[Waiting, Exception] = {}
-        for waiting in lost:
-            append, row = waiting.append, waiting.row
+        refused: dict[PendingAppend, Exception] = {}
+        for pending in lost:
+            append, row = pending.append, pending.row
             seq, data = there.get(row.number, (None, None))
             if sent and data == row.data:
                 continue
-            if waiting in full:
-                refused[waiting] = full[waiting]
+            if pending in full:
+                refused[pending] = full[pending]
             elif seq is None and append.expected_seq == 0:
-                refused[waiting] = Conflict(f"an execution was already started under the key {row.summary.key!r}")
+                refused[pending] = Conflict(f"an execution with the key {row.summary.key!r} already exists")
             else:
-                refused[waiting] = VersionConflict(append.execution_id, append.expected_seq, seq)
+                refused[pending] = VersionConflict(append.execution_id, append.expected_seq, seq)
         return refused
 
     def _drop(self) -> None:
@@ -232,8 +236,8 @@ class EventWriter:
             connection.terminate()
 
 
-def _columns(batch: Sequence[Waiting]) -> tuple[list[Any], ...]:
-    rows = [waiting.row for waiting in batch]
+def _columns(batch: Sequence[PendingAppend]) -> tuple[list[Any], ...]:
+    rows = [pending.row for pending in batch]
     return (
         [row.number for row in rows],
         [row.first - 1 for row in rows],

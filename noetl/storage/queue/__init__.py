@@ -1,1 +1,1 @@
-"""Where runs wait for workers, and the lines workers speak over."""
+"""Run queues, one module per back end."""

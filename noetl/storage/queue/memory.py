@@ -1,8 +1,7 @@
-"""Runs that wait for a worker, in this process's memory.
+"""The run queue in memory.
 
-Fair between executions: a claim takes from each waiting execution in turn, so a loop of a
-million items does not stand before a playbook of one step. Runs that a limit holds stand in its line, out of
-everybody's way.
+Fair between executions: a claim takes runs of each waiting execution in turn, so a loop of a
+million items does not delay a playbook of one step. Runs that wait for a limit are parked separately.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ class MemoryRunQueue:
 
     def __init__(self) -> None:
         self._pools: dict[str, Executions] = {}
-        self._lines: dict[str, Executions] = {}  # by the key whose limit is reached
-        self._in_line: dict[str, str] = {}  # run id -> key
-        self._served: dict[str, int] = {}  # execution -> runs taken of the turns that are its own now
-        self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool, in the order they came
+        self._parked: dict[str, Executions] = {}  # by the key whose limit is reached
+        self._limit_of: dict[str, str] = {}  # run id of a parked run -> key
+        self._served: dict[str, int] = {}  # execution -> runs taken in its current turn
+        self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool, in order of registration
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
-        """Let them wait."""
+        """Enqueue runs."""
         pools = set()
         for run in runs:
-            if self._in_line and run.run_id in self._in_line:
+            if self._limit_of and run.run_id in self._limit_of:
                 continue
             waiting = self._pools.get(run.pool, {}).get(run.execution_id)
             if run.limit is not None and (waiting is None or run.run_id not in waiting):
-                self._park_waiting(run, run.limit)
+                self._park(run, run.limit)
                 continue
             self._pools.setdefault(run.pool, {}).setdefault(run.execution_id, {})[run.run_id] = run
             pools.add(run.pool)
@@ -44,18 +43,18 @@ class MemoryRunQueue:
             self._wake(pool)
 
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
-        """Let the first of a line wait for workers again."""
-        line = self._lines.get(limit, {})
-        out = [run for execution_id in also for run in line.pop(execution_id, {}).values()]
+        """Release the first runs that wait for a limit."""
+        parked = self._parked.get(limit, {})
+        out = [run for execution_id in also for run in parked.pop(execution_id, {}).values()]
         if whole:
-            first = sorted(line, key=lambda each: (len(each), each))[: max(0, most)]
-            out += [run for execution_id in first for run in line.pop(execution_id).values()]
+            first = sorted(parked, key=lambda each: (len(each), each))[: max(0, most)]
+            out += [run for execution_id in first for run in parked.pop(execution_id).values()]
         else:
-            out += self._turns(line, most)
-        if not line:
-            self._lines.pop(limit, None)
+            out += self._turns(parked, most)
+        if not parked:
+            self._parked.pop(limit, None)
         for run in out:
-            del self._in_line[run.run_id]
+            del self._limit_of[run.run_id]
             run = msgspec.structs.replace(run, turn=0)
             executions = self._pools.setdefault(run.pool, {})
             executions.setdefault(run.execution_id, {})[run.run_id] = run
@@ -63,12 +62,12 @@ class MemoryRunQueue:
             self._wake(pool)
         return len(out)
 
-    async def lines(self) -> list[LimitDepth]:
-        """Every limit in whose line somebody stands."""
-        return [LimitDepth(key, *_depth(line)) for key, line in self._lines.items()]
+    async def limit_depths(self) -> list[LimitDepth]:
+        """Every limit with waiting runs."""
+        return [LimitDepth(key, *_depth(parked)) for key, parked in self._parked.items()]
 
     def _turns(self, executions: Executions, most: int) -> list[QueuedRun]:
-        """Take up to so many, each execution in its turn, as often in a row as it weighs."""
+        """Take up to `most` runs, from each execution in turn, in proportion to its weight."""
         taken: list[QueuedRun] = []
         # A share for each execution, so that one append can lease several runs of it.
         share = max(1, most // len(executions)) if executions else 1
@@ -79,58 +78,58 @@ class MemoryRunQueue:
             picked = tuple(islice(runs, min(own, most - len(taken))))
             taken += [runs.pop(run_id) for run_id in picked]
             if runs and len(picked) < own:
-                self._served[execution_id] = before + len(picked)  # it is still its turn
+                self._served[execution_id] = before + len(picked)  # its turn continues
                 continue
             del executions[execution_id]
             if runs:
-                executions[execution_id] = runs  # to the end of the line
+                executions[execution_id] = runs  # to the end of the queue
         return taken
 
-    def _park_waiting(self, run: QueuedRun, limit: str) -> None:
-        line = self._lines.setdefault(limit, {})
-        self._in_line[run.run_id] = limit
+    def _park(self, run: QueuedRun, limit: str) -> None:
+        parked = self._parked.setdefault(limit, {})
+        self._limit_of[run.run_id] = limit
         if run.turn is None:
-            line.setdefault(run.execution_id, {})[run.run_id] = run
-        else:  # it was at the head before: there it stands again
-            others = line.pop(run.execution_id, {})
-            self._lines[limit] = {run.execution_id: {run.run_id: run, **others}, **line}
+            parked.setdefault(run.execution_id, {})[run.run_id] = run
+        else:  # it was the first before, and is the first again
+            others = parked.pop(run.execution_id, {})
+            self._parked[limit] = {run.execution_id: {run.run_id: run, **others}, **parked}
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Up to `claim.slots` runs that wait now, fair between executions."""
+        """Dequeue up to `claim.slots` runs, fair between executions."""
         executions = self._pools.get(claim.pool)
         return self._turns(executions, claim.slots) if executions else []
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever runs of the pool may wait; the answer ends it."""
+        """Call `wake` whenever runs of the pool may wait; the returned function ends it."""
         watchers = self._watchers.setdefault(pool, {})
         watchers[wake] = None
         return lambda: watchers.pop(wake, None)
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Forget these runs of an execution, or all of them."""
-        for executions in (*self._pools.values(), *self._lines.values()):
+        """Remove these runs of an execution, or all of them."""
+        for executions in (*self._pools.values(), *self._parked.values()):
             if execution_id in executions:
                 waiting = executions[execution_id]
                 for run_id in list(waiting) if runs is None else runs:
                     waiting.pop(run_id, None)
-                    self._in_line.pop(run_id, None)
+                    self._limit_of.pop(run_id, None)
                 if not waiting:
                     del executions[execution_id]
         self._served.pop(execution_id, None)
-        for key in [key for key, line in self._lines.items() if not line]:
-            del self._lines[key]
+        for key in [key for key, parked in self._parked.items() if not parked]:
+            del self._parked[key]
 
     async def close(self) -> None:
-        """Let go; who watches is woken, and nothing is there."""
+        """Close the queue and wake all watchers."""
         for pool in self._watchers:
             self._wake(pool)
 
     async def depths(self) -> list[PoolDepth]:
-        """Every pool in which something waits."""
+        """Every pool with waiting runs."""
         return [PoolDepth(pool, *_depth(executions)) for pool, executions in self._pools.items() if executions]
 
     def waiting(self, pool: str = "default") -> int:
-        """How many runs wait in a pool."""
+        """The number of waiting runs of a pool."""
         return sum(len(runs) for runs in self._pools.get(pool, {}).values())
 
     def _wake(self, pool: str) -> None:

@@ -1,9 +1,9 @@
-"""Runs that wait for a worker, in a table that all servers of a cluster take from.
+"""The run queue in Postgres, shared by all servers of a cluster.
 
-Fair between executions: a run gets its turn after the last one of its execution, and not before
-the turn that is being served, so a loop of a million items does not stand before a playbook of one
-step. NOTIFY wakes who waits; whoever waits also looks by itself. The table is unlogged: a crash of
-the database empties it, and what is owed is found again in the log.
+Fair between executions: the turn of a run follows the last one of its execution, and is not before
+the turn that is being served. So a loop of a million items does not delay a playbook of one
+step. Waiting claims are notified, and poll as well. The table is unlogged: a crash of
+the database empties it, and recovery enqueues the runs again from the log.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SCHEMA = (
     CREATE INDEX noetl_queue_turn ON noetl_queue(pool, turn, run_id);
     CREATE INDEX noetl_queue_execution ON noetl_queue(execution, turn)
     """,
-    # When it began to wait; what waits already is counted from now on.
+    # The time of enqueueing; existing rows get the time of the migration.
     "ALTER TABLE noetl_queue ADD COLUMN since timestamptz NOT NULL DEFAULT now()",
-    # Runs that a limit holds: in which line they stand, or stood until they were let out.
+    # Runs that wait for a limit: `line` is its key, `parked` is false after their release.
     """
     ALTER TABLE noetl_queue ADD COLUMN line text, ADD COLUMN parked bool NOT NULL DEFAULT false;
     DROP INDEX noetl_queue_turn;
@@ -41,9 +41,9 @@ SCHEMA = (
 )
 
 CHANNEL = "noetl_queue"
-POLL_SECONDS = 0.5  # how soon a run is found of which nobody told us
+POLL_SECONDS = 0.5  # between polls for runs whose notification was lost
 
-TURN = 60  # between two runs of an execution that weighs 1
+TURN = 60  # between two runs of an execution with weight 1
 
 _PUT = f"""
     INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn)
@@ -63,8 +63,8 @@ _TAKE = """
       ORDER BY turn, run_id LIMIT $2 FOR UPDATE SKIP LOCKED
     )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8
 """
-# A line has turns of its own, so that who comes later stands behind its head; who was at the head returns to it.
-_STAND_IN_LINE = f"""
+# The runs that wait for a limit have turns of their own; a run that is parked again gets its former turn.
+_PARK = f"""
     INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn, since, line, parked)
     SELECT w.run_id, w.execution, w.pool, w.affinity,
       coalesce(w.turn, greatest(
@@ -77,12 +77,12 @@ _STAND_IN_LINE = f"""
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
-_LET_OUT = """
+_RELEASE = """
     UPDATE noetl_queue SET parked = false WHERE parked AND run_id = ANY(ARRAY(
       SELECT run_id FROM noetl_queue WHERE parked AND line = $1 ORDER BY turn, run_id LIMIT $2 FOR UPDATE SKIP LOCKED
     )) RETURNING pool
 """
-_LET_OUT_WHOLE = """
+_RELEASE_EXECUTIONS = """
     UPDATE noetl_queue SET parked = false WHERE parked AND line = $1 AND (execution = ANY($3::int8[]) OR execution IN (
       SELECT DISTINCT execution FROM noetl_queue
       WHERE parked AND line = $1 AND execution <> ALL($3::int8[]) ORDER BY execution LIMIT $2
@@ -96,41 +96,41 @@ class PostgresRunQueue:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool
-        self._looked: dict[str, float] = {}  # pool -> when it was last found empty, and no bell rang since
+        self._empty_since: dict[str, float] = {}  # pool -> time of the last empty poll without a later notification
         self._listening = False
         self._closed = False
-        self._leaving: set[int] = set()  # executions of which nothing waits any more
+        self._removing: set[int] = set()  # executions whose runs are to be removed
         database.migrate("queue", SCHEMA)
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
-        """Let them wait (one that waits already waits once)."""
+        """Enqueue runs; a run that is already queued is not added again."""
         if not runs:
             return
-        in_line = [run for run in runs if run.limit is not None]
-        if in_line:
+        parked = [run for run in runs if run.limit is not None]
+        if parked:
             await self._database.execute(
-                _STAND_IN_LINE,
-                *_columns(in_line),
-                [run.turn for run in in_line],
-                [run.since for run in in_line],
-                [run.limit for run in in_line],
+                _PARK,
+                *_columns(parked),
+                [run.turn for run in parked],
+                [run.since for run in parked],
+                [run.limit for run in parked],
             )
             runs = [run for run in runs if run.limit is None]
         if runs:
             await self._database.execute(_PUT, *_columns(runs))
-            self._tell({run.pool for run in runs})
+            self._notify({run.pool for run in runs})
 
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
-        """Let the first of a line wait for workers again."""
+        """Release the first runs that wait for a limit."""
         if whole:
-            rows = await self._database.fetch(_LET_OUT_WHOLE, limit, max(0, most), [int(each) for each in also])
+            rows = await self._database.fetch(_RELEASE_EXECUTIONS, limit, max(0, most), [int(each) for each in also])
         else:
-            rows = await self._database.fetch(_LET_OUT, limit, max(0, most))
-        self._tell({row[0] for row in rows})
+            rows = await self._database.fetch(_RELEASE, limit, max(0, most))
+        self._notify({row[0] for row in rows})
         return len(rows)
 
-    async def lines(self) -> list[LimitDepth]:
-        """Every limit in whose line somebody stands."""
+    async def limit_depths(self) -> list[LimitDepth]:
+        """Every limit with waiting runs."""
         rows = await self._database.fetch(
             "SELECT line, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue WHERE parked "
             "GROUP BY line ORDER BY line"
@@ -138,38 +138,38 @@ class PostgresRunQueue:
         return [LimitDepth(*row) for row in rows]
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Up to `claim.slots` runs that wait now, fair between executions.
+        """Dequeue up to `claim.slots` runs, fair between executions.
 
-        A pool that was found empty a moment ago is not looked at again unless a bell rang since."""
+        A pool that was empty at the last poll is not queried again before a notification or the next poll."""
         self._listen()
         now = asyncio.get_running_loop().time()
-        if self._closed or claim.slots <= 0 or now - self._looked.get(claim.pool, float("-inf")) < POLL_SECONDS:
+        if self._closed or claim.slots <= 0 or now - self._empty_since.get(claim.pool, float("-inf")) < POLL_SECONDS:
             return []
-        self._looked[claim.pool] = now  # before we look: a bell meanwhile takes it away again
-        asked = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots))
+        self._empty_since[claim.pool] = now  # before the query: a notification meanwhile resets it
+        query = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots))
         try:
-            rows = await asyncio.shield(asked)
+            rows = await asyncio.shield(query)
         except asyncio.CancelledError:
-            # Rows may be taken already: they must not go with us.
-            for taken in await asyncio.gather(asked, return_exceptions=True):
+            # The rows may be deleted already: put them back.
+            for taken in await asyncio.gather(query, return_exceptions=True):
                 if isinstance(taken, list):
                     await self.put([msgspec.structs.replace(_queued(row), limit=None) for row in taken])
             raise
         if rows:
-            self._looked.pop(claim.pool, None)
+            self._empty_since.pop(claim.pool, None)
         return [_queued(row) for row in sorted(rows, key=lambda row: (row["turn"], row["run_id"]))]
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever runs of the pool may wait, and now and then by itself; the answer ends it."""
+        """Call `wake` whenever runs of the pool may wait, and at every poll interval; the returned function ends it."""
         self._listen()
         loop = asyncio.get_running_loop()
         watchers = self._watchers.setdefault(pool, {})
 
-        timer = loop.call_later(POLL_SECONDS, lambda: look())
+        timer = loop.call_later(POLL_SECONDS, lambda: poll())
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal timer
-            timer = loop.call_later(POLL_SECONDS, look)
+            timer = loop.call_later(POLL_SECONDS, poll)
             wake()
 
         def end() -> None:
@@ -180,23 +180,25 @@ class PostgresRunQueue:
         return end
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Forget these runs of an execution, or all of them."""
+        """Remove these runs of an execution, or all of them."""
         if runs is None:
-            self._leaving.add(int(execution_id))
-            await asyncio.sleep(0)  # executions that end with the same flush leave together
-            leaving, self._leaving = self._leaving, set()
-            if not leaving:
+            self._removing.add(int(execution_id))
+            await asyncio.sleep(0)  # executions that end in the same commit are removed together
+            removing, self._removing = self._removing, set()
+            if not removing:
                 return
             try:
-                await self._database.execute("DELETE FROM noetl_queue WHERE execution = ANY($1::int8[])", list(leaving))
+                await self._database.execute(
+                    "DELETE FROM noetl_queue WHERE execution = ANY($1::int8[])", list(removing)
+                )
             except BaseException:
-                self._leaving |= leaving
+                self._removing |= removing
                 raise
         else:
             await self._database.execute("DELETE FROM noetl_queue WHERE run_id = ANY($1::text[])", list(runs))
 
     async def depths(self) -> list[PoolDepth]:
-        """Every pool in which something waits."""
+        """Every pool with waiting runs."""
         rows = await self._database.fetch(
             "SELECT pool, count(*), extract(epoch FROM min(since))::float8 FROM noetl_queue WHERE NOT parked "
             "GROUP BY pool ORDER BY pool"
@@ -204,23 +206,23 @@ class PostgresRunQueue:
         return [PoolDepth(*row) for row in rows]
 
     async def close(self) -> None:
-        """Let go; who watches is woken, and nothing is there."""
+        """Close the queue and wake all watchers."""
         self._closed = True
-        self._ring("")
+        self._wake("")
 
     def _listen(self) -> None:
         if not self._listening:
             self._listening = True
-            self._database.listen(CHANNEL, self._ring)
+            self._database.subscribe(CHANNEL, self._wake)
 
-    def _tell(self, pools: set[str]) -> None:
+    def _notify(self, pools: set[str]) -> None:
         for pool in pools:
-            self._ring(pool)
-            self._database.tell(CHANNEL, pool)
+            self._wake(pool)
+            self._database.publish(CHANNEL, pool)
 
-    def _ring(self, pool: str) -> None:
+    def _wake(self, pool: str) -> None:
         for name in [pool] if pool else list(self._watchers):
-            self._looked.pop(name, None)
+            self._empty_since.pop(name, None)
             for wake in list(self._watchers.get(name, ())):
                 wake()
 

@@ -1,4 +1,4 @@
-"""Where payloads too large for the log are kept, one file per back end, chosen by a URL.
+"""Result stores, for payloads too large for the event log: one module per back end, selected by a URL.
 
 blob:///var/lib/noetl/results                        files on disk
 sqlite:///var/lib/noetl/results.db                   relational, embedded
@@ -21,7 +21,7 @@ OBJECT_SCHEMES = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss")
 
 
 def open_store(url: str, **options: Any) -> ResultStore:
-    """The result store a URL names; `options` are the back end's own (compression, clock, ...)."""
+    """Open the result store of a URL; `options` are those of the back end (compression, clock, ...)."""
     scheme = url.partition(":")[0].lower()
     if scheme in ("blob", "file"):
         from noetl.storage.results.blob import BlobResults
@@ -40,12 +40,10 @@ def open_store(url: str, **options: Any) -> ResultStore:
         from noetl.storage.results.nats import NatsResults
 
         return NatsResults(url, **options)
-    raise RequestRefused(
-        f"no result store is called {scheme!r}: use file:, sqlite:, postgresql:, s3:, gs:, az: or nats:"
-    )
+    raise RequestRefused(f"unknown result store {scheme!r}: use file:, sqlite:, postgresql:, s3:, gs:, az: or nats:")
 
 
-# Words that playbooks use in `output: {store: {kind}}`, and the reference type they mean.
+# Values of `output: {store: {kind}}` in playbooks, and their reference types.
 STORE_KINDS: dict[str, ReferenceType] = {
     "blob": "blob", "disk": "blob", "local": "blob",
     "relational": "relational", "postgres": "relational", "postgresql": "relational", "sqlite": "relational",
@@ -57,16 +55,16 @@ STORE_KINDS: dict[str, ReferenceType] = {
 
 
 class ResultStores:
-    """The stores of an installation as one: new payloads go to the first, references to their own type's."""
+    """The result stores of an installation: new payloads go to the first, references to the store of their type."""
 
     def __init__(self, stores: Sequence[ResultStore]) -> None:
         if not stores:
-            raise ValueError("an installation has at least one result store")
+            raise ValueError("an installation needs at least one result store")
         self.default = stores[0]
         self.by_type: dict[str, ResultStore] = {store.type: store for store in reversed(stores)}  # type: ignore[attr-defined]
 
     def of(self, kind: str | None) -> ResultStore:
-        """The store a playbook asks for by `output.store.kind`; None is the installation's first."""
+        """The store for a value of `output.store.kind`; None is the first store."""
         if kind in (None, "", "auto", "default"):
             return self.default
         wanted = STORE_KINDS.get(str(kind).lower())
@@ -86,27 +84,27 @@ class ResultStores:
         columns: Sequence[str] | None = None,
         ttl: str | None = None,
     ) -> Reference:
-        """Store in the first store."""
+        """Store a payload in the first store."""
         return await self.default.put(name, chunks, content_type=content_type, rows=rows, columns=columns, ttl=ttl)
 
     def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back from the store of its type."""
+        """Stream a payload from the store of its type."""
         return self._store(reference).open(reference, offset=offset, length=length)
 
     async def delete(self, reference: Reference) -> None:
-        """Forget it."""
+        """Delete a payload."""
         await self._store(reference).delete(reference)
 
     async def collect(self, now: float) -> int:
-        """Delete what has outlived its ttl, in all stores; how many."""
+        """Delete expired payloads in all stores; return their number."""
         return sum([await store.collect(now) for store in self.by_type.values()])
 
     async def forget(self, executions: Sequence[str]) -> int:
-        """Delete what these executions stored without a ttl, in all stores; how many."""
+        """Delete the payloads of these executions that have no ttl, in all stores; return their number."""
         return sum([await store.forget(executions) for store in self.by_type.values()])
 
     async def close(self) -> None:
-        """Let go of all of them."""
+        """Close all stores."""
         for store in self.by_type.values():
             await store.close()
 
@@ -114,11 +112,11 @@ class ResultStores:
         store = self.by_type.get(reference.type)
         if store is None:
             raise PayloadUnavailable(
-                f"the payload is in a store of type {reference.type!r}, which this installation does not have open"
+                f"the payload is in a result store of type {reference.type!r}, which this installation does not have"
             )
         return store
 
 
 def open_results(urls: str | Sequence[str], **options: Any) -> ResultStores:
-    """The stores of one or more URLs as one."""
+    """Open the result stores of one or more URLs."""
     return ResultStores([open_store(url, **options) for url in ([urls] if isinstance(urls, str) else urls)])

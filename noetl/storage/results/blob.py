@@ -1,8 +1,8 @@
-"""Results as files on disk, below one folder: the embedded engine's store.
+"""Results as files in one folder: the default store of the embedded engine.
 
-A file appears under its name only when all of it is on disk (written aside, flushed, renamed,
-and the folder flushed). What has a ttl lies below `ttl/<hour it expires in>/`, so collecting
-looks at nothing that is still needed.
+Invariant: a file has its final name only after all of it is on disk (written to a temporary file, flushed, renamed,
+and the folder flushed). Payloads with a ttl are in `ttl/<hour of expiry>/`, so `collect` reads only
+folders that have expired.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from noetl.core.model.reference import Reference, ReferenceType
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.storage.results.payload_store import HOUR, Packing, PayloadStore, by_hour, missing, storage_name
 
-ABANDONED = 24 * HOUR  # a write that stopped this long ago will not go on
+ABANDONED = 24 * HOUR  # seconds after which a temporary file is deleted
 READ = 1 << 20
 
 T = TypeVar("T")
 
 
 class BlobResults(PayloadStore):
-    """Result store on a local (or shared) disk."""
+    """A result store on a local or shared disk."""
 
     type: ClassVar[ReferenceType] = "blob"
 
@@ -35,26 +35,26 @@ class BlobResults(PayloadStore):
         super().__init__(**options)
         self.root = Path(root).absolute()
 
-    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+    async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = by_hour(key, expires)
-        aside = self.root / "unfinished" / storage_name("payload")
+        temporary = self.root / "unfinished" / storage_name("payload")
         try:
-            await self._write(packing, aside, self.root / path)
+            await self._write(packing, temporary, self.root / path)
         except BaseException:
-            with suppress(OSError):  # what went wrong first is what the caller must hear of
-                aside.unlink(missing_ok=True)
+            with suppress(OSError):  # the first error is the one to raise
+                temporary.unlink(missing_ok=True)
             raise
         return {"path": path}
 
     async def _stored(
         self, key: str, reference: Reference, start: int, count: int | None
     ) -> AsyncGenerator[bytes, None]:
-        file = await _on_disk(_open_stored, Path(key), reference)
+        file = await _in_thread(_open_stored, Path(key), reference)
         with file:
             file.seek(start)
             left = count
             while left is None or left > 0:
-                chunk = await _on_disk(file.read, READ if left is None else min(READ, left))
+                chunk = await _in_thread(file.read, READ if left is None else min(READ, left))
                 if not chunk:
                     return
                 if left is not None:
@@ -62,53 +62,53 @@ class BlobResults(PayloadStore):
                 yield chunk
 
     async def delete(self, reference: Reference) -> None:
-        """Forget it; one that is gone already is no error."""
-        await _on_disk(Path(self._key(reference)).unlink, True)
+        """Delete a payload; a missing one is not an error."""
+        await _in_thread(Path(self._key(reference)).unlink, True)
 
     async def collect(self, now: float) -> int:
-        """Delete what has outlived its ttl; how many."""
-        return await _on_disk(self._collect, now)
+        """Delete expired payloads; return their number."""
+        return await _in_thread(self._collect, now)
 
     async def forget(self, executions: Sequence[str]) -> int:
-        """Delete what these executions stored without a ttl; how many."""
-        return await _on_disk(self._forget, executions)
+        """Delete the payloads of these executions that have no ttl; return their number."""
+        return await _in_thread(self._forget, executions)
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is open."""
 
-    async def _write(self, packing: Packing, aside: Path, target: Path) -> None:
+    async def _write(self, packing: Packing, temporary: Path, target: Path) -> None:
         blocks = packing.blocks()
         first = await anext(blocks, b"")
         second = await anext(blocks, None)
-        if second is None:  # small: one trip to a thread does it all
-            await _on_disk(_store_whole, first, aside, target)
+        if second is None:  # small: one call in a thread
+            await _in_thread(_store_whole, first, temporary, target)
             return
-        with await _on_disk(_create, aside) as file:
-            await _on_disk(file.write, first)
-            await _on_disk(file.write, second)
+        with await _in_thread(_create, temporary) as file:
+            await _in_thread(file.write, first)
+            await _in_thread(file.write, second)
             async for block in blocks:
-                await _on_disk(file.write, block)
-            await _on_disk(_flush, file)
-        await _on_disk(_publish, aside, target)
+                await _in_thread(file.write, block)
+            await _in_thread(_flush, file)
+        await _in_thread(_publish, temporary, target)
 
     def _key(self, reference: Reference) -> str:
-        """Where the payload lies; a locator cannot lead out of the store."""
+        """The path of the payload, which is always inside of the store."""
         named = reference.locator.get("path")
         if reference.type != "blob" or not isinstance(named, str):
-            raise PayloadUnavailable(f"this is not a reference to a stored file: {reference.type} {reference.locator}")
+            raise PayloadUnavailable(f"not a reference to a stored file: {reference.type} {reference.locator}")
         path = Path(os.path.normpath(self.root / named))
         if not path.is_relative_to(self.root) or path == self.root:
-            raise PayloadUnavailable(f"{named!r} is not a place in the result store")
+            raise PayloadUnavailable(f"{named!r} is outside of the result store")
         return str(path)
 
     def _forget(self, executions: Sequence[str]) -> int:
-        forgotten = 0
+        deleted = 0
         for execution_id in executions:
             folder = self.root / execution_id
             if execution_id.isdecimal() and folder.is_dir():
-                forgotten += sum(len(names) for _, _, names in os.walk(folder))
+                deleted += sum(len(names) for _, _, names in os.walk(folder))
                 shutil.rmtree(folder)
-        return forgotten
+        return deleted
 
     def _collect(self, now: float) -> int:
         collected = 0
@@ -124,19 +124,19 @@ class BlobResults(PayloadStore):
                 if not os.listdir(folder) and int(hour.name) < now // HOUR:
                     Path(folder).rmdir()
         unfinished = self.root / "unfinished"
-        for aside in unfinished.iterdir() if unfinished.is_dir() else ():
-            if aside.stat().st_mtime < now - ABANDONED:
-                aside.unlink(missing_ok=True)
+        for temporary in unfinished.iterdir() if unfinished.is_dir() else ():
+            if temporary.stat().st_mtime < now - ABANDONED:
+                temporary.unlink(missing_ok=True)
         return collected
 
 
-async def _on_disk(deed: Callable[..., T], *arguments: Any) -> T:
-    """Do something with the disk, in a thread; the disk's complaints become the store's."""
+async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """Run file operations in a thread; an OSError is raised as StoreUnavailable."""
     try:
-        return await asyncio.to_thread(deed, *arguments)
+        return await asyncio.to_thread(call, *arguments)
     except OSError as problem:
         full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = f"the result store on disk: {problem.strerror} ({problem.filename or 'while writing or reading'})"
+        what = f"result store on disk: {problem.strerror} ({problem.filename or 'while writing or reading'})"
         raise StoreUnavailable(what, kind="storage.quota" if full else "storage.access") from problem
 
 
@@ -157,20 +157,20 @@ def _flush(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _store_whole(data: bytes, aside: Path, target: Path) -> None:
-    with _create(aside) as file:
+def _store_whole(data: bytes, temporary: Path, target: Path) -> None:
+    with _create(temporary) as file:
         file.write(data)
         _flush(file)
-    _publish(aside, target)
+    _publish(temporary, target)
 
 
-def _publish(aside: Path, target: Path) -> None:
-    """Give a finished file its name, for good."""
-    made = target.parent
-    while not made.exists():
-        made = made.parent
+def _publish(temporary: Path, target: Path) -> None:
+    """Rename a finished file to its final name, durably."""
+    existing = target.parent
+    while not existing.exists():
+        existing = existing.parent
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside.rename(target)
+    temporary.rename(target)
     folder = target.parent
     while True:
         handle = os.open(folder, os.O_RDONLY)
@@ -178,6 +178,6 @@ def _publish(aside: Path, target: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-        if folder == made:
+        if folder == existing:
             return
         folder = folder.parent

@@ -1,7 +1,7 @@
 """Results in a bucket of a NATS object store (JetStream).
 
-An object can be read when its metadata is there, which is written last. The name of what has a
-ttl ends with the second it expires in, so collecting needs the names alone.
+Invariant: an object is readable after its metadata is written, which happens last. The name of a payload with a
+ttl ends with the second of its expiry, so `collect` needs only the names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ABANDONED = 24 * 3600
 
 
 class NatsResults(PayloadStore):
-    """Result store in NATS; the bucket is the URL's path (`nats://host:4222/noetl-results`)."""
+    """A result store in NATS; the bucket is the URL's path (`nats://host:4222/noetl-results`)."""
 
     type: ClassVar[ReferenceType] = "nats"
 
@@ -39,15 +39,15 @@ class NatsResults(PayloadStore):
         self._client: Any = None
         self._opening = asyncio.Lock()
 
-    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
-        nuid = key.rpartition("-")[2]  # chunks without an object can be told by their nuid alone
+    async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+        nuid = key.rpartition("-")[2]  # identifies chunks without an object
         if expires is not None:
             key += f".{int(expires)}"
         objects = await self._objects()
         try:
             await objects.put(key, packing.blocks(), nuid=nuid, headers={"Content-Type": packing.content_type})
         except Exception as problem:
-            if packing.failure is not None:  # it was not the server that failed
+            if packing.failure is not None:  # the producer of the payload failed, not the server
                 raise packing.failure from problem
             raise self._unavailable(problem) from problem
         return {"bucket": self.bucket, "name": key}
@@ -74,33 +74,31 @@ class NatsResults(PayloadStore):
             raise self._unavailable(problem) from problem
 
     async def delete(self, reference: Reference) -> None:
-        """Forget it; one that is gone already is no error."""
+        """Delete a payload; a missing one is not an error."""
         name = self._key(reference)
         objects = await self._objects()
         await self._guarded(objects.delete(name))
 
     async def collect(self, now: float) -> int:
-        """Delete what has outlived its ttl; how many."""
+        """Delete expired payloads; return their number."""
         objects = await self._objects()
         names: list[str] = await self._guarded(objects.names())
         expired = [name for name in names if (last := name.rpartition(".")[2]).isdigit() and int(last) <= now]
         for name in expired:
             await self._guarded(objects.delete(name))
-        kept = {name.rpartition("-")[2].partition(".")[0] for name in names}
-        await self._guarded(objects.drop_abandoned(kept, now - ABANDONED))
+        stored = {name.rpartition("-")[2].partition(".")[0] for name in names}
+        await self._guarded(objects.drop_abandoned(stored, now - ABANDONED))
         return len(expired)
 
     async def forget(self, executions: Sequence[str]) -> int:
-        """Delete what these executions stored without a ttl; how many."""
+        """Delete the payloads of these executions that have no ttl; return their number."""
         objects = await self._objects()
         names: list[str] = await self._guarded(objects.names())
         theirs = set(executions)
-        forgotten = [
-            name for name in names if name.partition("/")[0] in theirs and not name.rpartition(".")[2].isdigit()
-        ]
-        for name in forgotten:
+        deleted = [name for name in names if name.partition("/")[0] in theirs and not name.rpartition(".")[2].isdigit()]
+        for name in deleted:
             await self._guarded(objects.delete(name))
-        return len(forgotten)
+        return len(deleted)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -118,25 +116,27 @@ class NatsResults(PayloadStore):
                 raise self._unavailable(problem) from problem
             return driver.Objects(self._client, self.bucket)
 
-    async def _guarded(self, deed: Any) -> Any:
+    async def _guarded(self, call: Any) -> Any:
         try:
-            return await deed
+            return await call
         except Exception as problem:
             raise self._unavailable(problem) from problem
 
     def _key(self, reference: Reference) -> str:
         name, bucket = reference.locator.get("name"), reference.locator.get("bucket")
         if reference.type != "nats" or not isinstance(name, str):
-            raise PayloadUnavailable(f"this is not a reference to a NATS object: {reference.type} {reference.locator}")
+            raise PayloadUnavailable(f"not a reference to a NATS object: {reference.type} {reference.locator}")
         if bucket != self.bucket:
-            raise PayloadUnavailable(f"bucket {bucket!r} is not this installation's result store ({self.bucket!r})")
+            raise PayloadUnavailable(
+                f"bucket {bucket!r} is not the result store of this installation ({self.bucket!r})"
+            )
         return name
 
     def _unavailable(self, problem: Exception) -> Exception:
         from nats.errors import Error
 
         if not isinstance(problem, Error | OSError):
-            return problem  # not a failure of the server's
-        info = driver.explain(problem, f"the result store in NATS (bucket {self.bucket})")
+            return problem  # not a failure of the server
+        info = driver.explain(problem, f"result store in NATS (bucket {self.bucket})")
         known = info.kind in ("auth", "storage.quota")
         return StoreUnavailable(info.message, kind=info.kind if known else "connection")

@@ -1,8 +1,8 @@
-"""Results as objects of S3, Google Cloud Storage or Azure (and S3-like stores): the cluster's store.
+"""Results as objects of S3 (and compatible stores), Google Cloud Storage or Azure: the store of a cluster.
 
-An object appears whole or not at all. What has a ttl lies below `ttl/<hour it expires in>/`, so
-collecting lists nothing that is still needed. The URL may have options: `endpoint`, `region`, keys
-(`s3://results/noetl?endpoint=http://127.0.0.1:9000&region=us-east-1`); better is a credential's fields.
+Invariant: an object exists completely or not at all. Payloads with a ttl are below `ttl/<hour of expiry>/`, so
+`collect` lists only those. The URL may have options: `endpoint`, `region`, keys
+(`s3://results/noetl?endpoint=http://127.0.0.1:9000&region=us-east-1`); prefer the fields of a credential.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from noetl.storage.results.payload_store import Packing, PayloadStore, by_hour, 
 
 
 class ObjectResults(PayloadStore):
-    """Result store in a bucket, below a prefix."""
+    """A result store in a bucket, below a prefix."""
 
     type: ClassVar[ReferenceType] = "object_store"
 
@@ -38,12 +38,12 @@ class ObjectResults(PayloadStore):
         self.prefix = place.key.strip("/")
         self._store = objects.new_store(place, objects.config_of(place, given))
 
-    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+    async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = self._path(by_hour(key, expires))
         try:
             await objects.upload(self._store, path, packing.blocks(), content_type=packing.content_type)
         except Exception as problem:
-            if packing.failure is not None:  # it was not the store that failed
+            if packing.failure is not None:  # the producer of the payload failed, not the store
                 raise packing.failure from problem
             raise self._unavailable(problem, key) from problem
         return {"url": f"{self.place.scheme}://{self.place.bucket}", "key": path}
@@ -68,11 +68,11 @@ class ObjectResults(PayloadStore):
             raise self._unavailable(problem, key) from problem
 
     async def delete(self, reference: Reference) -> None:
-        """Forget it; one that is gone already is no error."""
+        """Delete a payload; a missing one is not an error."""
         await self._delete([self._key(reference)])
 
     async def collect(self, now: float) -> int:
-        """Delete what has outlived its ttl; how many."""
+        """Delete expired payloads; return their number."""
         import obstore
 
         expired: list[str] = []
@@ -89,24 +89,24 @@ class ObjectResults(PayloadStore):
         return len(expired)
 
     async def forget(self, executions: Sequence[str]) -> int:
-        """Delete what these executions stored without a ttl; how many."""
+        """Delete the payloads of these executions that have no ttl; return their number."""
         import obstore
 
-        forgotten = 0
+        deleted = 0
         for execution_id in executions:
             try:
                 async for page in obstore.list(self._store, prefix=self._path(execution_id)):
                     keys = [entry["path"] for entry in page]
                     await self._delete(keys)
-                    forgotten += len(keys)
+                    deleted += len(keys)
             except StoreUnavailable:
                 raise
             except Exception as problem:
                 raise self._unavailable(problem, execution_id) from problem
-        return forgotten
+        return deleted
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection is open."""
 
     async def _delete(self, keys: list[str]) -> None:
         import obstore
@@ -122,16 +122,16 @@ class ObjectResults(PayloadStore):
         return f"{self.prefix}/{key}" if self.prefix else key
 
     def _key(self, reference: Reference) -> str:
-        """The object's key; a locator cannot lead out of the store's own bucket and prefix."""
+        """The key of the object, which is always inside of the bucket and prefix of the store."""
         key, url = reference.locator.get("key"), reference.locator.get("url")
         if reference.type != "object_store" or not isinstance(key, str):
-            raise PayloadUnavailable(f"this is not a reference to an object: {reference.type} {reference.locator}")
+            raise PayloadUnavailable(f"not a reference to an object: {reference.type} {reference.locator}")
         inside = not self.prefix or key.startswith(self.prefix + "/")
         if url != f"{self.place.scheme}://{self.place.bucket}" or not inside or ".." in key.split("/"):
-            raise PayloadUnavailable(f"{url}/{key} is not a place in this installation's result store")
+            raise PayloadUnavailable(f"{url}/{key} is outside of the result store of this installation")
         return key
 
     def _unavailable(self, problem: Exception, key: str) -> StoreUnavailable:
-        info = objects.explain(problem, f"the result store {self.place.scheme}://{self.place.bucket} ({key})")
+        info = objects.explain(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
         known = info.kind in ("auth", "storage.quota", "storage.access")
         return StoreUnavailable(info.message, kind=info.kind if known else "connection")

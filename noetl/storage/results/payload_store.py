@@ -1,12 +1,12 @@
-"""Payloads on their way to a store and back: measured, checksummed, compressed, cut to a range.
+"""The base of result stores: size, checksum, compression and ranges of payloads.
 
-Every result store writes what `Packing` gives it and reads through `read_payload`, so all of
-them keep the same promises: `sha256` and `bytes` are of the payload itself, a damaged payload
-is noticed, and memory holds a block or two, never the whole.
+Every result store writes the blocks of `Packing` and reads through `read_payload`. Invariants:
+`sha256` and `bytes` describe the uncompressed payload, a damaged payload
+is detected, and at most two blocks are in memory.
 
-Compression. Text of more than one block is packed as zstd, one frame for each block; before
-each frame stands a skippable frame with both lengths. The whole is still a plain zstd file
-(`zstd -d` reads it), and a reader that wants the end of it steps over the blocks before.
+Compression. Text of more than one block is compressed with zstd, one frame per block, preceded by
+a skippable frame with both lengths. The result is a valid zstd file
+(`zstd -d` reads it), and a reader of a range skips the blocks before it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Stored = Callable[[int, int | None], AsyncGenerator[bytes, None]]
 
 
 def storage_name(name: str) -> str:
-    """A name that is safe as a relative path and as an object key, and never the same twice."""
+    """A unique name that is safe as a relative path and as an object key."""
     parts = [re.sub(r"[^A-Za-z0-9=_.-]", "_", part)[:100].lstrip(".") or "_" for part in name.split("/") if part]
     return "/".join(parts or ["_"]) + "-" + secrets.token_hex(6)
 
 
 class Packing:
-    """A payload on its way into a store; its measures are known when `blocks` has ended."""
+    """A payload that is being stored; its size and checksum are known when `blocks` has ended."""
 
     def __init__(self, chunks: AsyncIterator[bytes], *, content_type: str, compression: str = "auto") -> None:
         if compression not in COMPRESSIONS:
@@ -51,19 +51,20 @@ class Packing:
         self.content_type = content_type
         self.compression: str | None = None
         self.bytes = 0
-        self.failure: BaseException | None = None  # the producer's own, which a driver may hide
+        self.stored_bytes = 0
+        self.failure: BaseException | None = None  # of the producer, which a driver may wrap
         self._wanted = compression
         self._chunks = chunks
         self._digest = hashlib.sha256()
 
     async def blocks(self) -> AsyncIterator[bytes]:
-        """What is to be stored, in blocks of about a megabyte."""
+        """The stored form, in blocks of about a megabyte."""
         first: bytes | None = None
         async for block in _blocks(self._produced()):
             self.bytes += len(block)
             self._digest.update(block)
             if first is None and self._wanted == "auto":
-                first = block  # whether it pays to compress is known when there is a second one
+                first = block  # compress only if there is a second block
                 continue
             if first is not None:
                 if _TEXT.search(self.content_type):
@@ -86,7 +87,7 @@ class Packing:
     def meta(
         self, *, ttl: str | None = None, rows: int | None = None, columns: Sequence[str] | None = None
     ) -> ReferenceMeta:
-        """What is known of the payload now that all of it has gone by."""
+        """The metadata of the payload, after its last block."""
         return ReferenceMeta(
             content_type=self.content_type,
             bytes=self.bytes,
@@ -105,10 +106,10 @@ class Packing:
 
 
 class PayloadStore(ABC):
-    """What every result store does alike: a payload is named, packed, measured; it is read back and verified.
+    """Base class of result stores: names and packs payloads, reads and verifies them.
 
-    A store says how it keeps the blocks of a packing (`_keep`), which key a reference has (`_key`) and how it streams
-    the bytes that lie under a key (`_stored`)."""
+    A subclass stores the blocks of a packing (`_store_blocks`), maps a reference to its key (`_key`) and streams
+    the stored bytes of a key (`_stored`)."""
 
     type: ClassVar[ReferenceType]
 
@@ -133,15 +134,17 @@ class PayloadStore(ABC):
         columns: Sequence[str] | None = None,
         ttl: str | None = None,
     ) -> Reference:
-        """Store; the reference is returned after the payload is safe."""
+        """Store a payload; returns its reference after the payload is durable."""
         lifetime, now = seconds(ttl), self._clock()
         packing = Packing(chunks, content_type=content_type, compression=self.compression)
-        locator = await self._keep(storage_name(name), packing, now, None if lifetime is None else now + lifetime)
+        locator = await self._store_blocks(
+            storage_name(name), packing, now, None if lifetime is None else now + lifetime
+        )
         meta = packing.meta(ttl=ttl, rows=rows, columns=columns)
         return Reference(type=self.type, locator=locator, meta=meta, auth_reference=self.auth_reference)
 
     def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream it back; PayloadUnavailable when it is missing or corrupt."""
+        """Stream a payload; PayloadUnavailable if it is missing or corrupt."""
         key = self._key(reference)
 
         def stored(start: int, count: int | None) -> AsyncGenerator[bytes, None]:
@@ -151,35 +154,35 @@ class PayloadStore(ABC):
         return read_payload(reference.meta, stored, offset=offset, length=length, name=name)
 
     @abstractmethod
-    async def _keep(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
-        """Keep the packing's blocks under a key (or one made from it); what a reference needs to find them."""
+    async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
+        """Store the blocks under a key (or one derived from it); return the locator of the reference."""
 
     @abstractmethod
     def _key(self, reference: Reference) -> str:
-        """The key of a reference, which cannot lead out of this store."""
+        """The key of a reference, which is always inside of this store."""
 
     @abstractmethod
     def _stored(self, key: str, reference: Reference, start: int, count: int | None) -> AsyncGenerator[bytes, None]:
-        """Stream a range of what lies under a key."""
+        """Stream a range of the stored bytes of a key."""
 
 
 def by_hour(key: str, expires: float | None) -> str:
-    """A key below the hour in which it expires, so that collecting looks at nothing that is still needed."""
+    """A key below the hour of its expiry, so that `collect` lists only expired hours."""
     return key if expires is None else f"ttl/{int(expires // HOUR)}/{key}.{int(expires)}"
 
 
 def missing(key: str, reference: Reference) -> PayloadUnavailable:
-    """There is nothing under this key."""
-    gone = " (its ttl may have passed)" if reference.meta.ttl else ""
-    return PayloadUnavailable(f"there is no stored payload {key}{gone}")
+    """The error for a key without a payload."""
+    expired = " (its ttl may have expired)" if reference.meta.ttl else ""
+    return PayloadUnavailable(f"stored payload {key} does not exist{expired}")
 
 
 async def read_payload(
     meta: ReferenceMeta, stored: Stored, *, offset: int = 0, length: int | None = None, name: str = "the payload"
 ) -> AsyncGenerator[bytes, None]:
-    """Stream a range of a stored payload; the whole of it is verified against its checksum.
+    """Stream a range of a stored payload; a complete read is verified against the checksum.
 
-    `stored(start, count)` streams that range of the bytes as they lie in the store.
+    `stored(start, count)` streams that range of the stored bytes.
     """
     end = meta.bytes if length is None else min(meta.bytes, offset + max(length, 0))
     offset = max(offset, 0)
@@ -196,13 +199,13 @@ async def read_payload(
                 digest.update(chunk)
             yield chunk
     if count != end - offset:
-        raise PayloadUnavailable(f"{name} is damaged: {count} of {end - offset} bytes are there", kind="ref.corrupt")
+        raise PayloadUnavailable(f"{name} is damaged: {count} of {end - offset} bytes exist", kind="ref.corrupt")
     if whole and digest.hexdigest() != meta.sha256:
         raise PayloadUnavailable(f"{name} is damaged: its sha256 is not {meta.sha256}", kind="ref.corrupt")
 
 
 async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in blocks of BLOCK bytes (the last one is shorter)."""
+    """Split the chunks into blocks of BLOCK bytes (the last one is shorter)."""
     pending: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -231,7 +234,7 @@ def _pack(block: bytes) -> bytes:
 
 
 async def _unpacked(stored: AsyncGenerator[bytes, None], offset: int, end: int) -> AsyncGenerator[bytes, None]:
-    """Bytes `offset` to `end` of what was packed; blocks before them are stepped over unopened."""
+    """Bytes `offset` to `end` of the payload; blocks before them are skipped without decompression."""
     codec = _codec()
     buffer = bytearray()
     position = 0
@@ -241,7 +244,7 @@ async def _unpacked(stored: AsyncGenerator[bytes, None], offset: int, end: int) 
             while position < end and len(buffer) >= _HEADER.size:
                 magic, _, plain, packed = _HEADER.unpack_from(buffer)
                 if magic != _MAGIC:
-                    raise PayloadUnavailable("the payload is damaged: a block has no head", kind="ref.corrupt")
+                    raise PayloadUnavailable("the payload is damaged: a block has no header", kind="ref.corrupt")
                 if len(buffer) < _HEADER.size + packed:
                     break
                 if position + plain > offset:

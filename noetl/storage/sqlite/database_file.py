@@ -1,21 +1,20 @@
-"""One SQLite file of this installation: who may write it, when, and what an answer means.
+"""One SQLite database file, shared by the back ends that store their tables in it.
 
-Several back ends (events, playbooks, credentials) keep their tables in one file and share this
-object. It keeps four promises:
+Invariants:
 
-*Acknowledged means on disk.* WAL with `synchronous=FULL`; `write` answers after COMMIT returned.
+*Acknowledged means durable.* WAL with `synchronous=FULL`; `write` returns after COMMIT.
 
-*Group commit.* One thread writes. Everything that waits when it becomes free is one transaction
-with one flush. A job that refuses does so before it changes anything; when one breaks, the group is
-undone and each of its jobs gets a transaction of its own. So a job that fails fails alone.
+*Group commit.* One thread writes. All jobs that are queued when it becomes free run in one transaction
+with one flush. A job that raises a NoetlError does so before it changes anything; on any other error the group is
+rolled back and each job runs in a transaction of its own. So a failing job does not affect the others.
 
-*Two processes at once are safe.* SQLite before 3.51.3 can damage a WAL when one connection resets it
-while another one writes. So every write transaction, every checkpoint, the first opening and
-the last closing happen under an advisory lock on a file beside the database, and SQLite's own
+*Safe for several processes.* SQLite before 3.51.3 can corrupt a WAL when one connection resets it
+while another one writes. Therefore every write transaction, every checkpoint, opening and
+closing hold an advisory lock on a file beside the database, and SQLite's
 automatic checkpoints are off.
 
-*Nothing is guessed.* A file that is not ours, was written by a newer version, cannot be
-written, or is damaged is an error that says so and what to do.
+*Explicit errors.* A file of another program, of a newer version, without write permission, or with damage
+raises an error that states the cause and the remedy.
 """
 
 from __future__ import annotations
@@ -40,17 +39,15 @@ Job = Callable[[sqlite3.Connection], T]
 APPLICATION_ID = 0x4E6F4554  # "NoET", in the file's header
 MAX_GROUP = 512  # jobs in one transaction
 PAGE = 4096
-CHECKPOINT_PAGES = 2_000  # of WAL, when nobody waits
-CHECKPOINT_PAGES_AT_ONCE = 16_000  # of WAL, even when somebody waits
-TRUNCATE_PAGES = 64_000  # of WAL file: give the space back; below that, the file is written over
-PAGES_A_JOB = 3  # that any job touches, beside its own bytes
-WAL_HEADER, FRAME_HEADER = 32, 24  # bytes of the WAL file, and before each page in it
-LEAST_AHEAD, MOST_AHEAD = 256 * 1024, 1024 * 1024  # bytes of WAL file that are laid out at once
+CHECKPOINT_PAGES = 2_000  # WAL pages after which an idle writer checkpoints
+MAX_WAL_PAGES = 16_000  # WAL pages after which a busy writer checkpoints
+TRUNCATE_PAGES = 64_000  # size of the WAL file above which a checkpoint truncates it
+PAGES_PER_JOB = 3  # estimated pages that a job writes beside its own bytes
 BUSY_SECONDS = 30.0
 
 
-class _Waiting:
-    """A job and the future its caller holds."""
+class _PendingWrite:
+    """A queued job and the future of its caller."""
 
     __slots__ = ("failure", "future", "job", "loop", "result", "size")
 
@@ -64,84 +61,87 @@ class _Waiting:
 
 
 class SqliteFile:
-    """The file, its one writer thread and its readers."""
+    """The file, its writer thread and its reader connections."""
 
-    def __init__(self, path: str, *, readers: int = 2) -> None:
+    def __init__(self, path: str, *, readers: int = 2, preallocate_wal: bool = False) -> None:
         self.path = os.path.abspath(path)
-        self._jobs: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()
         self._lock = _FileLock(self.path + ".lock", self.path)
         self._closed = False
-        self._versions: dict[str, int] = {}  # of the tables, as this version of NoETL knows them
-        self._wal_pages = 0  # an estimate of what a checkpoint would have to move
+        self._versions: dict[str, int] = {}  # schema versions by table group, as known to this process
+        self._wal_pages = 0  # estimate of the pages that a checkpoint has to copy
         self._local = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
         self._pool = ThreadPoolExecutor(max_workers=readers, thread_name_prefix="noetl-sqlite-read")
         self._connection = self._open()
-        self._wal_file = self._wal_size()  # how long it was when we last looked
-        self._wal_pages = self._wal_file // PAGE
+        self._preallocate_wal = preallocate_wal
+        self._preallocated = self._wal_size()  # bytes of the WAL file after the last preallocation
+        self._wal_pages = self._preallocated // PAGE
         self._writer = threading.Thread(target=self._write_forever, name="noetl-sqlite-write", daemon=True)
         self._writer.start()
 
     # ── for back ends ───────────────────────────────────────────────────────────────────
 
     def migrate(self, name: str, scripts: Sequence[str]) -> None:
-        """Bring the tables of one back end to the newest of its `scripts` (version n is script n-1).
+        """Migrate the tables of one back end to the last of its `scripts` (version n is script n-1).
 
-        Called while joining the parts, before the first `write`."""
+        Called during construction, before the first `write`."""
         self._versions[name] = len(scripts)
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    found = self._schema_version(name)
-                    if found > len(scripts):
-                        raise StoreUnavailable(
-                            f"{self.path}: its {name} tables have schema {found}, this version of NoETL knows "
-                            f"{len(scripts)}; run the newer NoETL that wrote it, or choose another --store"
-                        )
-                    for script in scripts[found:]:
-                        for statement in script.split(";"):
-                            if statement.strip():
-                                self._connection.execute(statement)
-                    if found < len(scripts):
-                        self._connection.execute(
-                            "INSERT INTO noetl_schema(name, version) VALUES (?, ?) "
-                            "ON CONFLICT(name) DO UPDATE SET version = excluded.version",
-                            (name, len(scripts)),
-                        )
+                    self._run_migrations(name, scripts)
                     self._connection.execute("COMMIT")
                 except BaseException:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as problem:
-                explain(problem, self.path)
+                raise_store_error(problem, self.path)
+
+    def _run_migrations(self, name: str, scripts: Sequence[str]) -> None:
+        found = self._schema_version(name)
+        if found > len(scripts):
+            raise StoreUnavailable(
+                f"{self.path}: the {name} tables have schema version {found}, but this version of NoETL supports "
+                f"{len(scripts)}; use the newer NoETL that wrote the file, or choose another --store"
+            )
+        for statement in ";".join(scripts[found:]).split(";"):
+            if statement.strip():
+                self._connection.execute(statement)
+        if found < len(scripts):
+            self._connection.execute(
+                "INSERT INTO noetl_schema(name, version) VALUES (?, ?) "
+                "ON CONFLICT(name) DO UPDATE SET version = excluded.version",
+                (name, len(scripts)),
+            )
 
     async def write(self, job: Job[T], size: int = 0) -> T:
-        """Run `job` in the next group's transaction; answered after it is on disk.
+        """Run `job` in the transaction of the next group; return its result after the commit.
 
-        A job may be run twice (when the group it was in could not be committed), and must
-        change nothing but the database; one that refuses (a NoetlError) does so before it has changed
-        anything. `size` is about how many bytes it writes."""
+        A job may run twice (if its group could not be committed), so it must
+        change nothing but the database. It raises a NoetlError only before it has changed
+        anything. `size` is the approximate number of bytes that it writes."""
         return await self.submit(job, size)
 
     def submit(self, job: Job[T], size: int = 0) -> asyncio.Future[T]:
-        """Like `write`, but gives the future: the job happens even if nobody waits."""
+        """Like `write`, but return the future; the job runs even if the future is not awaited."""
         if self._closed:
-            raise StoreUnavailable(f"{self.path} has been closed")
+            raise StoreUnavailable(f"{self.path} is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Waiting(job, future, loop, size))
+        self._jobs.put(_PendingWrite(job, future, loop, size))
         return future
 
     async def read(self, query: Job[T]) -> T:
-        """Run `query` on a read-only connection, in a thread of its own."""
+        """Run `query` on a read-only connection in a reader thread."""
         if self._closed:
-            raise StoreUnavailable(f"{self.path} has been closed")
+            raise StoreUnavailable(f"{self.path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_now, query)
 
     async def check(self) -> None:
-        """Write one row and flush it; the error says why nothing can be written, or nothing should be."""
+        """Write and flush one row; raise the reason if the file cannot or must not be written."""
         await self.write(self._probe)
 
     def _probe(self, db: sqlite3.Connection) -> None:
@@ -149,8 +149,8 @@ class SqliteFile:
         for name, version in self._versions.items():
             if found.get(name, 0) != version:
                 raise StoreUnavailable(
-                    f"{self.path}: its {name} tables have schema {found.get(name, 0)} now, this process knows "
-                    f"{version}; start it again with the NoETL that changed them"
+                    f"{self.path}: the {name} tables were migrated to schema version {found.get(name, 0)}, but this "
+                    f"process supports {version}; restart it with the NoETL version that migrated them"
                 )
         db.execute(
             "INSERT INTO noetl_schema(name, version) VALUES ('probe', 1) "
@@ -158,7 +158,7 @@ class SqliteFile:
         )
 
     async def close(self) -> None:
-        """Write what waits, then let go of the file."""
+        """Commit all queued jobs, then close the file."""
         if self._closed:
             return
         self._closed = True
@@ -174,8 +174,8 @@ class SqliteFile:
             os.makedirs(folder, exist_ok=True)
         except OSError as problem:
             raise StoreUnavailable(
-                f"cannot create the folder {folder} ({problem.strerror}); set NOETL_HOME or --store to a place "
-                "you can write to"
+                f"cannot create the folder {folder} ({problem.strerror}); set NOETL_HOME or --store to a "
+                "writable folder"
             ) from None
         if os.path.isdir(self.path):
             raise StoreUnavailable(f"{self.path} is a folder; --store takes the path of a file")
@@ -191,7 +191,7 @@ class SqliteFile:
                     raise
                 return connection
         except sqlite3.Error as problem:
-            explain(problem, self.path)
+            raise_store_error(problem, self.path)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -205,7 +205,7 @@ class SqliteFile:
         if mode != "wal":
             raise StoreUnavailable(
                 f"{self.path}: this file system does not support SQLite's write-ahead log "
-                f"(journal mode stays {mode}); put the store on a local disk"
+                f"(journal mode is {mode}); use a store on a local disk"
             )
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -225,7 +225,7 @@ class SqliteFile:
     def _close_now(self) -> None:
         self._writer.join()
         self._pool.shutdown(wait=True)
-        # The last connection of a database checkpoints when it closes: under the lock, too.
+        # Closing the last connection of a database runs a checkpoint, which needs the lock.
         with self._lock:
             for connection in self._reader_connections:
                 connection.close()
@@ -244,14 +244,14 @@ class SqliteFile:
                 )
                 self._local.connection = connection
                 self._reader_connections.append(connection)
-            # One snapshot for all statements of a query.
+            # All statements of a query read one snapshot.
             connection.execute("BEGIN")
             try:
                 return query(connection)
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as problem:
-            explain(problem, self.path)
+            raise_store_error(problem, self.path)
 
     # ── the writer ──────────────────────────────────────────────────────────────────────
 
@@ -262,14 +262,14 @@ class SqliteFile:
             if group:
                 self._commit_under_lock(group)
                 _deliver(group, self.path)
-                if self._wal_size() != self._wal_file:
-                    self._lay_out_wal()
-            if self._wal_pages > (CHECKPOINT_PAGES if self._jobs.empty() else CHECKPOINT_PAGES_AT_ONCE):
+                if self._preallocate_wal and self._wal_size() != self._preallocated:
+                    self._extend_wal()
+            if self._wal_pages > (CHECKPOINT_PAGES if self._jobs.empty() else MAX_WAL_PAGES):
                 self._checkpoint()
 
-    def _next_group(self) -> tuple[list[_Waiting], bool]:
+    def _next_group(self) -> tuple[list[_PendingWrite], bool]:
         first = self._jobs.get()
-        group: list[_Waiting] = []
+        group: list[_PendingWrite] = []
         while first is not None:
             group.append(first)
             if len(group) >= MAX_GROUP:
@@ -280,7 +280,7 @@ class SqliteFile:
                 return group, False
         return group, True
 
-    def _commit_under_lock(self, group: list[_Waiting]) -> None:
+    def _commit_under_lock(self, group: list[_PendingWrite]) -> None:
         try:
             with self._lock:
                 self._commit(group)
@@ -288,16 +288,16 @@ class SqliteFile:
             for waiting in group:
                 waiting.failure = problem
 
-    def _commit(self, group: list[_Waiting]) -> None:
-        self._wal_pages += sum(waiting.size for waiting in group) // PAGE + PAGES_A_JOB * len(group)
-        if self._try_together(group) or len(group) == 1:
+    def _commit(self, group: list[_PendingWrite]) -> None:
+        self._wal_pages += sum(waiting.size for waiting in group) // PAGE + PAGES_PER_JOB * len(group)
+        if self._run_transaction(group) or len(group) == 1:
             return
-        # The transaction as a whole was lost (a full disk, say): find out whose fault it was.
+        # The whole transaction failed (for example: disk full). Run each job alone to find the failing one.
         for waiting in group:
             waiting.result, waiting.failure = None, None
-            self._try_together([waiting])
+            self._run_transaction([waiting])
 
-    def _try_together(self, group: list[_Waiting]) -> bool:
+    def _run_transaction(self, group: list[_PendingWrite]) -> bool:
         connection = self._connection
         began = time.perf_counter()
         try:
@@ -311,7 +311,7 @@ class SqliteFile:
             metrics.FLUSH.observe(time.perf_counter() - began)
             metrics.BATCH.observe(len(group))
             return True
-        except Exception as problem:  # noqa: BLE001 - handed to the callers
+        except Exception as problem:  # noqa: BLE001 - raised in the callers
             metrics.STORE_FAILURES.add()
             for waiting in group:
                 waiting.result, waiting.failure = None, problem
@@ -319,7 +319,7 @@ class SqliteFile:
                 try:
                     connection.execute("ROLLBACK")
                 except sqlite3.Error as second:
-                    # A transaction that cannot be undone: begin again with a new connection.
+                    # The transaction cannot be rolled back: discard the connection.
                     problem.add_note(f"and the transaction could not be rolled back: {second}")
                     self._reconnect()
             return False
@@ -337,23 +337,14 @@ class SqliteFile:
         except FileNotFoundError:
             return 0
 
-    def _lay_out_wal(self) -> None:
-        """Write zeros where the WAL goes on, as much again as there is.
+    def _extend_wal(self) -> None:
+        from noetl.storage.sqlite.wal_preallocation import preallocate
 
-        To flush what was written over a file's own blocks takes a third of the time of flushing a file that has
-        grown, since a file that grows is a change of the file system too. SQLite takes zeros for the end of the log,
-        as it does the remains of an earlier one. SQLite's own right to write is held meanwhile: somebody may write to
-        the file with another program, which does not know of our lock."""
-        connection = self._connection
         try:
-            with self._lock, open(self.path + "-wal", "r+b", buffering=0) as file:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    self._wal_file = _laid_out(file.fileno())
-                finally:
-                    connection.execute("ROLLBACK")
+            with self._lock:
+                self._preallocated = preallocate(self._connection, self.path + "-wal")
         except (OSError, sqlite3.Error, StoreUnavailable):
-            return  # the next commit says what is wrong, if it meets it
+            return  # an optimization only: the next commit reports a persistent error
 
     def _checkpoint(self) -> None:
         kind = "TRUNCATE" if self._wal_size() > TRUNCATE_PAGES * PAGE else "PASSIVE"
@@ -361,24 +352,14 @@ class SqliteFile:
             with self._lock:
                 self._connection.execute(f"PRAGMA wal_checkpoint({kind})").fetchone()
         except (sqlite3.Error, StoreUnavailable):
-            # A checkpoint that cannot be done now (a full disk, a slow reader) loses nothing:
-            # the WAL has it all, and the next one tries again.
+            # A failed checkpoint (disk full, slow reader) loses nothing: the WAL still has every commit,
+            # and the next checkpoint retries.
             pass
         self._wal_pages = 0
 
 
-def _laid_out(wal: int) -> int:
-    """The size of a WAL file after zeros were added to it, unless another process had done so."""
-    size = os.fstat(wal).st_size
-    last = (size - WAL_HEADER) // (FRAME_HEADER + PAGE) - 1
-    page = os.pread(wal, 4, WAL_HEADER + last * (FRAME_HEADER + PAGE)) if last >= 0 else b""
-    if any(page):
-        size += os.pwrite(wal, bytes(min(max(size, LEAST_AHEAD), MOST_AHEAD)), size)
-    return size
-
-
 class _FileLock:
-    """An advisory lock between the threads of this process and all other processes."""
+    """An advisory lock between the threads of this process and other processes."""
 
     def __init__(self, path: str, database: str) -> None:
         self._path = path
@@ -396,7 +377,7 @@ class _FileLock:
             self._mutex.release()
             raise StoreUnavailable(
                 f"cannot lock {self._path} ({problem.strerror}), so {self._database} cannot be written; "
-                "set NOETL_HOME or --store to a place on a local disk that you can write to"
+                "set NOETL_HOME or --store to a writable folder on a local disk"
             ) from None
 
     def __exit__(self, *_: object) -> None:
@@ -405,62 +386,80 @@ class _FileLock:
         self._mutex.release()
 
     def close(self) -> None:
-        """Let go of the lock's file (it stays: another process may hold it)."""
+        """Close the lock file, but do not delete it: another process may hold the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
-def _deliver(group: list[_Waiting], path: str) -> None:
-    """Answer every caller, with one wake-up per event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Waiting]] = {}
+def _deliver(group: list[_PendingWrite], path: str) -> None:
+    """Resolve the futures of a group, with one wake-up per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_PendingWrite]] = {}
     for waiting in group:
         by_loop.setdefault(waiting.loop, []).append(waiting)
-    for loop, answered in by_loop.items():
+    for loop, completed in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_answer, answered, path)
+            loop.call_soon_threadsafe(_resolve_futures, completed, path)
         except RuntimeError:
-            # The loop is gone and with it everybody who waited; the data is on disk.
+            # The event loop is closed and has no callers left; the data is on disk.
             continue
 
 
-def _answer(group: list[_Waiting], path: str) -> None:
+def _resolve_futures(group: list[_PendingWrite], path: str) -> None:
     for waiting in group:
         if waiting.future.done():
             continue
         if waiting.failure is None:
             waiting.future.set_result(waiting.result)
         else:
-            waiting.future.set_exception(in_our_words(waiting.failure, path))
+            waiting.future.set_exception(_translated(waiting.failure, path))
 
 
-def in_our_words(problem: BaseException, path: str) -> BaseException:
-    """SQLite's errors as ours; others as they are."""
+def _translated(problem: BaseException, path: str) -> BaseException:
+    """An error of SQLite as a NoetlError; any other error unchanged."""
     if isinstance(problem, sqlite3.Error):
         try:
-            explain(problem, path)
-        except NoetlError as ours:
-            return ours
+            raise_store_error(problem, path)
+        except NoetlError as translated:
+            return translated
     return problem
 
 
-def explain(problem: sqlite3.Error, path: str) -> NoReturn:
-    """Raise SQLite's error in words that say what to do."""
+def raise_store_error(problem: sqlite3.Error, path: str) -> NoReturn:
+    """Raise an error of SQLite as a NoetlError that names the remedy."""
     text = str(problem)
     name = getattr(problem, "sqlite_errorname", "") or ""
     if "not a database" in text:
-        raise StoreUnavailable(f"{path} is not a NoETL database; move it away or choose another --store") from problem
+        raise StoreUnavailable(f"{path} is not a NoETL database; move the file or choose another --store") from problem
     if "malformed" in text or "decode" in text or name.startswith("SQLITE_CORRUPT"):
-        raise CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move it away") from problem
+        raise CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move the file") from problem
     if "full" in text or name == "SQLITE_FULL":
-        raise StoreUnavailable(f"{path}: the disk is full; nothing was lost, make room and try again") from problem
+        raise StoreUnavailable(
+            f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry"
+        ) from problem
     if "readonly" in text or name.startswith("SQLITE_READONLY"):
         raise StoreUnavailable(f"{path} is not writable; check its permissions, or choose another --store") from problem
     if "unable to open" in text:
         folder = os.path.dirname(path)
         raise StoreUnavailable(
-            f"cannot open {path}; check that {folder} can be written to, set NOETL_HOME or choose another --store"
+            f"cannot open {path}; check that {folder} is writable, set NOETL_HOME or choose another --store"
         ) from problem
     if "locked" in text or "busy" in text:
-        raise StoreUnavailable(f"{path} is held by another program for more than {BUSY_SECONDS:.0f} s") from problem
+        raise StoreUnavailable(
+            f"{path}: the database has been locked by another process{_lock_holders(path)} for more than "
+            f"{BUSY_SECONDS:.0f} s; stop that process or choose another --store"
+        ) from problem
     raise StoreUnavailable(f"{path}: {text}") from problem
+
+
+def _lock_holders(path: str) -> str:
+    """The processes with an SQLite lock on the file, as ` (pid 7)`; empty where the system does not list locks."""
+    try:
+        inodes = {str(os.stat(path + suffix).st_ino) for suffix in ("", "-shm")}
+        with open("/proc/locks", encoding="ascii") as file:
+            locks = [line.split() for line in file]
+    except OSError:
+        return ""
+    pids = {lock[4] for lock in locks if len(lock) > 5 and lock[3] == "WRITE" and lock[5].rpartition(":")[2] in inodes}
+    pids.discard(str(os.getpid()))
+    return f" (pid {', '.join(sorted(pids))})" if pids else ""

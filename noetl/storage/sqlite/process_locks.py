@@ -1,9 +1,8 @@
-"""Which processes on this machine are alive: each holds a lock on a file of its own.
+"""Locks of the processes that use one SQLite store: each process locks a file of its own.
 
-An embedded engine marks its executions with a number of its own (it is part of their ids). When an
-execution is found unfinished, the number's file tells whether its process still works on it: the
-kernel lets go of a lock when its holder dies, however it dies. So one process never takes over
-what another is doing, and what a dead one left behind can be taken over at once.
+The number of the process is part of the ids of its executions. The lock of an unfinished execution's number shows
+whether its process is alive, because the kernel releases the locks of a process that ends for any reason.
+Invariant: an execution of a live process is never taken over, and one of a dead process can be taken over at once.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ TRIES = 100
 
 
 class ProcessLocks:
-    """Numbers of live processes, as locked files in a folder."""
+    """The locked numbers of live processes, as files in a folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._held: dict[int, int] = {}  # number -> file descriptor
 
     def claim(self) -> int:
-        """A number that no live process has; it is ours until we close or die."""
+        """Lock an unused number until `close` or the end of the process."""
         for _ in range(TRIES):
             number = secrets.randbits(PROCESS_BITS)
-            if self.take(number):
+            if self.acquire(number):
                 return number
         raise StoreUnavailable(f"{self._folder}: no free process number after {TRIES} tries")
 
-    def take(self, number: int) -> bool:
-        """Make a number ours, if its process is gone (or it is ours already)."""
+    def acquire(self, number: int) -> bool:
+        """Lock a number; False if another live process has locked it."""
         if number in self._held:
             return True
         path = self._path(number)
@@ -43,10 +42,10 @@ class ProcessLocks:
             os.makedirs(self._folder, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as problem:
-            raise StoreUnavailable(f"cannot write {path} ({problem.strerror})") from None
+            raise StoreUnavailable(f"cannot write {path} ({problem.strerror}); check its permissions") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Somebody may have removed the file between our opening and our locking it.
+            # Another process may have removed the file between open and lock.
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 self._held[number] = descriptor
                 return True
@@ -55,13 +54,13 @@ class ProcessLocks:
         os.close(descriptor)
         return False
 
-    def orphans(self, ids: Sequence[str]) -> list[str]:
-        """Executions whose process is gone; their numbers are ours now, so that nobody else takes them over."""
-        ours = {number for number in set(map(process_of, ids)) if self.take(number)}
-        return [execution_id for execution_id in ids if process_of(execution_id) in ours]
+    def acquire_orphans(self, ids: Sequence[str]) -> list[str]:
+        """The executions whose process has ended; their numbers are locked against other processes."""
+        locked = {number for number in set(map(process_of, ids)) if self.acquire(number)}
+        return [execution_id for execution_id in ids if process_of(execution_id) in locked]
 
     def close(self) -> None:
-        """Let go of all our numbers."""
+        """Release all numbers."""
         for number, descriptor in self._held.items():
             os.unlink(self._path(number))
             os.close(descriptor)

@@ -1,1 +1,1 @@
-"""Schedules and webhooks: one file per back end."""
+"""Stores of schedules and webhooks, one module per back end."""

@@ -1,4 +1,4 @@
-"""Schedules and webhooks in the installation's Postgres database, beside the catalogue they name."""
+"""Schedules and webhooks in Postgres, in the database of the catalog that they refer to."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SELECT = "SELECT kind, name, data, revision, wake FROM noetl_triggers"
 
 
 class PostgresTriggerStore:
-    """`ports.TriggerStore` on a shared Postgres database."""
+    """`ports.TriggerStore` in a Postgres database that other stores share."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         database.migrate("triggers", SCHEMA)
 
     async def add(self, trigger: StoredTrigger) -> None:
-        """Keep a new one."""
+        """Add a trigger; Conflict if the name exists."""
         row = await self._database.row(
             "INSERT INTO noetl_triggers(kind, name, data, revision, wake) VALUES ($1, $2, $3, $4, $5) "
             "ON CONFLICT (kind, name) DO NOTHING RETURNING name",
@@ -42,10 +42,10 @@ class PostgresTriggerStore:
             trigger.wake,
         )
         if row is None:
-            raise Conflict(f"there is a {trigger.kind} named {trigger.name!r} already")
+            raise Conflict(f"a {trigger.kind} named {trigger.name!r} already exists")
 
     async def save(self, trigger: StoredTrigger) -> bool:
-        """Replace the revision before this one."""
+        """Replace the previous revision; False if it is not the stored one."""
         row = await self._database.row(
             "UPDATE noetl_triggers SET data = $1, revision = $2, wake = $3 "
             "WHERE kind = $4 AND name = $5 AND revision = $6 RETURNING name",
@@ -59,18 +59,18 @@ class PostgresTriggerStore:
         return row is not None
 
     async def get(self, kind: str, name: str) -> StoredTrigger | None:
-        """One of them."""
+        """The trigger of a name; None if it does not exist."""
         found = await self._rows(f"{_SELECT} WHERE kind = $1 AND name = $2", kind, name)
         return found[0] if found else None
 
     async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
-        """Those whose `wake` has come."""
+        """Triggers whose `wake` has passed, the earliest first."""
         return await self._rows(
             f"{_SELECT} WHERE kind = $1 AND wake <= $2 ORDER BY wake, name LIMIT $3", kind, now, limit
         )
 
     async def next_wake(self, kind: str) -> float | None:
-        """The earliest `wake` of all."""
+        """The earliest `wake` of a kind."""
         row = await self._database.row(
             "SELECT min(wake) FROM noetl_triggers WHERE kind = $1 AND wake IS NOT NULL", kind
         )
@@ -78,7 +78,7 @@ class PostgresTriggerStore:
         return found
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Forget it."""
+        """Delete a trigger; False if it does not exist."""
         row = await self._database.row(
             "DELETE FROM noetl_triggers WHERE kind = $1 AND name = $2 RETURNING name", kind, name
         )
@@ -88,7 +88,7 @@ class PostgresTriggerStore:
         return [StoredTrigger(*tuple(row)) for row in await self._database.fetch(query, *values)]
 
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[StoredTrigger]:
-        """By name, one page."""
+        """One page of triggers, by name."""
         return await self._rows(
             f"{_SELECT} WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after or "", limit
         )

@@ -61,7 +61,7 @@ class ClusterProcess:
     def start(self, table: ProcessTable) -> None:
         """Start it and record it in the process table."""
         self.process = self._start()
-        table.enlist(self.name, self.process.pid, str(self._log), self.address)
+        table.record(self.name, self.process.pid, str(self._log), self.address)
 
     def restart_if_ended(self, table: ProcessTable, report: Report) -> None:
         """Restart it when it has ended; the delay grows while it keeps ending."""
@@ -133,7 +133,7 @@ class LocalCluster:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, stop)
         try:
-            self._table.enlist(SUPERVISOR, os.getpid())
+            self._table.record(SUPERVISOR, os.getpid())
             self.start()
             self.supervise(lambda: bool(signals), on_ready)
         except RuntimeError as problem:
@@ -278,7 +278,7 @@ def start_in_background(settings: Settings, *, servers: int, workers: int) -> No
         if len(found) == servers + workers + 2 and all(each.readiness.ready for each in found):
             return
         time.sleep(CHECK_SECONDS)
-    last_lines = table.last_words(supervisor, 15)
+    last_lines = table.last_lines(supervisor, 15)
     if table.is_alive(supervisor):
         table.stop(supervisor)
     raise StoreUnavailable(f"the cluster did not start; its log {supervisor.log} ends with:\n{last_lines}")

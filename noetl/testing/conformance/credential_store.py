@@ -102,7 +102,7 @@ class CredentialStoreSuite:
             await store.set("x", "t", {"v": 1})
 
         async def read(store: Any) -> None:
-            with pytest.raises(SecretUnavailable, match=r"under the master key [0-9a-f]{16}, which this installation"):
+            with pytest.raises(SecretUnavailable, match=r"with the master key [0-9a-f]{16}, which this installation"):
                 await store.get("x")
 
         self.run(tmp_path, fill, OLD)
@@ -127,7 +127,7 @@ class CredentialStoreSuite:
         async def scenario(store: Any) -> None:
             await store.set("a", "t", {"v": 1})
             await store.set("b", "t", {"v": 2})
-            with pytest.raises(RequestRefused, match='credential "a" cannot be opened'):
+            with pytest.raises(RequestRefused, match='credential "a" cannot be decrypted'):
                 await store.rewrap(KeyRing([NEW, b"x" * 32]))
             assert [await store.get(name) for name in ("a", "b")] == [{"v": 1}, {"v": 2}]
 

@@ -154,16 +154,16 @@ class RunQueueSuite:
             queue = await self.open_queue()
             await queue.put(in_line(runs("1", 3), "credential pg") + runs("2", 1))
             assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["2:s:1/0"]
-            assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 3)]
+            assert [(line.key, line.runs) for line in await queue.limit_depths()] == [("credential pg", 3)]
             assert await queue.depths() == []
             await queue.put(runs("1", 3))  # they wait already
             assert await queue.release_waiting("credential pg", 2) == 2
             assert await queue.release_waiting("credential other", 2) == 0
             taken = await queue.take(Claim("w", 10))
             assert [(run.run_id, run.limit) for run in taken] == [(f"1:s:1/{n}", "credential pg") for n in range(2)]
-            assert [(line.key, line.runs) for line in await queue.lines()] == [("credential pg", 1)]
+            assert [(line.key, line.runs) for line in await queue.limit_depths()] == [("credential pg", 1)]
             await queue.remove("1")
-            assert await queue.lines() == []
+            assert await queue.limit_depths() == []
             assert await queue.release_waiting("credential pg", 2) == 0
 
         asyncio.run(self.closing(scenario))

@@ -162,7 +162,7 @@ def test_a_server_is_not_ready_on_the_tables_of_a_newer_version(tmp_path: Path):
             other.execute("UPDATE noetl_schema SET version = version + 1 WHERE name = 'events'")
         status, document = unready(cluster)
         assert status == 503
-        assert not document["ready"] and "its events tables have schema" in document["problems"][0]
+        assert not document["ready"] and "the events tables were migrated to schema version" in document["problems"][0]
         assert cluster.ask("GET", "/healthz", token="") == (200, {"status": "ok"})
     finally:
         cluster.stop()

@@ -1,4 +1,4 @@
-"""Every result store keeps the contract, against its real server."""
+"""Every result store fulfils the contract of the port, against its real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TestBlob(ResultStoreSuite):
     def open_store(self, tmp_path: Path) -> OpenStore:
         return lambda **options: open_store(f"blob://{tmp_path}/results", **options)
 
-    def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
+    def test_a_flipped_bit_is_detected(self, tmp_path: Path) -> None:
         async def deed() -> None:
             store = open_store(f"blob://{tmp_path}")
             reference = await store.put("1:a:1", chunked(b'{"n": 1}' * 300_000), content_type="application/json")
@@ -32,7 +32,7 @@ class TestBlob(ResultStoreSuite):
 
         asyncio.run(deed())
 
-    def test_a_write_that_was_abandoned_is_cleared_away(self, tmp_path: Path) -> None:
+    def test_an_abandoned_write_is_deleted(self, tmp_path: Path) -> None:
         left = tmp_path / "unfinished" / "payload-1"
         left.parent.mkdir()
         left.write_bytes(b"half")
@@ -42,7 +42,7 @@ class TestBlob(ResultStoreSuite):
         asyncio.run(store.collect(left.stat().st_mtime + 90_000))
         assert not left.exists()
 
-    def test_a_disk_that_refuses_is_a_storage_error(self, tmp_path: Path) -> None:
+    def test_a_disk_error_is_a_storage_error(self, tmp_path: Path) -> None:
         from noetl.errors import StoreUnavailable
 
         (tmp_path / "results").write_text("in the way")
@@ -81,7 +81,7 @@ def test_an_unknown_scheme_names_the_known_ones() -> None:
         open_store("ftp://somewhere")
 
 
-def test_a_store_is_asked_for_by_the_kind_playbooks_write(tmp_path: Path) -> None:
+def test_a_store_is_selected_by_the_kind_in_a_playbook(tmp_path: Path) -> None:
     stores = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
     assert stores.of(None) is stores.default is stores.of("disk")
     assert stores.of("postgres") is stores.by_type["relational"]

@@ -1,4 +1,4 @@
-"""Following a log: what this process appends is handed on without a read, and nothing is lost or told twice."""
+"""Tails of a log: appends of this process are delivered without a read, and every event arrives exactly once."""
 
 import asyncio
 
@@ -29,11 +29,11 @@ class Store:
         await asyncio.sleep(0)
         return self.log[after : after + limit]
 
-    def write(self, *bodies, told=True):
+    def write(self, *bodies, delivered=True):
         append = make_append("1", len(self.log), *bodies)
         self.log += append.events
-        if told:
-            self.tails.written(append)
+        if delivered:
+            self.tails.deliver(append)
 
 
 async def _seen(store, into, begun):
@@ -42,7 +42,7 @@ async def _seen(store, into, begun):
         begun.set()
 
 
-def test_what_this_process_appends_is_handed_on_without_a_read():
+def test_appends_of_this_process_are_delivered_without_a_read():
     async def scenario():
         store, seen, begun = Store(), [], asyncio.Event()
         store.write(BODY)
@@ -60,16 +60,16 @@ def test_what_this_process_appends_is_handed_on_without_a_read():
     asyncio.run(scenario())
 
 
-def test_what_others_append_in_between_is_read():
+def test_appends_of_other_processes_are_read():
     async def scenario():
         store, seen, begun = Store(), [], asyncio.Event()
         store.write(BODY)
         following = asyncio.ensure_future(_seen(store, seen, begun))
         await begun.wait()
-        store.write(BODY, told=False)  # another process wrote
+        store.write(BODY, delivered=False)  # another process wrote
         store.write(BODY)
-        store.write(BODY, told=False)
-        store.tails.ring("1", len(store.log))
+        store.write(BODY, delivered=False)
+        store.tails.notify("1", len(store.log))
         store.write(PlaybookProcessed(outcome="success"))
         await asyncio.wait_for(following, 5)
         assert seen == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""A body that is much larger than memory should be goes into every result store and back (1 GB: `make bench`)."""
+"""Large payloads are streamed to and from every result store in constant memory (1 GB: `make bench`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def body() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["blob", "sqlite", "postgres", "s3", "nats"])
-def test_memory_holds_a_few_blocks_of_a_large_body(
+def test_a_large_payload_needs_memory_for_a_few_blocks(
     kind: str, body: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if kind == "postgres":

@@ -1,4 +1,4 @@
-"""How a URL names a store."""
+"""Paths in store URLs."""
 
 import pytest
 
