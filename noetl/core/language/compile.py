@@ -83,7 +83,7 @@ def compile_steps(
     findings = Findings(playbook.file or playbook.path, "")
     if not within_limits(data):
         message = f"the steps are nested deeper than {MAX_DEPTH} levels, or have more than {MAX_NODES:,} values"
-        findings.add("yaml-limit", node_from(None), message, "hand over fewer and flatter steps")
+        findings.add("yaml-limit", node_from(None), message, "return fewer steps with less nesting")
         return (), findings.done()
     reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
     document = canonical.document_around(playbook)
@@ -94,7 +94,7 @@ def compile_steps(
             reader.add(
                 "duplicate-step",
                 step.name_node,
-                f'the playbook has a step "{step.name}" already',
+                f'the playbook already has a step "{step.name}"',
                 "choose another name",
             )
     check_document(document, reader)

@@ -97,7 +97,7 @@ class Findings:
         left_out = sum(max(0, count - MOST) for count in self._counts.values())
         if left_out:
             message = f"{left_out:,} more problems are not listed"
-            kept.add(Diagnostic(self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "mend these first"))
+            kept.add(Diagnostic(self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "fix the listed problems first"))
         return tuple(sorted(kept, key=_order))
 
     def _heeding_comments(self, found: set[Diagnostic]) -> set[Diagnostic]:
@@ -120,12 +120,12 @@ class Findings:
 
     def _about(self, ignore: _Ignore, code: str) -> Diagnostic:
         if code not in CODES:
-            message = f'there is no diagnostic code "{code}" to ignore'
+            message = f'unknown diagnostic code "{code}"'
             hint = _did_you_mean(code, CODES)
         elif CODES[code].severity == "error":
-            message, hint = f"{code} is an error, and errors cannot be ignored", "mend what it says, remove the comment"
+            message, hint = f"{code} is an error; errors cannot be ignored", "fix the error and remove the comment"
         else:
-            message, hint = f"nothing here is {code}", "remove the comment"
+            message, hint = f"{code} is not reported for this line", "remove the comment"
         place = (ignore.line, ignore.column, ignore.line, ignore.column + ignore.length)
         return Diagnostic(self.file, *place, "unused-ignore", "warning", message, hint)
 
@@ -197,7 +197,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     if otherwise:
         return otherwise
     if 0 < len(words) <= 12:
-        return "known here: " + ", ".join(words)
+        return "valid here: " + ", ".join(words)
     return ""
 
 

@@ -30,10 +30,10 @@ def test_text_shows_the_line_and_underlines_the_place():
         "    6 |     tol: 1\n"
         "            ^^^\n"
         '  help: did you mean "tool"?\n'
-        'dir/a b.yaml:7:34: warning: nothing defines "url" [unknown-name]\n'
+        'dir/a b.yaml:7:34: warning: "url" is not defined [unknown-name]\n'
         '    7 |     tool: { kind: http, url: "{{ url }}" }\n'
         "                                         ^^^\n"
-        "  help: if it comes with the request write `workload.url`, with a default under `workload`\n"
+        "  help: for a request parameter write `workload.url`, with a default under `workload`\n"
     )
     coloured = as_text(found(WRONG), {"dir/a b.yaml": WRONG}, color=True)
     assert "\x1b[31;1merror" in coloured and "\x1b[33;1mwarning" in coloured
@@ -193,7 +193,7 @@ NOOP = f"{STEP}    tool: {{kind: noop"
     [
         (f"{STEP}    tol: {{kind: noop}}\n", "unknown-key", 'did you mean "tool"?'),
         (f"{STEP}    url: u\n", "unknown-key", "`url` is a parameter of a tool: write it under `tool`"),
-        (f"{STEP}    depends_on: [a]\n", "unknown-key", "let those steps lead here by `next`"),
+        (f"{STEP}    depends_on: [a]\n", "unknown-key", "add arcs from those steps to this one with `next`"),
         (f"{STEP}    tool: noop\n", "wrong-type", "write `tool: {kind: noop}`"),
         (f"{NOOP}}}\n    next: start\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
         (f"{NOOP}}}\n    next: {{step: start}}\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
@@ -209,7 +209,7 @@ NOOP = f"{STEP}    tool: {{kind: noop"
         (f'{NOOP}, input: {{a: "{{{{ workload.url == null }}}}"}}}}\n', "unknown-name", "write `none`"),
         (f'{NOOP}, input: {{a: "{{{{ secrets.x }}}}"}}}}\n', "unknown-name", "declare it under `keychain` and read `keychain.<name>`"),
         (f"{NOOP}, input: {{a: “x”, b: [}}}}\n", "yaml-syntax", "write \" or ' around the value"),
-        (f"{STEP}    tool:\u00a0{{kind: noop}}\n", "unknown-key", "there is a non-breaking space in it: write a plain one"),
+        (f"{STEP}    tool:\u00a0{{kind: noop}}\n", "unknown-key", "the key contains a non-breaking space: replace it with a space"),
     ],
 )  # fmt: skip
 def test_a_usual_mistake_is_told_with_what_to_write_instead(text, code, hint):
@@ -221,13 +221,13 @@ def test_a_usual_mistake_is_told_with_what_to_write_instead(text, code, hint):
 def test_a_quote_that_is_never_closed_is_told_where_it_opens():
     text = f'{HEAD}{NOOP}, input: {{a: "x}}}}\n  - step: b\n    tool: {{kind: noop}}\n'
     (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
-    assert (one.line, one.column, one.message) == (7, 35, "this quote is never closed")
+    assert (one.line, one.column, one.message) == (7, 35, "this quote is not closed")
 
 
 def test_a_statement_that_is_never_closed_is_told_in_its_own_words():
     text = f'{HEAD}{NOOP}, input: {{a: "{{% if workload.url %}}x"}}}}\n'
     (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
-    assert one.message == "this template cannot be read: `{% if %}` is never closed by `{% endif %}`"
+    assert one.message == "template syntax error: `{% if %}` is never closed by `{% endif %}`"
 
 
 def test_a_policy_that_could_not_be_read_is_not_judged():

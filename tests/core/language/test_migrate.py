@@ -120,7 +120,7 @@ workflow:
 """
     made = migrate(text, SPECS)
     assert [note.line for note in made.notes] == [11]
-    assert f"  # {MARK} `input.why` comes along some arcs only" in made.text
+    assert f"  # {MARK} only some arcs set `input.why`" in made.text
     assert 'why: "{{ ctx.why | default(none) }}"' in made.text
 
 

@@ -80,7 +80,7 @@ def test_what_has_no_canonical_form_is_marked_in_place_and_noted_with_its_line()
     )
     made = migrate(text, tools.specs())
     assert [(note.line, "until" in note.message) for note in made.notes] == [(11, True)]
-    assert "  # noetl migrate: `until` of a parallel loop has no effect and is left out\n  - step: a\n" in made.text
+    assert "  # noetl migrate: `until` of a parallel loop has no effect and is removed\n  - step: a\n" in made.text
 
 
 def test_canonical_text_comes_back_as_it_is_even_with_a_context_of_its_own():

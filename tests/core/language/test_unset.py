@@ -53,14 +53,14 @@ PAST = [step("start", arcs="load when workload.x > 1; end"), step("load", sets="
 
 def test_a_way_past_the_step_that_sets_it_is_told_with_its_steps():
     (message,) = told("".join(PAST) + step("end", reads=READ))
-    assert message == "`ctx.n` may not be set here: nothing sets it on the way start → end"
+    assert message == "`ctx.n` may not be set here: nothing sets it on the path start → end"
 
 
 def test_a_branch_without_it_is_told():
     branches = step("start", arcs="a when workload.x == 1; b")
     branches += step("a", sets="ctx.n: 1", arcs="end") + step("b", arcs="end")
     assert told(branches + step("end", reads=READ)) == [
-        "`ctx.n` may not be set here: nothing sets it on the way start → b → end"
+        "`ctx.n` may not be set here: nothing sets it on the path start → b → end"
     ]
     assert told(branches + step("end", reads="{{ ctx.n | default(0) }}")) == []
 
@@ -73,11 +73,11 @@ def test_every_branch_sets_it():
 
 def test_what_is_set_only_later_is_told_for_certain():
     steps = step("start", reads=READ, arcs="end") + step("end", sets="ctx.n: 1")
-    assert told(steps) == ["`ctx.n` is read before anything has set it"]
+    assert told(steps) == ["`ctx.n` is read before it is set"]
 
 
 def test_its_own_value_before_it_has_one_is_told():
-    assert told(step("start", sets='ctx.n: "{{ ctx.n + 1 }}"')) == ["`ctx.n` is read before anything has set it"]
+    assert told(step("start", sets='ctx.n: "{{ ctx.n + 1 }}"')) == ["`ctx.n` is read before it is set"]
     assert told(step("start", sets='ctx.n: 0, ctx.m: "{{ ctx.n + 1 }}"')) == []
     assert told(step("start", sets='ctx.n: "{{ ctx.n | default(0) + 1 }}"')) == []
 
@@ -87,7 +87,7 @@ def test_in_a_circle_the_first_visit_counts():
         "page", reads=READ, sets='ctx.n: "{{ output.data }}"', arcs="page when output.data < 3"
     )
     assert told(circle.replace("ctx.{}", "ctx.m")) == [
-        "`ctx.n` may not be set here: nothing sets it on the way start → page"
+        "`ctx.n` may not be set here: nothing sets it on the path start → page"
     ]
     assert told(circle.replace("ctx.{}", "ctx.n")) == []
 
@@ -137,7 +137,7 @@ def test_branches_side_by_side_set_for_each_other():
 def test_a_failure_that_is_routed_past_it_is_told():
     steps = step("start", arcs="bad when event.name == 'step.failed'; good")
     steps += step("good", sets="ctx.n: 1", arcs="end") + step("bad", arcs="end") + step("end", reads=READ)
-    assert told(steps) == ["`ctx.n` may not be set here: nothing sets it on the way start → bad → end"]
+    assert told(steps) == ["`ctx.n` may not be set here: nothing sets it on the path start → bad → end"]
 
 
 def test_what_a_failed_step_sets_may_be_there():
@@ -154,11 +154,11 @@ def test_a_called_block_sets_for_its_caller():
 
 def test_a_guard_of_an_arc_and_a_gate_read_too():
     assert told(step("start", arcs="a when ctx.n > 1; b") + step("a", sets="ctx.n: 1") + step("b")) == [
-        "`ctx.n` is read before anything has set it"
+        "`ctx.n` is read before it is set"
     ]
     gate = 'spec: {policy: {admit: {rules: [{when: "{{ ctx.n }}", then: {allow: true}}]}}}'
     assert told(step("start", arcs="a") + step("a", more=gate, sets="ctx.n: 1")) == [
-        "`ctx.n` is read before anything has set it"
+        "`ctx.n` is read before it is set"
     ]
 
 
@@ -183,14 +183,14 @@ ELSE = "{else: {then: {do: continue}}}"
 
 def test_a_task_that_reads_before_another_sets_is_told():
     first, second = '{name: a, kind: noop, input: {v: "{{ step.n }}"}}', "{name: b, kind: noop, set: {step.n: 1}}"
-    assert told(tasks(first, second)) == ["`step.n` is read before anything has set it"]
+    assert told(tasks(first, second)) == ["`step.n` is read before it is set"]
     assert told(tasks(second, first)) == []
 
 
 def test_a_rule_that_sets_only_sometimes_is_told():
     sometimes = f"{{name: a, kind: noop, spec: {{policy: {{rules: [{rule('output.data', 'do: continue, set: {step.n: 1}')}, {ELSE}]}}}}}}"
     reader = '{name: b, kind: noop, input: {v: "{{ step.n }}"}}'
-    assert told(tasks(sometimes, reader)) == ["`step.n` may not be set here: not every way to this place sets it"]
+    assert told(tasks(sometimes, reader)) == ["`step.n` may not be set here: not every path to this place sets it"]
     both = sometimes.replace("{do: continue}", "{do: continue, set: {step.n: 2}}")
     assert told(tasks(both, reader)) == []
     assert told(tasks(sometimes, reader.replace("step.n", "step.n | default(0)"))) == []
@@ -205,7 +205,7 @@ def test_a_jump_past_the_task_that_sets_is_told():
     jump = f"{{name: a, kind: noop, spec: {{policy: {{rules: [{rule('output.data', 'do: jump, to: c')}, {ELSE}]}}}}}}"
     rest = ("{name: b, kind: noop, set: {iter.n: 1}}", '{name: c, kind: noop, input: {v: "{{ iter.n }}"}}')
     loop = "loop: {in: [1], iterator: i}\n"
-    assert told(tasks(jump, *rest, more=loop)) == ["`iter.n` may not be set here: not every way to this place sets it"]
+    assert told(tasks(jump, *rest, more=loop)) == ["`iter.n` may not be set here: not every path to this place sets it"]
     assert told(tasks("{name: a, kind: noop}", *rest, more=loop)) == []
 
 
@@ -237,7 +237,7 @@ def test_a_while_is_expected_to_run_and_a_choose_without_else_is_not():
 def test_a_block_knows_its_own_scopes_and_not_what_its_callers_set():
     book = 'workbook:\n  b:\n    tool:\n    - {name: t, kind: noop, input: {v: "{{ step.n }}", w: "{{ ctx.n }}"}}\n    - {name: u, kind: noop, set: {step.n: 1}}\n'
     steps = step("start", sets="ctx.n: 1", arcs="end") + step("end", more="tool: {kind: workbook, block: b}")
-    assert told(steps, rest=book) == ["`step.n` is read before anything has set it"]
+    assert told(steps, rest=book) == ["`step.n` is read before it is set"]
 
 
 # --- steps by name ------------------------------------------------------------------------------

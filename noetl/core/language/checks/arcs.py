@@ -27,5 +27,5 @@ def _check_conflicts(scene: AnalysisContext, router: RouterSyntax) -> None:
             values = (data_of(first.value), data_of(assigned.value))
             # Templates may turn out equal: that is for the run to say.
             if first is not assigned and values[0] != values[1] and all(compile_value(each).static for each in values):
-                message = f"two arcs that are taken together set `{assigned.target}` to different values"
-                scene.reader.add("arc-conflict", assigned.key, message, f"the other one is in line {first.key.line}")
+                message = f"arcs that are taken together assign different values to `{assigned.target}`"
+                scene.reader.add("arc-conflict", assigned.key, message, f"the other assignment is on line {first.key.line}")

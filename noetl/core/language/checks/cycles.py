@@ -57,13 +57,13 @@ def _check_pipeline(scene: AnalysisContext, body: BodySyntax) -> None:
             if way.rule is not None and way.rule.do == "jump":
                 to = way.rule.fields["to"]
                 assert point.task is not None
-                message = f'from "{point.task.name}" this jump leads round for ever: nothing ends the pipeline'
-                hint = "give the jump a `when` that once does not hold, or add a rule with `do: break`"
+                message = f'endless cycle: after this jump from "{point.task.name}" nothing ends the pipeline'
+                hint = "give the jump a `when` that eventually fails, or add a rule with `do: break`"
                 scene.reader.add("endless-cycle", to, message, hint)
                 return
     for point in caught:
         if point.construct is not None:
-            message = f"this `{point.construct.word}` never ends: its guard never changes, and nothing breaks it off"
+            message = f"endless `{point.construct.word}`: its guard never changes, and no rule breaks out of it"
             hint = "write a guard that changes, or add a rule with `do: break`"
             scene.reader.add("endless-cycle", point.construct.node, message, hint)
             return
@@ -172,8 +172,8 @@ def _tell_circle(scene: AnalysisContext, steps: list[StepSyntax], inside: set[st
     if arc is None:
         return
     names = " → ".join([*(step.name for step in steps[:6]), *(["…"] if len(steps) > 6 else []), steps[0].name])
-    message = f"the workflow goes round for ever ({names}): no arc leads out, and none can stay closed"
-    hint = "give this arc a `when` that once does not hold, or add an arc that leads out before it"
+    message = f"endless cycle ({names}): no arc leaves it, and no guard or gate can stop it"
+    hint = "give this arc a `when` that eventually fails, or add an arc that leaves the cycle before it"
     scene.reader.add("endless-cycle", arc.target_node or arc.node, message, hint)
 
 
@@ -210,8 +210,8 @@ def _check_calls(scene: AnalysisContext) -> None:
             way = [name]
             while calls[way[-1]][0] != name:
                 way.append(calls[way[-1]][0])
-            message = f"the block calls itself ({' → '.join([*way, name])}) before it does anything else"
-            hint = "guard the call: put it under `choose`, or give it a rule with `do: skip`"
+            message = f"endless recursion: the block calls itself unconditionally ({' → '.join([*way, name])})"
+            hint = "put the call under `choose`, or give it a rule with `do: skip`"
             scene.reader.add("endless-cycle", calls[name][1].node, message, hint)
 
 

@@ -118,15 +118,15 @@ class _Story:
         """What a closed gate waits for in vain."""
         missing = sorted({fact for needs in self.needs(step) for fact in needs - self.facts})
         if not missing:
-            return "the steps it waits for are never taken together: the way divides before them"
+            return "the steps it waits for are on mutually exclusive branches"
         what, name = missing[0]
         if what != "ran":
             owners = [each for each, facts in self.sets.items() if (what, name) in facts]
-            return f'it waits for `ctx.{name}`, which is set only behind it (by "{owners[0]}")'
+            return f'it waits for `ctx.{name}`, which is set only after it (by "{owners[0]}")'
         if name == step.name:
             return "it waits for its own step"
         if name not in self.arrived:
-            return f'it waits for "{name}", which runs only behind it'
+            return f'it waits for "{name}", which runs only after it'
         return f'it waits for "{name}", which waits for this step'
 
 
@@ -135,11 +135,11 @@ def _tell(scene: AnalysisContext, step: StepSyntax, story: _Story) -> None:
     rule = next(rule for rule in step.admit.rules if not _refuses(rule)) if _some_open(step) else step.admit.rules[0]
     where: Node = rule.when if rule.when is not None else rule.node
     if not _some_open(step):
-        message = f'the gate of "{step.name}" never opens: no rule of it allows'
+        message = f'the gate of "{step.name}" never opens: none of its rules allows the token'
         scene.reader.add("closed-gate", where, message, "write a rule with `then: {allow: true}`")
         return
     message = f'the gate of "{step.name}" never opens: {story.why(step)}'
-    scene.reader.add("closed-gate", where, message, "ask for what can have happened before the token comes here")
+    scene.reader.add("closed-gate", where, message, "require only what can happen before the token arrives at the gate")
 
 
 def _some_open(step: StepSyntax) -> bool:

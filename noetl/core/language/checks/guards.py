@@ -13,7 +13,7 @@ def check(scene: AnalysisContext) -> None:
         for rule in step.admit.rules if step.admit else ():
             allow = rule.allow
             if isinstance(allow, Scalar) and not isinstance(allow.value, bool) and not is_template(allow):
-                message = f'`allow` takes true or false, not "{shorten(allow.text)}"'
+                message = f'`allow` must be true or false, not "{shorten(allow.text)}"'
                 scene.reader.add("wrong-type", allow, message, "only true and false are booleans")
     for guard in scene.sites.bare_guards:
         text = guard.node.value.strip()
@@ -21,8 +21,8 @@ def check(scene: AnalysisContext) -> None:
             continue
         if not text:
             scene.reader.add(
-                "guard-without-template", guard.node, "an empty guard never holds", "write a condition, or leave it out"
+                "guard-without-template", guard.node, "an empty guard is always false", "write a condition, or remove it"
             )
             continue
-        message = "this guard is plain text, so it always holds"
+        message = "this guard is plain text, so it is always true"
         scene.reader.add("guard-without-template", guard.node, message, f'write "{{{{ {shorten(text)} }}}}"')

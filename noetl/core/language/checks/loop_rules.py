@@ -23,20 +23,20 @@ def check(scene: AnalysisContext) -> None:
 
 def _check_level(scene: AnalysisContext, loop: LoopSyntax) -> None:
     if loop.until is not None and loop.mode == "parallel":
-        message = "`until` stops a sequential loop; iterations that run side by side have no order"
-        scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or leave `until` out")
+        message = "`until` requires a sequential loop: parallel iterations have no order"
+        scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or remove `until`")
     if loop.max_in_flight is not None and loop.mode != "parallel":
         message = "`max_in_flight` has no effect: this loop is sequential"
-        scene.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or leave it out")
+        scene.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
     for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
         scope, _, rest = text.partition(".")
         if scope != "ctx" or not rest:
             hint = f"write `ctx.{text}`" if scope not in ("iter", "step") else "only `ctx` is shared by iterations"
-            scene.reader.add("reduce-target", key, f"a reducer joins values of `ctx`, not of `{text}`", hint)
+            scene.reader.add("reduce-target", key, f"a reducer applies to `ctx.*`, not to `{text}`", hint)
         if not isinstance(value, Scalar) or value.text not in REDUCERS:
             word = value.text if isinstance(value, Scalar) else ""
             hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
-            scene.reader.add("unknown-reducer", value, f'there is no reducer "{word}"', hint)
+            scene.reader.add("unknown-reducer", value, f'unknown reducer "{word}"', hint)
 
 
 def _check_parallel(scene: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
@@ -51,7 +51,7 @@ def _check_parallel(scene: AnalysisContext, body: BodySyntax, loop: LoopSyntax) 
         if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
             continue
         if _may_differ(assigned.value):
-            message = f"iterations that run side by side all write `{assigned.target}`: different values are a conflict"
+            message = f"parallel iterations write `{assigned.target}`: different values cause a conflict"
             hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
             scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
     for task in body.tasks():
@@ -66,7 +66,7 @@ def _check_called(scene: AnalysisContext, task: TaskSyntax, reduced: set[tuple[s
             if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
                 continue
             if _may_differ(assigned.value):
-                message = f'iterations that run side by side all call "{block.name}", which writes `{assigned.target}`'
+                message = f'parallel iterations call "{block.name}", which writes `{assigned.target}`'
                 hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
                 scene.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
                 return

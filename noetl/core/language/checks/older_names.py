@@ -28,29 +28,29 @@ def _outcome(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
         instead = ".".join(("output.data", *rest))
     else:
         instead = ".".join(("output", *read.path[1:]))
-    _older(scene, site, read, "v10-outcome", "`outcome` is v10", f"write `{instead}`")
+    _older(scene, site, read, "v10-outcome", "`outcome` is v10 syntax", f"write `{instead}`")
 
 
 def _output(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.path[1:2] == ("result",):
         instead = ".".join(("output.data", *read.path[2:]))
-        _older(scene, site, read, "v10-result", "`output.result` is v10", f"write `{instead}`")
+        _older(scene, site, read, "v10-result", "`output.result` is v10 syntax", f"write `{instead}`")
 
 
 def _args(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    _older(scene, site, read, "v10-args", "`args` is v10", f"write `{'.'.join(('input', *read.path[1:]))}`")
+    _older(scene, site, read, "v10-args", "`args` is v10 syntax", f"write `{'.'.join(('input', *read.path[1:]))}`")
 
 
 def _result(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if "result" in site.spot.scopes:
         instead = ".".join(("output.data", *read.path[1:]))
-        scene.at("old-spelling", site, read, "`result` is the step's `output.data`", f"write `{instead}`")
+        scene.at("old-spelling", site, read, "`result` is an old name of the step's `output.data`", f"write `{instead}`")
 
 
 def _event_name(scene: AnalysisContext, site: TemplateSite) -> None:
     found = _CALL_DONE.search(site.node.value)
     if found:
-        message = "the event `call.done` is `step.done`"
+        message = "the event `call.done` is named `step.done`"
         scene.inside("old-spelling", site, found.start(), len(found.group()), message, "write 'step.done'")
 
 
@@ -59,11 +59,11 @@ _CALL_DONE = re.compile(r"""(['"])call\.done\1""")
 
 def _job(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.path[1:] in (("uuid",), ("execution_id",)):
-        scene.at("old-spelling", site, read, f"`{'.'.join(read.path)}` is `execution_id`", "write `execution_id`")
+        scene.at("old-spelling", site, read, f"`{'.'.join(read.path)}` is an old name of `execution_id`", "write `execution_id`")
 
 
 def _loop_index(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    scene.at("old-spelling", site, read, "`loop_index` is `iter.index`", "write `iter.index`")
+    scene.at("old-spelling", site, read, "`loop_index` is an old name of `iter.index`", "write `iter.index`")
 
 
 def _context(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
@@ -74,7 +74,7 @@ def _context(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if rest[:1] == ("workload",):
         instead = ".".join(rest)
     else:
-        instead = f"ctx.{'.'.join(rest)}` or the name of the step that made it, `{'.'.join(rest)}" if rest else "ctx"
+        instead = f"ctx.{'.'.join(rest)}` or the name of the step that produced it, `{'.'.join(rest)}" if rest else "ctx"
     word = scene.reader.rejected.get(("template", "context"))
     if word is not None:
         scene.reader.rejected_words += 1

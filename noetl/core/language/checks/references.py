@@ -23,7 +23,7 @@ def check(scene: AnalysisContext) -> None:
         for level in body.loop.levels() if body.loop is not None else ():
             path = whole_name(level.collection)
             if path is not None and level.collection is not None and is_reference(path):
-                message = f"a loop goes over data, and `{'.'.join(path)}` is a reference: it says where the data is"
+                message = f"a loop iterates over data, but `{'.'.join(path)}` is a reference to stored data"
                 hint = "fetch the data with a task of `kind: resolve` first, or read the step by its name"
                 scene.reader.add("reference-field", level.collection, message, hint)
     for site in scene.sites.templates:
@@ -37,7 +37,7 @@ def _check_assignment(scene: AnalysisContext, assigned: SetSyntax) -> None:
     if named_so:
         _check_reference(scene, assigned, path)
     elif path is not None and is_reference(path):
-        message = f"`{'.'.join(path)}` is a reference, and `{assigned.target}` is named like data"
+        message = f"`{'.'.join(path)}` is a reference, but `{assigned.target}` is named like data"
         hint = f"write `{assigned.target}_ref`, or assign `output.data`"
         scene.reader.add("reference-as-data", assigned.key, message, hint)
 
@@ -54,9 +54,9 @@ def _check_reference(scene: AnalysisContext, assigned: SetSyntax, path: tuple[st
         wrong = isinstance(value, Sequence) or (isinstance(value, Mapping) and not value.get("locator"))
         found = "this"
     if wrong:
-        message = f"`{assigned.target}` is named like a reference, and {found} is none"
+        message = f"`{assigned.target}` is named like a reference, but {found} is not a reference"
         scene.reader.add(
-            "data-as-reference", assigned.key, message, "assign `output.ref`, or drop `_ref` from the name"
+            "data-as-reference", assigned.key, message, "assign `output.ref`, or remove `_ref` from the name"
         )
 
 
@@ -70,7 +70,7 @@ def _check_field(scene: AnalysisContext, site: TemplateSite, read: Read) -> None
             continue
         if path[number + 1] not in _REFERENCE_FIELDS:
             held = ".".join(path[: number + 1])
-            message = f"`{held}` is a reference: it says where the data is and has no `{path[number + 1]}`"
+            message = f"`{held}` is a reference to stored data and has no field `{path[number + 1]}`"
             scene.at("reference-field", site, read, message, "fetch the data with a task of `kind: resolve` first")
         return
 

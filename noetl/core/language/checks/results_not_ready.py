@@ -42,6 +42,6 @@ def check(scene: AnalysisContext) -> None:
 
 def _tell(scene: AnalysisContext, site: TemplateSite, read: Read, reader: str) -> None:
     name = read.path[0]
-    message = f'the step "{name}" cannot have run when "{reader}" reads it: no way leads from it to here'
-    hint = f"let it lead here by `next`, or write `{'.'.join(read.path)} | default(...)`"
+    message = f'the step "{name}" cannot have run when "{reader}" reads it: no path leads from it to this step'
+    hint = f"add a `next` path from it to this step, or write `{'.'.join(read.path)} | default(...)`"
     scene.at("not-run-yet", site, read, message, hint)

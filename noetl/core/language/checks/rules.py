@@ -39,7 +39,7 @@ def _check_task(scene: AnalysisContext, task: TaskSyntax, rules: list[RuleSyntax
     complete = task.policy is None or task.policy.complete
     if complete and task.kind != "noop" and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
-        message = "an error that no rule matches would go on in silence"
+        message = "an error that no rule matches is silently ignored"
         hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
         scene.reader.add("missing-else", where, message, hint)
 
@@ -48,29 +48,29 @@ def _check_fields(scene: AnalysisContext, rule: RuleSyntax) -> None:
     for name, node in rule.fields.items():
         if name == "backoff" and isinstance(node, Scalar) and node.value == "fixed":
             scene.reader.add(
-                "old-spelling", node, "`backoff: fixed` is `none`", "write `backoff: none`, or leave it out"
+                "old-spelling", node, "`backoff: fixed` is an old spelling of `none`", "write `backoff: none`, or remove it"
             )
         belongs = _FIELDS_OF[name]
         if rule.do is not None and rule.do not in belongs:
-            message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` does not look at it"
+            message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` ignores it"
             scene.reader.add("unused-field", node, message, "remove it")
 
 
 def _check_skip(scene: AnalysisContext, rule: RuleSyntax) -> None:
     if rule.is_else:
-        message = "`skip` is decided before the tool runs, so it needs a `when`"
+        message = "`skip` is evaluated before the tool runs and requires a `when`"
         scene.reader.add("skip-under-else", rule.node, message, "give the rule a `when`, or use `do: continue`")
         return
     if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
         return
     for read in analyze_template(rule.when.value).reads:
         if read.path[0] in ("output", "outcome"):
-            message = f"`skip` is decided before the tool runs: there is no `{read.path[0]}` yet"
-            hint = "ask about `iter`, `ctx`, `input` or `_prev`, or use `do: continue` after the task"
+            message = f"`skip` is evaluated before the tool runs: `{read.path[0]}` does not exist yet"
+            hint = "use `iter`, `ctx`, `input` or `_prev` in the guard, or use `do: continue` after the task"
             scene.reader.findings.inside("skip-reads-output", rule.when, read.offset, len(read.path[0]), message, hint)
     if rule.sets:
-        message = "a skipped task sets nothing"
-        scene.reader.add("unused-field", rule.sets[0].key, message, "set it in the task before")
+        message = "a skipped task makes no assignments"
+        scene.reader.add("unused-field", rule.sets[0].key, message, "move the `set` to the previous task")
 
 
 def _check_order(scene: AnalysisContext, rules: list[tuple[Node | None, Node]], what: str) -> None:
@@ -78,8 +78,8 @@ def _check_order(scene: AnalysisContext, rules: list[tuple[Node | None, Node]], 
     last: Node | None = None
     for when, node in rules:
         if last is not None:
-            message = f"this {what} is never reached: the one in line {last.line} always matches"
-            scene.reader.add("unreachable-rule", node, message, f"put it before line {last.line}")
+            message = f"this {what} is never reached: the one on line {last.line} always matches"
+            scene.reader.add("unreachable-rule", node, message, f"move it before line {last.line}")
             return
         if always(when):
             last = node

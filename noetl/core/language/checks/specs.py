@@ -79,9 +79,9 @@ def _known(spec: ToolSpec) -> set[str]:
 
 
 def _tell(scene: AnalysisContext, node: Scalar, key: str, known: Iterable[str], whose: str) -> None:
-    where = "nothing below looks at it" if whose == "here" else f"{whose} does not look at it"
+    where = "no task below uses it" if whose == "here" else f"{whose} does not use it"
     hint = did_you_mean(key, known, "remove it")
-    scene.reader.add("unknown-spec-key", node, f'"{key}" is no known spec key: {where}', hint)
+    scene.reader.add("unknown-spec-key", node, f'unknown spec key "{key}": {where}', hint)
 
 
 def _check_timeout(scene: AnalysisContext, node: Node) -> None:
@@ -90,7 +90,7 @@ def _check_timeout(scene: AnalysisContext, node: Node) -> None:
         for key, (key_node, value) in node.entries.items():
             if key not in _TIMEOUTS:
                 scene.reader.add(
-                    "wrong-value", key_node, f'a timeout has no part "{key}"', "its parts: connect, read, total"
+                    "wrong-value", key_node, f'unknown timeout key "{key}"', "valid keys: connect, read, total"
                 )
             else:
                 _check_seconds(scene, value, key)
@@ -103,9 +103,9 @@ def _check_seconds(scene: AnalysisContext, node: Node, key: str) -> None:
         return
     if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
         scene.reader.add(
-            "wrong-type", node, f"`{key}` is a number of seconds, this is {noun_of(node)}", "write `timeout: 30`"
+            "wrong-type", node, f"`{key}` must be a number of seconds, not {noun_of(node)}", "write `timeout: 30`"
         )
     elif node.value <= 0:
         scene.reader.add(
-            "wrong-value", node, f"`{key}` must be more than 0, not {node.text}", "write a number of seconds"
+            "wrong-value", node, f"`{key}` must be greater than 0, not {node.text}", "write a number of seconds"
         )

@@ -42,7 +42,7 @@ def check(scene: AnalysisContext) -> None:
         scene.reader.add(
             "template-in-key",
             key,
-            "keys are not templates: this one is used as it stands",
+            "keys are not templates: this one is not evaluated",
             "build the mapping in a template instead",
         )
     for body in scene.document.bodies():
@@ -56,15 +56,15 @@ def _tell(scene: AnalysisContext, site: TemplateSite, problem: Problem) -> None:
     if problem.what == "filter":
         hint = did_you_mean(problem.word, FILTERS)
         scene.inside(
-            "unknown-filter", site, problem.offset, len(problem.word), f'there is no filter "{problem.word}"', hint
+            "unknown-filter", site, problem.offset, len(problem.word), f'unknown filter "{problem.word}"', hint
         )
     elif problem.what == "test":
         hint = did_you_mean(problem.word, TESTS)
         scene.inside(
-            "unknown-test", site, problem.offset, len(problem.word), f'there is no test "{problem.word}"', hint
+            "unknown-test", site, problem.offset, len(problem.word), f'unknown test "{problem.word}"', hint
         )
     else:
-        message = f"this template cannot be read: {plainly(problem.message)}"
+        message = f"template syntax error: {plainly(problem.message)}"
         scene.inside("template-syntax", site, problem.offset, 1, message, advice(site.node.value))
 
 
@@ -86,10 +86,10 @@ def _check_call(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
     if call.name in FUNCTIONS or call.name in _RUNTIME:
         return
     if call.name in scene.steps or call.name in SCOPE_NAMES:
-        message, hint = f"`{call.name}` is data, it cannot be called", "leave the parentheses out"
+        message, hint = f"`{call.name}` is data and cannot be called", "remove the parentheses"
     else:
         known = [*FUNCTIONS, *(STATUS_HELPERS if site.spot.helpers else ())]
-        message = f'there is no function "{call.name}"'
+        message = f'unknown function "{call.name}"'
         filter = _AS_FILTERS.get(call.name, call.name)
         if filter in FILTERS:
             hint = f"`{filter}` is a filter: write `value | {filter}`"
@@ -101,13 +101,13 @@ def _check_call(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
 def _check_helper(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
     if not site.spot.helpers:
         message = f"`{call.name}()` is not available in {site.spot.title}"
-        hint = "the server knows the status of steps: use it in arcs, admission rules, `loop.in` and a step's `input`"
+        hint = "step status is known only on the server: use it in arcs, admission rules, `loop.in` and a step's `input`"
         scene.inside("name-not-visible", site, call.offset, len(call.name), message, hint)
         return
     for argument in call.args:
         for name in argument if isinstance(argument, tuple) else (argument,):
             if isinstance(name, str) and name not in scene.steps:
-                message = f'`{call.name}()` asks about "{name}", a step this playbook does not have'
+                message = f'`{call.name}()` names the unknown step "{name}"'
                 scene.inside(
                     "unknown-step", site, call.offset, len(call.name), message, did_you_mean(name, scene.steps)
                 )
@@ -116,8 +116,8 @@ def _check_helper(scene: AnalysisContext, site: TemplateSite, call: Call) -> Non
 def _check_code(scene: AnalysisContext, node: Scalar) -> None:
     found = _IN_CODE.search(node.value)
     if found:
-        message = "code is not a template: this stays as it is written"
+        message = "code is not a template: this text is not evaluated"
         hint = (
-            f'give the value a name under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read that name in the code'
+            f'pass the value under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read `x` in the code'
         )
         scene.reader.findings.inside("template-in-code", node, found.start(), len(found.group()), message, hint)

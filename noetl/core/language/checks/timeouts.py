@@ -24,8 +24,8 @@ def check(scene: AnalysisContext) -> None:
         for task in body.tasks():
             for rule in task.policy.rules if task.policy is not None and task.kind in _LOCAL else ():
                 if _ASKS.fullmatch(expression(rule.when)) and not _has_timeout(scene, body, task):
-                    message = f'this rule waits for a timeout, and the task "{task.name}" has none'
-                    hint = "give the task one: `spec: {timeout: 60}`"
+                    message = f'this rule handles a timeout, but the task "{task.name}" has none'
+                    hint = "set one on the task: `spec: {timeout: 60}`"
                     scene.reader.add("missing-timeout", rule.when or rule.node, message, hint)
 
 

@@ -45,13 +45,13 @@ def _nothing(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
 
 def _check_keychain(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if site.assigns is not None:
-        message = f"a secret cannot be written to `{site.assigns.target}`: it would end up in events"
+        message = f"a secret cannot be assigned to `{site.assigns.target}`: events would contain it"
         scene.at("keychain-in-set", site, read, message, "read `keychain` in the field of the task that needs it")
     elif "keychain" not in site.spot.scopes:
-        message = f"secrets never reach the server, and {site.spot.title} is evaluated there"
+        message = f"secrets are not available on the server, and {site.spot.title} is evaluated there"
         scene.at("keychain-on-server", site, read, message, "read `keychain` in the field of the task that needs it")
     elif len(read.path) > 1 and read.path[1] not in scene.keychain:
-        message = f'the keychain has no entry "{read.path[1]}"'
+        message = f'unknown keychain entry "{read.path[1]}"'
         hint = did_you_mean(read.path[1], scene.keychain, "declare it under `keychain`")
         scene.at("unknown-keychain", site, read, message, hint)
 
@@ -72,7 +72,7 @@ def _check_workload(scene: AnalysisContext, site: TemplateSite, read: Read) -> N
         keys = node.entries if isinstance(node, Mapping) else {}
         reached += f".{key}"
         if key not in keys:
-            message = f"`{reached}` has no default: it must come with the request"
+            message = f"`{reached}` has no default: the request must provide it"
             hint = did_you_mean(key, keys, " ").strip()
             hint = hint or f"add `{key}:` under `workload`, or write `{reached} | default(...)`"
             scene.at("workload-without-default", site, read, message, hint)
@@ -132,7 +132,7 @@ def _check_key(
 ) -> None:
     if key in known or read.guarded:
         return
-    message = f"nothing sets `{scope}.{key}`"
+    message = f"`{scope}.{key}` is never set"
     hint = did_you_mean(key, known, " ").strip()
     hint = hint or f"set it before it is read, or write `{scope}.{key} | default(...)`"
     scene.at("never-set", site, read, message, hint)
@@ -144,7 +144,7 @@ def _check_steps(scene: AnalysisContext, site: TemplateSite, read: Read) -> None
     name = read.path[1]
     tasks = scene.body(site.body).tasks if site.body is not None and site.spot.tasks else frozenset()
     if name not in scene.steps and name not in tasks:
-        message = f'`steps` has no "{name}": this playbook does not have that step'
+        message = f'unknown step "{name}" in `steps`'
         scene.at("unknown-step", site, read, message, did_you_mean(name, scene.steps | tasks))
 
 
@@ -160,8 +160,8 @@ def _check_output(scene: AnalysisContext, site: TemplateSite, read: Read) -> Non
         return
     owners = sorted({spec.kind for spec in scene.reader.specs.values() if helper in spec.helpers})
     if owners:
-        message = f"`output.{helper}` is of {', '.join(owners)}; this task's kind is {site.task.tool.kind}"
-        hint = f"read it in the rules of the task that has it, or keep it: `set: {{step.{helper}: ...}}`"
+        message = f"`output.{helper}` exists only for {', '.join(owners)}; this task's kind is {site.task.tool.kind}"
+        hint = f"read it in the rules of that task, or store it: `set: {{step.{helper}: ...}}`"
         scene.at("foreign-helper", site, read, message, hint)
 
 
@@ -196,7 +196,7 @@ def _check_bare(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
         _tell_bare(scene, site, read, f"workload.{name}")
     elif name == "env":
         hint = "declare a keychain entry of `kind: env` and read `keychain.<name>`"
-        scene.at("env-read", site, read, "the process environment is not readable from templates", hint)
+        scene.at("env-read", site, read, "templates cannot read the process environment", hint)
     elif read.guarded or name in _TOLD_ELSEWHERE or (is_block(site.body) and name in scene.iterators):
         return
     elif site.body is None and spot.tasks:
@@ -205,8 +205,8 @@ def _check_bare(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
         candidates = set(scene.steps) | scene.ctx_keys | scene.workload_keys | spot.scopes
         candidates |= known.tasks if known is not None and spot.tasks else set()
         hint = NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
-        hint = hint or f"if it comes with the request write `workload.{name}`, with a default under `workload`"
-        scene.at("unknown-name", site, read, f'nothing defines "{name}"', hint)
+        hint = hint or f"for a request parameter write `workload.{name}`, with a default under `workload`"
+        scene.at("unknown-name", site, read, f'"{name}" is not defined', hint)
 
 
 _TOLD_ELSEWHERE = frozenset({"context"})
@@ -214,5 +214,5 @@ _TOLD_ELSEWHERE = frozenset({"context"})
 
 def _tell_bare(scene: AnalysisContext, site: TemplateSite, read: Read, qualified: str) -> None:
     rest = "".join(f".{key}" for key in read.path[1:] if key.isidentifier())
-    message = f'"{read.path[0]}" is read without its scope'
+    message = f'"{read.path[0]}" is used without its scope'
     scene.at("bare-name", site, read, message, f"write `{qualified}{rest}`")

@@ -39,7 +39,7 @@ def _check_reach(scene: AnalysisContext) -> None:
                 reached.append(arc.target)
     for name, step in steps.items():
         if name not in known:
-            message = f'no way leads from "{scene.entry}" to the step "{name}"'
+            message = f'no path leads from "{scene.entry}" to the step "{name}"'
             scene.reader.add("unreachable-step", step.name_node, message, "add an arc that leads to it, or remove it")
 
 
@@ -54,11 +54,11 @@ def _check_order(scene: AnalysisContext, arcs: list[ArcSyntax], *, looping: bool
         text = expression(arc.when)
         earlier = takers[min(after)] if takers.keys() >= after else guards.get(text) if text else None
         if earlier is not None:
-            message = f"this arc never fires: the one in line {earlier.node.line} is taken before it"
+            message = f"this arc never fires: the one on line {earlier.node.line} is taken before it"
             if earlier.when is not None and not always(earlier.when) and earlier is guards.get(text):
-                hint = f"its guard is the one of line {earlier.node.line}: change it, or write `mode: inclusive`"
+                hint = f"its guard equals the one on line {earlier.node.line}: change it, or write `mode: inclusive`"
             else:
-                hint = f"put it before line {earlier.node.line}, or write `mode: inclusive` to take both"
+                hint = f"move it before line {earlier.node.line}, or write `mode: inclusive` to take both"
             scene.reader.add("dead-arc", arc.node, message, hint)
             continue
         if text and not any(call.name in _CHANGING for call in analyze_template(arc.when.text).calls):  # type: ignore[union-attr]
@@ -80,15 +80,15 @@ def _may_fire(scene: AnalysisContext, step: StepSyntax, arc: ArcSyntax) -> bool:
     """Tell a guard that never holds, or asks for an event this step never has."""
     asked = events(arc.when)
     if never(arc.when):
-        message, hint = "this guard never holds, so the arc never fires", "write a condition, or remove the arc"
+        message, hint = "this guard is always false, so the arc never fires", "write a condition, or remove the arc"
     elif asked is None or (asked & BOUNDARIES.keys()) - ({"loop.done"} if step.loop is None else set()):
         return True
     elif not asked:
-        message, hint = "one event has one name: this guard asks for two", "ask for one of them, or join them by `or`"
+        message, hint = "this guard requires two different event names", "compare with one of them, or join them with `or`"
     elif "loop.done" in asked:
         message, hint = f'the step "{step.name}" has no loop, so there is no `loop.done`', "write 'step.done'"
     else:
-        message = f'the event "{min(asked)}" never ends a step'
+        message = f'no step ends with the event "{min(asked)}"'
         hint = "write step.done, step.failed or loop.done"
     scene.reader.add("dead-arc", arc.when or arc.node, message, hint)
     return False

@@ -354,13 +354,13 @@ class _Check:
     def _tell(self, site: TemplateSite, read: Read, *, certain: bool, bit: int) -> None:
         name = ".".join(read.path[:2])
         if certain:
-            message = f"`{name}` is read before anything has set it"
+            message = f"`{name}` is read before it is set"
             hint = f"{self._who_sets(read, site)}; set it earlier, or write `{name} | default(...)`"
         else:
             message = f"`{name}` may not be set here"
             way = self._way_to(site.body, bit) if read.path[0] == "ctx" else ""
-            message += f": nothing sets it on the way {way}" if way else ": not every way to this place sets it"
-            hint = f"set it on every way, or write `{name} | default(...)`"
+            message += f": nothing sets it on the path {way}" if way else ": not every path to this place sets it"
+            hint = f"set it on every path, or write `{name} | default(...)`"
         self.scene.at("unset-on-path", site, read, message, hint)
 
     def _who_sets(self, read: Read, site: TemplateSite) -> str:
@@ -369,8 +369,8 @@ class _Check:
         for body in bodies:
             for each in self.scene.sets_of(body) if body is not None else ():
                 if each.scope == scope and each.keys[0] == key:
-                    return f"line {each.key.line} sets it, which comes later"
-        return "what sets it comes later"
+                    return f"line {each.key.line} sets it later"
+        return "it is set later"
 
     def _way_to(self, body: BodySyntax | None, bit: int) -> str:
         """The shortest way from the entry on which nothing sets the key, for the message."""

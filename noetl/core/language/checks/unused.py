@@ -35,7 +35,7 @@ def _check_blocks(scene: AnalysisContext) -> None:
         waiting += [blocks_called(blocks[name]) for name in new]
     for declared in scene.document.blocks:
         if declared.name not in called:
-            message = f'no step calls the block "{declared.name}"'
+            message = f'the block "{declared.name}" is never called'
             hint = f"call it: `{{kind: workbook, block: {declared.name}}}`, or remove it"
             scene.reader.add("unused-block", declared.name_node, message, hint)
 
@@ -72,8 +72,8 @@ def _check_keychain(scene: AnalysisContext) -> None:
             used.add(text)
     for entry in scene.document.keychain:
         if entry.name not in used:
-            message = f'nothing reads the keychain entry "{entry.name}"'
-            hint = f"read it where it is needed (`keychain.{entry.name}`, or `auth: {entry.name}`), or remove it"
+            message = f'the keychain entry "{entry.name}" is never read'
+            hint = f"use it (`keychain.{entry.name}`, or `auth: {entry.name}`), or remove it"
             scene.reader.add("unused-keychain", entry.name_node, message, hint)
 
 

@@ -30,8 +30,8 @@ def check(scene: AnalysisContext) -> None:
         if circle and not told & set(circle):
             told |= set(circle)
             way = " → ".join(".".join(path) for path in (*circle, circle[0]))
-            message = f"these defaults need each other: {way}"
-            scene.reader.add("workload-cycle", places[start], message, "give one of them a value")
+            message = f"these defaults depend on each other: {way}"
+            scene.reader.add("workload-cycle", places[start], message, "give one of them a constant value")
 
 
 def _near(name: Path, other: Path) -> bool:

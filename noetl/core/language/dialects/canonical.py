@@ -37,8 +37,8 @@ from noetl.core.model.playbook import Playbook
 
 _CONTROL = Word(
     "control-outside-task",
-    "task rules decide only under a task's `spec.policy.rules`",
-    "move the rules to the task they are about",
+    "task rules are valid only under a task's `spec.policy.rules`",
+    "move the rules to the task they apply to",
 )
 
 # What no surface of this language says any more, and what to say instead.
@@ -61,8 +61,8 @@ REJECTED: dict[tuple[str, str], Word] = {
 def read_document(reader: Reader, root: Node) -> DocumentSyntax | None:
     """Read a whole playbook."""
     if not isinstance(root, Mapping):
-        hint = "a playbook begins with `apiVersion: noetl.io/v2`"
-        reader.add("not-a-playbook", root, f"a playbook is a mapping, this is {noun_of(root)}", hint)
+        hint = "a playbook starts with `apiVersion: noetl.io/v2`"
+        reader.add("not-a-playbook", root, f"a playbook must be a mapping, not {noun_of(root)}", hint)
         return None
     fields = reader.shape(root, "playbook")
     document = DocumentSyntax(root)
@@ -142,8 +142,8 @@ def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
         if name is None or kind is None:
             continue
         if name in seen:
-            message = f'two keychain entries are called "{name}"'
-            reader.add("duplicate-keychain", name_node, message, f"the first one is in line {seen[name].line}")
+            message = f'duplicate keychain entry "{name}"'
+            reader.add("duplicate-keychain", name_node, message, f"the first one is on line {seen[name].line}")
         seen.setdefault(name, name_node)
         rest = {key: value for key, (_, value) in fields.items() if key not in ("name", "kind")}
         entry = KeychainSyntax(item, f"keychain/{number}", name, name_node, kind, kind_node, rest)
@@ -159,14 +159,14 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
         reader.add(
             "old-spelling",
             entry.kind_node,
-            f"the keychain kind `{written}` is written `{kind}`",
+            f"the keychain kind `{written}` is an old spelling of `{kind}`",
             f"write `kind: {kind}`",
         )
     if kind not in KEYCHAIN_KINDS and kind.endswith("_credential"):
         kind = "credential"
     if kind not in KEYCHAIN_KINDS:
         hint = did_you_mean(written, [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES], "known kinds: " + ", ".join(KEYCHAIN_KINDS))
-        reader.add("unknown-keychain-kind", entry.kind_node, f'there is no keychain kind "{written}"', hint)
+        reader.add("unknown-keychain-kind", entry.kind_node, f'unknown keychain kind "{written}"', hint)
         return
     entry.kind = kind
     _normalise_oauth2(reader, entry, fields)
@@ -175,7 +175,7 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
     for key, value in list(entry.fields.items()):
         known = keys.get(key)
         if known is None:
-            hint = did_you_mean(key, keys, "it takes: " + ", ".join(keys))
+            hint = did_you_mean(key, keys, "valid fields: " + ", ".join(keys))
             message = f'a keychain entry of kind {kind} has no field "{key}"'
             place = fields[key][0] if key in fields else value  # what `data` of a token request has
             reader.add("unknown-keychain-field", place, message, hint)
@@ -185,13 +185,13 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
         if known.required and key not in entry.fields and key not in fields:
             reader.missing(entry.node, key, known, shape)
     if kind == "env" and not {"var", "vars"} & set(entry.fields):
-        reader.add("missing-key", entry.node, "a keychain entry of kind env needs `var` or `vars`", "add `var: NAME`")
+        reader.add("missing-key", entry.node, "a keychain entry of kind env requires `var` or `vars`", "add `var: NAME`")
     if kind == "static":
-        hint = "keep real secrets in the credential store, the environment or a secret manager"
+        hint = "store real secrets in the credential store, the environment or a secret manager"
         reader.add(
             "static-secret",
             entry.kind_node,
-            "a static secret stands in the playbook's text; use it in tests only",
+            "a static secret is part of the playbook's text; use it in tests only",
             hint,
         )
 
@@ -201,11 +201,11 @@ def _normalise_oauth2(reader: Reader, entry: KeychainSyntax, fields: Fields) -> 
     if entry.kind != "oauth2":
         return
     if "endpoint" in entry.fields and "token_url" not in entry.fields:
-        reader.add("old-spelling", fields["endpoint"][0], "`endpoint` is written `token_url`", "write `token_url`")
+        reader.add("old-spelling", fields["endpoint"][0], "`endpoint` is an old spelling of `token_url`", "write `token_url`")
         entry.fields["token_url"] = entry.fields.pop("endpoint")
     data = entry.fields.get("data")
     if isinstance(data, Mapping) and {"client_id", "client_secret"} & set(data.entries):
-        message = "the fields of the token request's `data` are fields of the entry"
+        message = "the fields of the token request's `data` belong to the entry itself"
         reader.add(
             "old-spelling", fields["data"][0], message, "write `client_id`, `client_secret` and `scope` beside `kind`"
         )
@@ -231,8 +231,8 @@ def read_steps(reader: Reader, node: Node, path: str) -> list[StepSyntax]:
             continue
         first = seen.get(step.name)
         if first is not None:
-            message = f'two steps are called "{step.name}"'
-            reader.add("duplicate-step", step.name_node, message, f"the first one is in line {first.line}")
+            message = f'duplicate step "{step.name}"'
+            reader.add("duplicate-step", step.name_node, message, f"the first one is on line {first.line}")
         else:
             seen[step.name] = step.name_node
         steps.append(step)
@@ -241,7 +241,7 @@ def read_steps(reader: Reader, node: Node, path: str) -> list[StepSyntax]:
 
 def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     if isinstance(node, Mapping) and "step" not in node.entries and "name" in node.entries:
-        reader.add("missing-key", node.entries["name"][0], "a step is named by `step`, not `name`", "write `step:`")
+        reader.add("missing-key", node.entries["name"][0], "a step is named with `step`, not `name`", "write `step:`")
         return None
     fields = reader.shape(node, "step")
     if "step" not in fields:
@@ -268,7 +268,7 @@ def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
     """What steps and blocks have in common."""
     for old in ("args",):
         if old in fields and "input" in fields:
-            reader.add("parameter-twice", fields[old][0], "`args` and `input` are both here", "`input` is used")
+            reader.add("parameter-twice", fields[old][0], "both `args` and `input` are given", "`input` is used")
         elif old in fields:
             fields["input"] = fields[old]
     if "input" in fields and not _is_empty(fields["input"][1]):
@@ -293,7 +293,7 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     body.spec, body.spec_path = node, f"{body.path}/spec"
     if "set" in node.entries:
         reader.add(
-            "set-under-spec", node.entries["set"][0], "`set` does not belong under `spec`", "put it beside `step`"
+            "set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `step`"
         )
     if "max_task_runs" in fields:
         runs = fields["max_task_runs"][1]
@@ -368,7 +368,7 @@ def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
         loop.iterator_node = fields["iterator"][1]
         loop.iterator = reader.name(loop.iterator_node, "iterator")
         if loop.iterator in ITERATION_NAMES:
-            message = f"`iter.{loop.iterator}` has a meaning of its own, the iterator cannot be called so"
+            message = f"`iter.{loop.iterator}` is reserved: the iterator cannot have this name"
             reader.add("reserved-name", loop.iterator_node, message, "choose another name")
     if "spec" in fields:
         _read_loop_spec(reader, loop, fields["spec"][1])
@@ -379,7 +379,7 @@ def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
 
 def _check_collection(reader: Reader, node: Node) -> None:
     if isinstance(node, Scalar) and (not isinstance(node.value, str) or "{" not in node.value):
-        message = f"a loop goes over a list or a mapping, this is {noun_of(node)}"
+        message = f"a loop iterates over a list or a mapping, not {noun_of(node)}"
         reader.add("loop-collection", node, message, 'write a list, or a template like "{{ workload.items }}"')
 
 
@@ -414,7 +414,7 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
     if isinstance(node, Sequence) and reader.reject("step", "next[]", node):
         return None
     if not isinstance(node, Mapping):
-        message = f"`next` is a mapping with `arcs`, this is {noun_of(node)}"
+        message = f"`next` must be a mapping with `arcs`, not {noun_of(node)}"
         target = shorten(node.text) if isinstance(node, Scalar) and node.value else "..."
         reader.add("next-shape", node, message, f"write `next: {{arcs: [{{step: {target}}}]}}`")
         return None
@@ -422,7 +422,7 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         reader.add(
             "next-shape",
             node.entries["step"][0],
-            "`next` has its targets under `arcs`",
+            "the targets of `next` belong under `arcs`",
             f"write `next: {{arcs: [{{step: {shorten(text_of(node.entries['step'][1]) or '...')}}}]}}`",
         )
         return None
@@ -473,8 +473,8 @@ def _read_workbook(reader: Reader, node: Node) -> list[BlockSyntax]:
         if block is None:
             continue
         if block.name in seen:
-            message = f'two workbook blocks are called "{block.name}"'
-            reader.add("duplicate-block", block.name_node, message, f"the first one is in line {seen[block.name].line}")
+            message = f'duplicate workbook block "{block.name}"'
+            reader.add("duplicate-block", block.name_node, message, f"the first one is on line {seen[block.name].line}")
         seen.setdefault(block.name, block.name_node)
         blocks.append(block)
     return blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from noetl.core.language.source.node_reader import Word
 
-RUNS = "`noetl migrate` rewrites it, `--legacy` runs it as it is"
+RUNS = "`noetl migrate` rewrites it, `--legacy` runs it unchanged"
 
 
 def _word(code: str, message: str, instead: str, means: str = "") -> Word:
@@ -17,7 +17,7 @@ def _gone(code: str, message: str, instead: str, means: str = "") -> Word:
 
 
 _RESULT = 'read the step by its name (`{{ fetch.id }}`), or `set: {ctx.<name>: "{{ output.data }}"}`'
-_SINK = "store with a task of its own (`kind: postgres`, `duckdb`, `object`, `http`), or with `kind: transfer`"
+_SINK = "store the data with a separate task (`kind: postgres`, `duckdb`, `object`, `http`), or with `kind: transfer`"
 
 # (shape of the grammar, key) -> how it is told. `<field>` is any parameter of the tool.
 REJECTED: dict[tuple[str, str], Word] = {
@@ -28,7 +28,7 @@ REJECTED: dict[tuple[str, str], Word] = {
     ),
     ("step", "next[]"): _word(
         "legacy-next-list",
-        "`next` is a mapping with `arcs`, not a list",
+        "`next` must be a mapping with `arcs`, not a list",
         "write `next: {arcs: [{step: ..., when: ...}]}`",
     ),
     ("step", "result"): _word("legacy-result", "a step has no `result`", _RESULT),
@@ -52,9 +52,9 @@ REJECTED: dict[tuple[str, str], Word] = {
     ("step", "data"): _word("legacy-step-type", "a step has no `data`", "write `input`", "input"),
     ("step", "with"): _word("legacy-step-type", "a step has no `with`", "write `input`", "input"),
     ("step", "iterator"): _gone("legacy-loop", "a step has no `iterator`", "write `loop: {in: ..., iterator: ...}`"),
-    ("step", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("step", "expr"): _gone("legacy-eval", "`expr` is not a valid key", "write `when`"),
     ("step", "eval"): _gone(
-        "legacy-eval", "`eval` is no word of this language", "write the task's `spec.policy.rules`"
+        "legacy-eval", "`eval` is not a valid key", "write the task's `spec.policy.rules`"
     ),
     ("block", "type"): _word("legacy-step-type", "a block has no `type`", "write `tool: {kind: ...}`", "tool"),
     ("block", "data"): _word("legacy-step-type", "a block has no `data`", "write `input`", "input"),
@@ -64,14 +64,14 @@ REJECTED: dict[tuple[str, str], Word] = {
     ("block", "sink"): _word("legacy-sink", "a block has no `sink`", _SINK),
     ("block", "save"): _word("legacy-sink", "a block has no `save`", _SINK),
     ("step.spec", "next_mode"): _gone(
-        "legacy-next-mode", "`next_mode` is not under `spec`", "write `next: {spec: {mode: ...}}`"
+        "legacy-next-mode", "`next_mode` is not valid under `spec`", "write `next: {spec: {mode: ...}}`"
     ),
     ("loop", "collection"): _word("legacy-loop", "a loop has no `collection`", "write `in`", "in"),
     ("loop", "element"): _word(
         "legacy-loop", "a loop has no `element`", "write `iterator`, and read `iter.<name>`", "iterator"
     ),
-    ("loop", "mode"): _word("legacy-loop", "`mode` is not beside `in`", "write `loop: {spec: {mode: ...}}`"),
-    ("loop", "until"): _word("legacy-loop", "`until` is not beside `in`", "write `loop: {spec: {until: ...}}`"),
+    ("loop", "mode"): _word("legacy-loop", "`mode` is not valid beside `in`", "write `loop: {spec: {mode: ...}}`"),
+    ("loop", "until"): _word("legacy-loop", "`until` is not valid beside `in`", "write `loop: {spec: {until: ...}}`"),
     ("task", "result"): _word("legacy-result", "a task has no `result`", _RESULT),
     ("task", "sink"): _word("legacy-sink", "a task has no `sink`", _SINK),
     ("task", "save"): _word("legacy-sink", "a task has no `save`", _SINK),
@@ -86,28 +86,28 @@ REJECTED: dict[tuple[str, str], Word] = {
         "legacy-result", "a task has no `pick`", 'write `set: {ctx.<name>: "{{ output.data... }}"}`'
     ),
     ("task", "eval"): _gone(
-        "legacy-eval", "`eval` is no word of this language", "write `spec: {policy: {rules: [...]}}`"
+        "legacy-eval", "`eval` is not a valid key", "write `spec: {policy: {rules: [...]}}`"
     ),
-    ("task", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`"),
+    ("task", "expr"): _gone("legacy-eval", "`expr` is not a valid key", "write `when`"),
     ("task.spec", "<field>"): _word(
         "legacy-tool-spec",
-        "a tool's parameters do not stand under `spec`",
+        "a tool's parameters are not valid under `spec`",
         "write them beside `kind`, or under `input`",
     ),
-    ("task.spec", "eval"): _gone("legacy-eval", "`eval` is no word of this language", "write `policy: {rules: [...]}`"),
-    ("task.rule", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
-    ("task.rule", "if"): _gone("legacy-eval", "`if` is no word of this language", "write `when`", "when"),
-    ("admit.rule", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
-    ("arc", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
-    ("arc", "condition"): _gone("legacy-eval", "`condition` is no word of this language", "write `when`", "when"),
-    ("choose.branch", "expr"): _gone("legacy-eval", "`expr` is no word of this language", "write `when`", "when"),
+    ("task.spec", "eval"): _gone("legacy-eval", "`eval` is not a valid key", "write `policy: {rules: [...]}`"),
+    ("task.rule", "expr"): _gone("legacy-eval", "`expr` is not a valid key", "write `when`", "when"),
+    ("task.rule", "if"): _gone("legacy-eval", "`if` is not a valid key", "write `when`", "when"),
+    ("admit.rule", "expr"): _gone("legacy-eval", "`expr` is not a valid key", "write `when`", "when"),
+    ("arc", "expr"): _gone("legacy-eval", "`expr` is not a valid key", "write `when`", "when"),
+    ("arc", "condition"): _gone("legacy-eval", "`condition` is not a valid key", "write `when`", "when"),
+    ("choose.branch", "expr"): _gone("legacy-eval", "`expr` is not a valid key", "write `when`", "when"),
     ("kind", "iterator"): _gone(
-        "legacy-kind", "iteration is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
+        "legacy-kind", "iteration is not a tool kind", "write `loop: {in: ..., iterator: ...}` on the step"
     ),
     ("kind", "loop"): _gone(
-        "legacy-kind", "a loop is not a tool", "write `loop: {in: ..., iterator: ...}` on the step"
+        "legacy-kind", "a loop is not a tool kind", "write `loop: {in: ..., iterator: ...}` on the step"
     ),
-    ("kind", "sink"): _gone("legacy-kind", "storing is not a kind of its own", _SINK),
-    ("kind", "save"): _gone("legacy-kind", "storing is not a kind of its own", _SINK),
+    ("kind", "sink"): _gone("legacy-kind", "storing is not a tool kind", _SINK),
+    ("kind", "save"): _gone("legacy-kind", "storing is not a tool kind", _SINK),
     ("template", "context"): Word("legacy-context", "templates have no `context`", RUNS),
 }

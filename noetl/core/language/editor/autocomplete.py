@@ -26,8 +26,8 @@ class Completion(NamedTuple):
 ENVELOPE = {
     "status": "`ok` or `error`.",
     "data": "The payload.",
-    "ref": "Where a large payload is kept.",
-    "error": "What went wrong: `kind`, `message`, `retryable`.",
+    "ref": "Where a large payload is stored.",
+    "error": "The error: `kind`, `message`, `retryable`.",
     "http": "Status, headers, url of an http task.",
 }
 

@@ -84,7 +84,7 @@ def _named(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], place: t
         return Hover(word, begin, end, _doc(known), _takes(known), known.required)
     for name, field in spec.fields.items() if spec else ():
         if word == name or word in field.aliases:
-            doc = field.doc if word == name else f"{field.doc} (another word for `{name}`)"
+            doc = field.doc if word == name else f"{field.doc} (alias of `{name}`)"
             return Hover(word, begin, end, doc, _type(field), field.required, field.default)
     if word in entry:
         return Hover(word, begin, end, _doc(entry[word]), _takes(entry[word]), entry[word].required)
@@ -102,7 +102,7 @@ def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[
     if shape == "task" and word[0] in specs:
         spec = specs[word[0]]
         needed = [f"`{name}`" for name, field in spec.fields.items() if field.required]
-        doc = spec.doc + (f" Needs {', '.join(needed)}." if needed else "")
+        doc = spec.doc + (f" Required: {', '.join(needed)}." if needed else "")
         return Hover(*word, doc, "a tool kind")
     if shape == "keychain" and word[0] in KEYCHAIN_KINDS:
         fields = ", ".join(f"`{key}`" for key in KEYCHAIN_KINDS[word[0]])
@@ -138,8 +138,8 @@ def _takes(known: Key) -> str:
 
 def _doc(known: Key) -> str:
     if known.state in ("v10", "accepted"):
-        return f"Older word; write `{known.instead}`."
-    return "Reserved: read, kept and ignored." if known.state == "reserved" else known.doc
+        return f"Deprecated; write `{known.instead}`."
+    return "Reserved: accepted and ignored." if known.state == "reserved" else known.doc
 
 
 def _type(field: Field) -> str:

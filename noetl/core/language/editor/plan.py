@@ -109,8 +109,8 @@ def missing_timeouts(plan: dict[str, Any], playbook: Playbook) -> tuple[Diagnost
     for body in (*plan["steps"], *plan["blocks"].values()):
         for task in body["tasks"]:
             if "no timeout" in task["notes"] and task["line"] is not None:
-                message = f'the task "{task["name"]}" ({task["kind"]}) may wait for ever: no timeout ends it'
-                hint = "give it `spec: {timeout: SECONDS}`, or its step `spec.policy.lifecycle.timeout_s`"
+                message = f'the task "{task["name"]}" ({task["kind"]}) may wait indefinitely: it has no timeout'
+                hint = "set `spec: {timeout: SECONDS}` on it, or `spec.policy.lifecycle.timeout_s` on its step"
                 place = (task["line"], task["column"])
                 found.append(Diagnostic(playbook.file, *place, *place, "missing-timeout", "warning", message, hint))
     return tuple(found)
@@ -190,7 +190,7 @@ def _line(playbook: Playbook, path: str) -> int | None:
 
 def as_text(plan: dict[str, Any]) -> str:
     """The plan as lines for a person."""
-    lines = [f"{plan['path']} ({plan['surface']}): begins at {plan['entry']}"]
+    lines = [f"{plan['path']} ({plan['surface']}): starts at {plan['entry']}"]
     if plan["return_step"]:
         lines.append(f"its output is the output of {plan['return_step']}")
     for number, step in enumerate(plan["steps"], 1):
@@ -223,7 +223,7 @@ def _body_lines(body: dict[str, Any]) -> list[str]:
     loop = body["loop"]
     while loop is not None:
         bound = f", at most {loop['max_in_flight']} at once" if loop["max_in_flight"] else ""
-        over = _bare(loop["in"]) if isinstance(loop["in"], str) else "a list of its own"
+        over = _bare(loop["in"]) if isinstance(loop["in"], str) else "a literal value"
         lines.append(f"   for each {loop['iterator']} in {over} ({loop['mode']}{bound})")
         loop = loop["inner"]
     for task in body["tasks"]:

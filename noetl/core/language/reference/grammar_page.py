@@ -27,7 +27,7 @@ def grammar_page() -> str:
     parts = [
         "# The grammar",
         "",
-        "Every mapping of a playbook and its keys, as the validator, `noetl schema` and completion know them. What",
+        "Every mapping of a playbook and its keys, as used by the validator, `noetl schema` and completion. What",
         "they mean when a playbook runs: [the language](language.md).",
         "",
     ]
@@ -38,16 +38,16 @@ def grammar_page() -> str:
 
 
 def _section(shape: Shape) -> list[str]:
-    lines = [f"## {shape.title}", "", shape.doc, "", "| key | takes | |", "|---|---|---|"]
+    lines = [f"## {shape.title}", "", shape.doc, "", "| key | value | |", "|---|---|---|"]
     for key, known in shape.keys.items():
         if known.state == "canonical":
             lines.append(f"| `{key}`{' (required)' if known.required else ''} | {takes(known)} | {known.doc} |")
     older = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
     reserved = [f"`{key}`" for key, known in shape.keys.items() if known.state == "reserved"]
     if shape.open:
-        lines += ["", "Other keys may stand here too."]
+        lines += ["", "Other keys are allowed."]
     if older:
-        lines += ["", "Also read: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in older) + "."]
+        lines += ["", "Also accepted: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in older) + "."]
     if reserved:
         lines += ["", f"Reserved, without effect: {', '.join(reserved)}."]
     return [*lines, ""]
@@ -65,7 +65,7 @@ def takes(known: Key) -> str:
         return _link(known.shape)
     words = _TYPES[known.type]
     if known.least is not None and known.least > 0:
-        words += f" from {known.least:g} on"
+        words += f", at least {known.least:g}"
     if known.type in ("count", "number") and known.templated:
         words += ", or a template"
     return words

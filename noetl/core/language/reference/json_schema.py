@@ -59,9 +59,9 @@ def _shape(shape: Shape) -> Schema:
 def _described(known: Key, value: Schema) -> Schema:
     doc = known.doc
     if known.state in ("v10", "accepted"):
-        doc = f"Older word; write `{known.instead}`."
+        doc = f"Deprecated; write `{known.instead}`."
     elif known.state == "reserved":
-        doc = "Reserved: read, kept and ignored."
+        doc = "Reserved: accepted and ignored."
     if not doc and known.state == "canonical":
         return value
     # Draft 7 looks at nothing beside `$ref`, so the words stand around it.
@@ -154,7 +154,7 @@ def _kind(spec: ToolSpec) -> Schema:
     for name, field in spec.fields.items():
         for alias in field.aliases:
             if alias not in SHAPES["task"].keys:
-                fields[alias] = {**_parameter(field), "description": f"Older word; write `{name}`.", "deprecated": True}
+                fields[alias] = {**_parameter(field), "description": f"Deprecated; write `{name}`.", "deprecated": True}
     beside = {name: schema for name, schema in fields.items() if name not in SHAPES["task"].keys}
     then: Schema = {"properties": {**beside, "input": {"properties": fields}}}
     if spec.spec_keys:

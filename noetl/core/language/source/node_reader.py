@@ -112,23 +112,23 @@ class Reader:
         if known.state == "v10":
             self.old_word(shape, key, node)
         elif known.state == "reserved":
-            self.add("reserved-word", node, f"`{key}` is reserved: it is read, kept and ignored", "remove it")
+            self.add("reserved-word", node, f"`{key}` is reserved: it is accepted and ignored", "remove it")
 
     def _unknown(self, node: Scalar, key: str, shape: Shape) -> None:
         words = [word for word, known in shape.keys.items() if known.state in ("canonical", "accepted")]
         hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, words, " ").strip()
         if not hint and "\u00a0" in key:
-            hint = "there is a non-breaking space in it: write a plain one"
+            hint = "the key contains a non-breaking space: replace it with a space"
         if not hint and shape.name == "step" and any(key in spec.fields for spec in self.specs.values()):
             hint = f"`{key}` is a parameter of a tool: write it under `tool`"
-        hint = hint or "known here: " + ", ".join(words)
+        hint = hint or "valid here: " + ", ".join(words)
         self.add("unknown-key", node, f'{article(shape.noun)} has no key "{key}"', hint)
 
     def missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
         """Report a key that must be there."""
         doc = known.doc[:1].lower() + known.doc[1:].removesuffix(".")
         hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else doc and f"add `{key}: ...`: {doc}"
-        self.add("missing-key", node, f'this {shape.noun} lacks "{key}"', hint)
+        self.add("missing-key", node, f'this {shape.noun} has no "{key}"', hint)
 
     # --- single values ---
 
@@ -138,7 +138,7 @@ class Reader:
         if kind in _READ_INSIDE:
             return True  # told by whoever reads the inside
         if not isinstance(node, Scalar):
-            self.add("wrong-type", node, f"`{key}` takes {_NOUNS[kind]}, this is {noun_of(node)}", known.doc)
+            self.add("wrong-type", node, f"`{key}` must be {_NOUNS[kind]}, not {noun_of(node)}", known.doc)
             return False
         if kind == "template":
             if node.value is None:
@@ -171,7 +171,7 @@ class Reader:
         self.add(
             "wrong-type",
             node,
-            f'`{key}` takes true or false, not "{shorten(node.text)}"',
+            f'`{key}` must be true or false, not "{shorten(node.text)}"',
             "only true and false are booleans",
         )
         return False
@@ -183,8 +183,8 @@ class Reader:
         whole = known.type == "count"
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             what = "a whole number" if whole else "a number"
-            also = "" if known.templated else " (no template)"
-            self.add("wrong-type", node, f'`{key}` takes {what}{also}, not "{shorten(node.text)}"', known.doc)
+            also = "" if known.templated else " (not a template)"
+            self.add("wrong-type", node, f'`{key}` must be {what}{also}, not "{shorten(node.text)}"', known.doc)
             return False
         if known.least is not None and value < known.least:
             self.add("wrong-value", node, f"`{key}` must be at least {known.least:g}, not {node.text}", known.doc)
@@ -196,9 +196,9 @@ class Reader:
         if isinstance(node, Mapping):
             return node
         if node is not None:
-            whole = "name its keys: a template cannot stand for all of it"
+            whole = "write its keys: a template cannot replace the whole mapping"
             hint = whole if is_template(node) else "write `key: value` lines"
-            self.add("wrong-type", node, f"{article(what)} is a mapping, this is {noun_of(node)}", hint)
+            self.add("wrong-type", node, f"{article(what)} must be a mapping, not {noun_of(node)}", hint)
         return None
 
     def sequence(self, node: Node | None, what: str, first: str = "") -> list[Node]:
@@ -207,7 +207,7 @@ class Reader:
             return node.items
         if node is not None:
             hint = f"write `- {first}` lines" if first else "write `- item` lines"
-            self.add("wrong-type", node, f"{what} is a list, this is {noun_of(node)}", hint)
+            self.add("wrong-type", node, f"{what} must be a list, not {noun_of(node)}", hint)
         return []
 
     def texts(self, node: Node | None, what: str) -> list[Scalar]:
@@ -219,7 +219,7 @@ class Reader:
             if isinstance(item, Scalar) and item.value is not None:
                 found.append(item)
             else:
-                self.add("wrong-type", item, f"{what} has texts as items, this is {noun_of(item)}")
+                self.add("wrong-type", item, f"the items of {what} must be text, not {noun_of(item)}")
         return found
 
     def name(self, node: Node | None, what: str) -> str | None:
@@ -229,7 +229,7 @@ class Reader:
                 self.add(
                     "bad-name",
                     node,
-                    f"{article(what)} name is text, this is {noun_of(node)}",
+                    f"the name of {article(what)} must be text, not {noun_of(node)}",
                     "use letters, digits and _",
                 )
             return None
@@ -242,10 +242,10 @@ class Reader:
             self.add("dashed-name", node, f'the {what} name "{text}" has a dash', hint)
             return text
         if is_template(node):
-            self.add("bad-name", node, f"{article(what)} name cannot be a template", "write the name itself")
+            self.add("bad-name", node, f"the name of {article(what)} cannot be a template", "write the name itself")
             return None
-        hint = "use letters, digits and _, beginning with a letter"
-        self.add("bad-name", node, f'"{shorten(text)}" cannot be the name of {article(what)}', hint)
+        hint = "use letters, digits and _, starting with a letter"
+        self.add("bad-name", node, f'"{shorten(text)}" is not a valid name for {article(what)}', hint)
         return text
 
 
@@ -285,7 +285,7 @@ def noun_of(node: Node) -> str:
         return "a list"
     if isinstance(node, Scalar):
         if node.value is None:
-            return "empty"
+            return "null"
         if isinstance(node.value, bool):
             return f"the boolean {node.text}"
         if isinstance(node.value, int | float):

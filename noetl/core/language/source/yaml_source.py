@@ -59,9 +59,9 @@ def read_source(content: str | bytes) -> Source:
     """Read a playbook's text into nodes, with everything that is wrong with it as text."""
     size = len(content)
     if size > MAX_BYTES:
-        found = f"the file has {size / 1048576:.1f} MB; a playbook may have {MAX_BYTES // 1048576}"
+        found = f"the file has {size / 1048576:.1f} MB; the limit is {MAX_BYTES // 1048576} MB"
         return Source(
-            "", None, [Problem("yaml-limit", point(1, 1), found, "keep data in files and read them by tools")]
+            "", None, [Problem("yaml-limit", point(1, 1), found, "store the data in files and read them with tools")]
         )
     text, problem = _decoded(content)
     if problem is None:
@@ -122,7 +122,7 @@ def _unprintable(text: str) -> Problem | None:
     code = ord(found.group())
     name = "a NUL byte" if code == 0 else f"the control character U+{code:04X}"
     hint = f'in a double-quoted string it can be written as "\\x{code:02x}"' if code < 256 else "remove it"
-    return Problem("yaml-encoding", _point_at(text, found.start()), f"{name} cannot stand in a playbook", hint)
+    return Problem("yaml-encoding", _point_at(text, found.start()), f"{name} is not allowed in a playbook", hint)
 
 
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -183,7 +183,7 @@ class _Builder:
                 "yaml-empty",
                 point(1, 1),
                 "the file has no content",
-                "a playbook begins with `apiVersion: noetl.io/v2`",
+                "a playbook starts with `apiVersion: noetl.io/v2`",
             )
             return None
         return self.root
@@ -227,7 +227,7 @@ class _Builder:
                 if documents > 1:
                     mark = event.start_mark
                     where = point(mark.line + 1, mark.column + 1, mark.index)
-                    self._note("yaml-documents", where, "a second document begins here", "keep one playbook per file")
+                    self._note("yaml-documents", where, "a second document starts here", "put each playbook into its own file")
                     return
             elif kind is StreamEndEvent:
                 return
@@ -242,7 +242,7 @@ class _Builder:
     def _plain(self, node: Scalar, text: str) -> None:
         node.value, trouble = resolve_plain(text)
         if trouble:
-            self._note("yaml-number", node, trouble, "quote it if it is meant as text")
+            self._note("yaml-number", node, trouble, "quote it to make it text")
 
     def _tagged(self, node: Scalar, tag: str) -> None:
         name = tag.removeprefix("tag:yaml.org,2002:")
@@ -259,7 +259,7 @@ class _Builder:
                 self._note("yaml-tag", node, f'"{node.text}" is not a {name}', "remove the tag")
             return
         self._note(
-            "yaml-tag", node, f'the tag "{_short_tag(tag)}" has no meaning here', "remove the tag, write plain YAML"
+            "yaml-tag", node, f'the tag "{_short_tag(tag)}" is not supported', "remove the tag, write plain YAML"
         )
 
     def _open(self, node: Mapping | Sequence, event: Any, natural: str) -> None:
@@ -268,7 +268,7 @@ class _Builder:
             self._note(
                 "yaml-tag",
                 node,
-                f'the tag "{_short_tag(event.tag)}" has no meaning here',
+                f'the tag "{_short_tag(event.tag)}" is not supported',
                 "remove the tag, write plain YAML",
             )
         if len(self.stack) >= MAX_DEPTH:
@@ -282,7 +282,7 @@ class _Builder:
         where.first, where.last = event.start_mark, event.end_mark
         if event.anchor not in self.anchors:
             self._stop(
-                "yaml-alias", where, f'no anchor "&{event.anchor}" stands before this alias', "define the anchor first"
+                "yaml-alias", where, f'the anchor "&{event.anchor}" is not defined before this alias', "define the anchor first"
             )
         known = self.anchors[event.anchor]
         if known is None:
@@ -305,7 +305,7 @@ class _Builder:
         self._add(known.node, None, known.size, known.height)
 
     def _too_many(self, node: Node) -> None:
-        hint = "keep data in files and read them by tools"
+        hint = "store the data in files and read them with tools"
         self._stop("yaml-limit", node, f"more than {MAX_NODES:,} values, aliases expanded", hint)
 
     def _add(self, node: Node, anchor: str | None, size: int, height: int) -> None:
@@ -354,8 +354,8 @@ class _Builder:
             self._note(
                 "yaml-duplicate-key",
                 key,
-                f'the key "{key.text}" is here twice',
-                f"the first one is in line {first.line}",
+                f'duplicate key "{key.text}"',
+                f"the first one is on line {first.line}",
             )
         else:
             holder.entries[key.text] = (key, value)
@@ -368,7 +368,7 @@ class _Builder:
                     self._note(
                         "yaml-merge",
                         mapping,
-                        "`<<` takes a mapping or a list of mappings",
+                        "`<<` requires a mapping or a list of mappings",
                         "point it at an anchored mapping",
                     )
                     continue
@@ -402,10 +402,10 @@ def resolve_plain(text: str) -> tuple[Any, str]:
         return _WORDS[text], ""
     if _INTEGER.match(text):
         if len(text) > 70:
-            return text, "this number is too large to be kept exactly"
+            return text, "this number is too large to be stored exactly"
         value = int(text, 8) if text[:2] == "0o" else int(text, 16) if text[:2] == "0x" else int(text)
         if not -(2**63) <= value < 2**63:
-            return text, "this number is too large: whole numbers go up to 2^63-1"
+            return text, "this number is too large: the largest whole number is 2^63-1"
         return value, ""
     if _FLOAT.match(text):
         number = float(text)
@@ -413,7 +413,7 @@ def resolve_plain(text: str) -> tuple[Any, str]:
             return text, "this number is too large"
         return number, ""
     if _NOT_FINITE.match(text):
-        return text, f"{text} is not a number that data can carry"
+        return text, f"{text} is not a finite number"
     return text, ""
 
 
@@ -428,32 +428,32 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
         return Problem("yaml-syntax", _point_at(text, int(getattr(error, "position", 0) or 0)), problem)
     where = point(mark.line + 1, mark.column + 1, mark.index)
     begin = getattr(error, "context_mark", None)
-    since = f" (it begins in line {begin.line + 1})" if begin is not None and begin.line != mark.line else ""
+    since = f" (it starts on line {begin.line + 1})" if begin is not None and begin.line != mark.line else ""
     character = text[mark.index : mark.index + 1]
     if character == "\t":
         return Problem("yaml-syntax", where, "a tab is used for indentation", "indent with spaces")
     if "cannot start any token" in problem:
-        return Problem("yaml-syntax", where, f'a value cannot begin with "{character}"', "put the value in quotes")
+        return Problem("yaml-syntax", where, f'a value cannot start with "{character}"', "put the value in quotes")
     if "mapping values are not allowed" in problem:
         hint = "put a value that contains `: ` in quotes, or check the indentation of this line"
         return Problem("yaml-syntax", where, "a second `:` in this value, or a key that is indented too far", hint)
     if "end of stream" in problem and "quoted" in context:
         opened = point(begin.line + 1, begin.column + 1, begin.index) if begin is not None else where
-        return Problem("yaml-syntax", opened, "this quote is never closed", "add the closing quote")
+        return Problem("yaml-syntax", opened, "this quote is not closed", "add the closing quote")
     line = text[text.rfind("\n", 0, mark.index) + 1 : (text.find("\n", mark.index) + 1 or len(text) + 1) - 1]
     if any(quote in line for quote in "“”„’‘"):
-        message = "typographic quotes are no quotes in YAML"
+        message = "typographic quotes are not quotes in YAML"
         return Problem("yaml-syntax", where, message, "write \" or ' around the value")
     if "flow sequence" in context:
         return Problem(
-            "yaml-syntax", where, f"a list in brackets is not closed or lacks a comma{since}", "check for `,` and `]`"
+            "yaml-syntax", where, f"a list in brackets is not closed, or a comma is missing{since}", "check for `,` and `]`"
         )
     if "flow mapping" in context:
         return Problem(
-            "yaml-syntax", where, f"a mapping in braces is not closed or lacks a comma{since}", "check for `,` and `}`"
+            "yaml-syntax", where, f"a mapping in braces is not closed, or a comma is missing{since}", "check for `,` and `}`"
         )
     if "block mapping" in context or "block collection" in context or "simple key" in context:
         what = "list" if "collection" in context else "mapping"
-        message = f"this line does not fit into the {what} around it{since}"
+        message = f"this line does not fit into the surrounding {what}{since}"
         return Problem("yaml-syntax", where, message, "check its indentation, and that a colon follows the key")
     return Problem("yaml-syntax", where, f"{problem}{since}")

@@ -16,10 +16,10 @@ KEYS: dict[str, dict[str, str]] = {
         "name": "write `metadata: {name: ...}`",
         "path": "write `metadata: {path: ...}`",
         "description": "write `metadata: {description: ...}`",
-        "inputs": "write what comes with the request under `workload`",
-        "input": "write what comes with the request under `workload`",
-        "params": "write what comes with the request under `workload`",
-        "parameters": "write what comes with the request under `workload`",
+        "inputs": "declare request parameters under `workload`",
+        "input": "declare request parameters under `workload`",
+        "params": "declare request parameters under `workload`",
+        "parameters": "declare request parameters under `workload`",
         "env": "write entries of `kind: env` under `keychain`",
         "secrets": "write entries under `keychain`",
         "credentials": "write entries under `keychain`",
@@ -29,12 +29,12 @@ KEYS: dict[str, dict[str, str]] = {
         "id": "write `step: ...`",
         "if": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
         "condition": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
-        "needs": "let those steps lead here by `next`; a step that several lead to waits for them",
-        "depends_on": "let those steps lead here by `next`; a step that several lead to waits for them",
-        "after": "let those steps lead here by `next`; a step that several lead to waits for them",
-        "on_error": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
-        "on_failure": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
-        "catch": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
+        "needs": "add arcs from those steps to this one with `next`; a step with several incoming arcs waits for all of them",
+        "depends_on": "add arcs from those steps to this one with `next`; a step with several incoming arcs waits for all of them",
+        "after": "add arcs from those steps to this one with `next`; a step with several incoming arcs waits for all of them",
+        "on_error": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
+        "on_failure": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
+        "catch": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
         "timeout": "write `spec: {policy: {lifecycle: {timeout_s: ...}}}`",
         "timeout_s": "write `spec: {policy: {lifecycle: {timeout_s: ...}}}`",
         "policy": "write `spec: {policy: ...}`",
@@ -73,8 +73,8 @@ KEYS: dict[str, dict[str, str]] = {
         "name": "write `step`",
         "if": "write `when`",
         "condition": "write `when`",
-        "input": "write `set: {ctx.<name>: ...}`, and let the target take it by its `input`",
-        "data": "write `set: {ctx.<name>: ...}`, and let the target take it by its `input`",
+        "input": "write `set: {ctx.<name>: ...}`, and read it in the target's `input`",
+        "data": "write `set: {ctx.<name>: ...}`, and read it in the target's `input`",
     },
     "next": {
         "mode": "write `spec: {mode: ...}`",
@@ -89,8 +89,8 @@ KEYS: dict[str, dict[str, str]] = {
     "directive": {
         "action": "write `do`",
         "max_attempts": "write `attempts`",
-        "retries": "write `attempts`: the first execution counts too",
-        "max_retries": "write `attempts`: the first execution counts too",
+        "retries": "write `attempts`, which includes the first execution",
+        "max_retries": "write `attempts`, which includes the first execution",
         "target": "write `to`",
         "goto": "write `do: jump, to: ...`",
         "wait": "write `delay`",
@@ -106,10 +106,10 @@ NAMES = {
     "secrets": "declare it under `keychain` and read `keychain.<name>`",
     "secret": "declare it under `keychain` and read `keychain.<name>`",
     "credentials": "declare it under `keychain` and read `keychain.<name>`",
-    "vars": "values that steps hand on are `ctx.<name>`, what comes with the request is `workload.<name>`",
-    "variables": "values that steps hand on are `ctx.<name>`, what comes with the request is `workload.<name>`",
-    "params": "what comes with the request is `workload.<name>`",
-    "parameters": "what comes with the request is `workload.<name>`",
+    "vars": "values passed between steps are `ctx.<name>`, request parameters are `workload.<name>`",
+    "variables": "values passed between steps are `ctx.<name>`, request parameters are `workload.<name>`",
+    "params": "request parameters are `workload.<name>`",
+    "parameters": "request parameters are `workload.<name>`",
     "inputs": "write `input.<name>`",
     "outputs": "write `output.data`, or read a finished step by its name",
     "response": "write `output.data` (and `output.http.status`)",
@@ -130,8 +130,8 @@ _ADVICE = (
     (r"(?<![=!<>(,\w])\s*!\s*[\w(]", "write `not` for `!`"),
     (r"[^=!<>]=(?!=)", "write `==` to compare"),
     (r"\?[^:]*:", "write `a if condition else b`"),
-    (r"=>|->", "templates have no functions of their own: use a filter (`map`, `select`, `selectattr`)"),
-    (r"\$\{|\$\w", "templates have no `$`: write the name alone"),
+    (r"=>|->", "templates have no lambda functions: use a filter (`map`, `select`, `selectattr`)"),
+    (r"\$\{|\$\w", "templates have no `$`: write only the name"),
 )
 _OPEN_BLOCK = r"(?s)unexpected end of template\. .*? needs to be closed is '(\w+)'"
 _STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -151,11 +151,11 @@ def advice(text: str) -> str:
     if text.count("{{") > text.count("}}"):
         return "an expression ends with `}}`"
     if text.count("{{") < text.count("}}"):
-        return "an expression begins with `{{`"
+        return "an expression starts with `{{`"
     if re.search(r"\{\{-?\s*-?\}\}", text):
         return "write an expression between `{{` and `}}`"
     if text.count("{%") != text.count("%}"):
-        return "a statement stands between `{%` and `%}`"
+        return "a statement is written between `{%` and `%}`"
     for expression in re.findall(r"\{\{(.*?)\}\}", text, re.S):
         bare = re.sub(_STRING, "''", expression)
         if re.sub(r"''", "", bare).count("'") % 2 or bare.count('"') % 2:

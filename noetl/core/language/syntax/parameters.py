@@ -96,7 +96,7 @@ def _bind(
     known = task.parameters.get(name)
     if known is not None:
         again = f"`{key}`" if key == known.key.text else f"`{key}` and `{known.key.text}`"
-        hint = f"keep one of them; the one in line {key_node.line} is used"
+        hint = f"remove one of them; the one on line {key_node.line} is used"
         reader.add("parameter-twice", key_node, f"{again}: the parameter `{name}` is given twice", hint)
     field = spec.fields.get(name)
     if field is not None:
@@ -115,11 +115,11 @@ def _accepts(
     if spec.open_fields:
         near = closest(key, field_names(spec)) if beside and len(key) > 3 else None
         if near is not None and near not in task.parameters:
-            hint = f'did you mean "{near}"? Values for the code stand under `input`'
+            hint = f'did you mean "{near}"? Values for the code belong under `input`'
             reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
         return True
     known = sorted(spec.fields)
-    hint = did_you_mean(key, field_names(spec), "it takes: " + ", ".join(known) if known else "it takes none")
+    hint = did_you_mean(key, field_names(spec), "valid parameters: " + ", ".join(known) if known else "it has no parameters")
     reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
     return True
 
@@ -136,7 +136,7 @@ def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fi
             continue
         where = task.kind_node or task.node
         hint = f"`{name}`: {known.doc}" if known.doc else f"add `{name}: ...`"
-        reader.add("missing-parameter", where, f'{spec.kind} needs "{name}"', hint)
+        reader.add("missing-parameter", where, f'{spec.kind} requires "{name}"', hint)
 
 
 def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: ToolSpec) -> None:
@@ -148,7 +148,7 @@ def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: Tool
     wanted = _WANTED.get(field.type)
     if wanted is not None and not _has_type(value, field.type):
         reader.add(
-            "parameter-type", value, f"`{key}` of {spec.kind} takes {wanted}, this is {noun_of(value)}", field.doc
+            "parameter-type", value, f"`{key}` of {spec.kind} must be {wanted}, not {noun_of(value)}", field.doc
         )
     elif field.choices and isinstance(value, Scalar) and value.text.lower() not in [c.lower() for c in field.choices]:
         hint = did_you_mean(value.text, field.choices, "write one of: " + ", ".join(field.choices))

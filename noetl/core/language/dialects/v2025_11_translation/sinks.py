@@ -184,7 +184,7 @@ class Sinks:
             return {}
         if kind == "http":
             return {"body": self.names.node(value)}
-        self.remarks.append(Remark(key, "with `chunk` an object is the chunk itself; this `body` is left out"))
+        self.remarks.append(Remark(key, "with `chunk` each object contains one chunk; this `body` is removed"))
         return {}
 
     def _per_row(self, value: Node) -> Node:

@@ -71,7 +71,7 @@ class _Teller:
         setters = {each.step for each in self.variables.setters[name]}
         for step in items_of(self.root.get("workflow")):
             if isinstance(step, Mapping) and text_of(step.get("step")) in setters:
-                message = f"`{name}` is reserved, a result cannot be kept under it"
+                message = f"`{name}` is reserved and cannot name a result"
                 self.problems.append(Problem("set-read-only", step.entries["step"][1], message, "choose another name"))
 
     def document(self) -> Mapping:
@@ -172,7 +172,7 @@ class _Teller:
         if result is None or not isinstance(result[1], Mapping) or not _BLOCK & set(result[1].entries):
             return
         if tool is None or not isinstance(tool[1], Mapping) or tool[1].get("result") is not None:
-            message = "`pick`, `collect` and `sink` of a step's result need a single tool without a `result`"
+            message = "`pick`, `collect` and `sink` of a step's result require a single tool without a `result`"
             self.problems.append(Problem("legacy-result", result[0], message, "write them into the tool's `result`"))
             return
         block = dict(result[1].entries)
@@ -218,7 +218,7 @@ class _Teller:
                 if mode == "sequential":
                     put(entries, ("spec", "until"), names.node(value), key_node)
                 else:
-                    self.remarks.append(Remark(key_node, "`until` of a parallel loop has no effect and is left out"))
+                    self.remarks.append(Remark(key_node, "`until` of a parallel loop has no effect and is removed"))
             elif key == "loop" and isinstance(value, Mapping):
                 element = text_of(value.get("element"))
                 inner = names.within(**{element: f"iter.{element}"}) if element else names

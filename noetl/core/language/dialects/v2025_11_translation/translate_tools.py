@@ -118,10 +118,10 @@ class Tools:
     def _check_chunk(self, chunk: tuple[Scalar, Node], *, stored: bool) -> None:
         mode = chunk[1].get("mode") if isinstance(chunk[1], Mapping) else None
         if mode is not None and text_of(mode) not in ("batch", "stream"):
-            message = f"a chunk's mode is `batch` or `stream`, not `{text_of(mode)}`"
-            self.problems.append(Problem("legacy-chunk", mode, message, "rows are streamed chunk by chunk in both"))
+            message = f"the mode of a chunk must be `batch` or `stream`, not `{text_of(mode)}`"
+            self.problems.append(Problem("legacy-chunk", mode, message, "both stream the rows chunk by chunk"))
         if not stored:
-            self.remarks.append(Remark(chunk[0], "`chunk` without a `sink` has no effect and is left out"))
+            self.remarks.append(Remark(chunk[0], "`chunk` without a `sink` has no effect and is removed"))
 
     def _locals(self, block: Mapping | None, variable: str | None, name: str | None, local: str) -> dict[str, str]:
         """What sinks know: the tool's result under its names."""

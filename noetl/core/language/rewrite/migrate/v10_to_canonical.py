@@ -97,7 +97,7 @@ class _Work:
         if isinstance(node, Mapping) and old in node.entries:
             key = node.entries[old][0]
             if new in node.entries:
-                self._note(key, f"`{old}` and `{new}` are both here; `{new}` is used, remove `{old}`")
+                self._note(key, f"both `{old}` and `{new}` are given; `{new}` is used, remove `{old}`")
             else:
                 self.editor.key(key, new)
 
@@ -267,9 +267,9 @@ class _Work:
             known = sorted(base for base in bases if base)
             if len(known) > 1:
                 words = " or ".join(f"`ctx.{base}`" for base in known)
-                self._note(step.name_node, f"`input.{name}` came along different arcs; take it from {words}")
+                self._note(step.name_node, f"different arcs set `input.{name}`; read it from {words}")
             elif None in bases:
-                self._note(step.name_node, f"`input.{name}` comes along some arcs only; it is null along the others")
+                self._note(step.name_node, f"only some arcs set `input.{name}`; it is null on the others")
                 lines.append(f'{name}: "{{{{ ctx.{known[0]} | default(none) }}}}"')
             else:
                 lines.append(f'{name}: "{{{{ ctx.{known[0]} }}}}"')
