@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from noetl.core.language.checks import check_document
 from noetl.core.language.diagnostics import Diagnostic, Findings
-from noetl.core.language.dialects import canonical, v10, v2025_11
+from noetl.core.language.dialects import canonical, v10
 from noetl.core.language.dialects.detect import detect
-from noetl.core.language.dialects.v2025_11_translation.recognize import asks_for_legacy
+from noetl.core.language.dialects.v2025_11 import rejected_keys as v2025_11
+from noetl.core.language.dialects.v2025_11.recognize import enables_legacy
 from noetl.core.language.lower import Lowering
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.source.nodes import node_from
@@ -21,7 +22,7 @@ from noetl.core.language.syntax.tree import DocumentSyntax
 from noetl.core.model.playbook import Playbook, Step
 from noetl.core.model.tool import ToolSpec
 
-_MANY = 5_000  # new objects from which a look through them costs more than a millisecond
+_MANY_NEW_OBJECTS = 5_000  # new objects from which a look through them costs more than a millisecond
 
 
 class Compilation(NamedTuple):
@@ -41,36 +42,38 @@ def compile_playbook(
     legacy: bool = False,
 ) -> Compilation:
     """Read, check and lower a playbook; whatever is wrong with it is in the diagnostics."""
-    with _collector_resting():
-        return _compile(text, file, specs, strict, legacy)
+    with _gc_paused():
+        return _compile_text(text, file, specs, strict, legacy)
 
 
-def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool) -> Compilation:
+def _compile_text(
+    text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool
+) -> Compilation:
     source = read_source(text)
     findings = Findings(file, source.text, strict=strict)
     for problem in source.problems:
         findings.add(*problem)
     document = None
-    root, older = source.root, False
-    if root is not None and (legacy or asks_for_legacy(root)):
-        from noetl.core.language.dialects.v2025_11_translation.translate_steps import (
+    root, deprecated = source.root, False
+    if root is not None and (legacy or enables_legacy(root)):
+        from noetl.core.language.dialects.v2025_11.translate_steps import (
             translate,  # most documents need none of it
         )
 
-        told = translate(root, specs)
-        root, older = told.root, told.older
-        for problem in told.problems:
+        translation = translate(root, specs)
+        root, deprecated = translation.root, translation.older
+        for problem in translation.problems:
             findings.add(*problem)
     if root is not None:
-        reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+        reader = Reader(findings, specs, deprecated=v10.KEYS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
         document = canonical.read_document(reader, root)
         if document is not None:
             check_document(document, reader)
-            document.surface = "2025-11" if older else detect(reader)
+            document.surface = "2025-11" if deprecated else detect(reader)
     playbook = None
     if document is not None and not findings.failed:
         playbook = Lowering(specs).playbook(document, file=file, digest=digest_of(text))
-    return Compilation(playbook, findings.done(), document)
+    return Compilation(playbook, findings.result(), document)
 
 
 def compile_steps(
@@ -84,9 +87,9 @@ def compile_steps(
     if not within_limits(data):
         message = f"the steps are nested deeper than {MAX_DEPTH} levels, or have more than {MAX_NODES:,} values"
         findings.add("yaml-limit", node_from(None), message, "return fewer steps with less nesting")
-        return (), findings.done()
-    reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
-    document = canonical.document_around(playbook)
+        return (), findings.result()
+    reader = Reader(findings, specs, deprecated=v10.KEYS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+    document = canonical.document_for(playbook)
     document.steps = canonical.read_steps(reader, node_from(data), "synthesized")
     known = set(playbook.steps_by_name)
     for step in document.steps:
@@ -99,12 +102,12 @@ def compile_steps(
             )
     check_document(document, reader)
     if findings.failed:
-        return (), findings.done()
-    return Lowering(specs).synthesized(document, playbook), findings.done()
+        return (), findings.result()
+    return Lowering(specs).synthesized(document, playbook), findings.result()
 
 
 @contextmanager
-def _collector_resting() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """No garbage collection meanwhile: a tree of many small objects grows and has no cycles, and looking through
     it again and again for some took half of the time of a large playbook."""
     was_on = gc.isenabled()
@@ -113,7 +116,7 @@ def _collector_resting() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_count()[0] > max(_MANY, gc.get_threshold()[0]) and not gc.get_freeze_count():
+            if gc.get_count()[0] > max(_MANY_NEW_OBJECTS, gc.get_threshold()[0]) and not gc.get_freeze_count():
                 # What is new goes straight to the old generation; else enabling would look through all of it at once.
                 # (Whether anything is frozen is asked last: the answer counts it all.)
                 gc.freeze()

@@ -50,7 +50,7 @@ class Diagnostic(Struct, frozen=True, order=True):
         }
 
 
-MOST = 10_000  # errors, and warnings, that are listed
+MAX_LISTED = 10_000  # errors, and warnings, that are listed
 
 
 class Findings:
@@ -71,54 +71,60 @@ class Findings:
             # A place that spans lines is told by its first one.
             end_line = node.line
             end_column = node.column + len(LINE_BREAK.split(self.text[node.start : node.start + 400], 1)[0].rstrip())
-        self._note(code, node.line, node.column, end_line, end_column, message, hint)
+        self._record(code, node.line, node.column, end_line, end_column, message, hint)
 
-    def inside(self, code: str, node: Scalar, offset: int, length: int, message: str, hint: str = "") -> None:
+    def add_inside(self, code: str, node: Scalar, offset: int, length: int, message: str, hint: str = "") -> None:
         """Note a finding at some characters of a scalar's value."""
         line, column = locate(self.text, node, offset)
-        self._note(code, line, column, line, column + max(1, length), message, hint)
+        self._record(code, line, column, line, column + max(1, length), message, hint)
 
-    def _note(self, code: str, line: int, column: int, end_line: int, end_column: int, message: str, hint: str) -> None:
+    def _record(
+        self, code: str, line: int, column: int, end_line: int, end_column: int, message: str, hint: str
+    ) -> None:
         severity = CODES[code].severity
         if self.strict and code.startswith("v10-"):
             severity = "error"
         if severity == "error":
             self.failed = True
         self._counts[severity] += 1
-        if self._counts[severity] > MOST:
+        if self._counts[severity] > MAX_LISTED:
             return  # enough to begin with; the rest is counted
         self.found.append(Diagnostic(self.file, line, column, end_line, end_column, code, severity, message, hint))
 
-    def done(self) -> tuple[Diagnostic, ...]:
+    def result(self) -> tuple[Diagnostic, ...]:
         """Everything found, without what the author's comments silence, in the order of the text."""
         kept = set(self.found)
         if "noetl:" in self.text:
-            kept = self._heeding_comments(kept)
-        left_out = sum(max(0, count - MOST) for count in self._counts.values())
+            kept = self._apply_ignores(kept)
+        left_out = sum(max(0, count - MAX_LISTED) for count in self._counts.values())
         if left_out:
             message = f"{left_out:,} more problems are not listed"
-            kept.add(Diagnostic(self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "fix the listed problems first"))
-        return tuple(sorted(kept, key=_order))
+            kept.add(
+                Diagnostic(
+                    self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "fix the listed problems first"
+                )
+            )
+        return tuple(sorted(kept, key=_sort_key))
 
-    def _heeding_comments(self, found: set[Diagnostic]) -> set[Diagnostic]:
+    def _apply_ignores(self, found: set[Diagnostic]) -> set[Diagnostic]:
         silenced: dict[int, list[_Ignore]] = {}
-        ignores = _ignores(self.text)
+        ignores = _find_ignores(self.text)
         for ignore in ignores:
             silenced.setdefault(ignore.applies_to, []).append(ignore)
         kept = set()
         for diagnostic in found:
-            heard = False
+            ignored = False
             for ignore in silenced.get(diagnostic.line, ()):
                 if diagnostic.code in ignore.codes and CODES[diagnostic.code].severity == "warning":
                     ignore.used.add(diagnostic.code)
-                    heard = True
-            if not heard:
+                    ignored = True
+            if not ignored:
                 kept.add(diagnostic)
         for ignore in ignores:
-            kept |= {self._about(ignore, code) for code in ignore.codes if code not in ignore.used}
+            kept |= {self._unused_ignore(ignore, code) for code in ignore.codes if code not in ignore.used}
         return kept
 
-    def _about(self, ignore: _Ignore, code: str) -> Diagnostic:
+    def _unused_ignore(self, ignore: _Ignore, code: str) -> Diagnostic:
         if code not in CODES:
             message = f'unknown diagnostic code "{code}"'
             hint = _did_you_mean(code, CODES)
@@ -130,7 +136,7 @@ class Findings:
         return Diagnostic(self.file, *place, "unused-ignore", "warning", message, hint)
 
 
-def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
+def _sort_key(diagnostic: Diagnostic) -> tuple[Any, ...]:
     return (diagnostic.line, diagnostic.column, diagnostic.severity, diagnostic.code, diagnostic.message)
 
 
@@ -144,15 +150,15 @@ class _Ignore:
         self.used: set[str] = set()
 
 
-_IGNORE = re.compile(r"#\s*noetl:\s*ignore\[([^\]\n]*)\]")
+_IGNORE_COMMENT = re.compile(r"#\s*noetl:\s*ignore\[([^\]\n]*)\]")
 
 
-def _ignores(text: str) -> list[_Ignore]:
+def _find_ignores(text: str) -> list[_Ignore]:
     """The comments that silence; one on a line of its own speaks about the next line that is not a comment."""
     lines = LINE_BREAK.split(text)
     found = []
     for number, line in enumerate(lines, start=1):
-        match = _IGNORE.search(line)
+        match = _IGNORE_COMMENT.search(line)
         if not match:
             continue
         codes = tuple(code.strip() for code in match.group(1).split(",") if code.strip())
@@ -234,7 +240,7 @@ def as_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], *, co
     return "\n".join(blocks) + ("\n" if blocks else "")
 
 
-_WIDEST = 140
+_MAX_WIDTH = 140
 
 
 def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
@@ -247,9 +253,9 @@ def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
         line = lines[found.line - 1].rstrip()
         start = max(0, found.column - 1)
         stop = len(line) if found.end_line != found.line or found.end_column <= found.column else found.end_column - 1
-        skipped = max(0, start - 60) if len(line) > _WIDEST else 0
-        shown = line[skipped : skipped + _WIDEST].replace("\t", " ")
-        width = max(1, min(stop, skipped + _WIDEST) - start)
+        skipped = max(0, start - 60) if len(line) > _MAX_WIDTH else 0
+        shown = line[skipped : skipped + _MAX_WIDTH].replace("\t", " ")
+        width = max(1, min(stop, skipped + _MAX_WIDTH) - start)
         gutter = f"{found.line:>5} | "
         parts.append(f"{dim}{gutter}{off}{'…' if skipped else ''}{shown}")
         parts.append(f"{' ' * (len(gutter) + start - skipped + (1 if skipped else 0))}{tone}{'^' * width}{off}")

@@ -96,10 +96,10 @@ class Lowering:
         executor = document.executor
         return_step = executor.return_step.text if executor and executor.return_step else None
         exports, reads = exports_of(steps, blocks), reads_of(steps, blocks)
-        steps = tuple(_with(step, exports[step.name], reads[step.name]) for step in steps)
+        steps = tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
         return Playbook(
             name=document.name,
-            path=document.catalogue_path,
+            path=document.catalog_path,
             entry=entry_of(document),
             steps=steps,
             version=document.version,
@@ -112,7 +112,7 @@ class Lowering:
                     name=entry.name,
                     kind=entry.kind,
                     fields={key: self.value(node, f"{entry.path}/{key}") for key, node in entry.fields.items()},
-                    path=self.at(entry.path, entry.node),
+                    path=self.record_place(entry.path, entry.node),
                 )
                 for entry in document.keychain
             ),
@@ -130,7 +130,7 @@ class Lowering:
         steps = tuple(self.step(step, outer) for step in document.steps)
         everything = (*playbook.steps, *steps)
         exports, reads = exports_of(everything, playbook.blocks), reads_of(everything, playbook.blocks)
-        return tuple(_with(step, exports[step.name], reads[step.name]) for step in steps)
+        return tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
 
     def executor(self, executor: ExecutorSyntax | None) -> Executor:
         """`executor`."""
@@ -151,7 +151,7 @@ class Lowering:
         layers = []
         if executor.defaults is not None:
             layer = self.layer(executor.defaults, "executor", "executor/spec/policy/defaults")
-            _timeouts_named(layer.data)
+            _normalize_timeouts(layer.data)
             layers.append(layer)
         if executor.spec is not None:
             layers.append(self.layer(executor.spec, "executor", "executor/spec"))
@@ -183,12 +183,12 @@ class Lowering:
                 source=self.value(synthesis.source, synthesis.path),
                 max_steps=synthesis.max_steps,
                 kinds=synthesis.kinds,
-                path=self.at(synthesis.path, synthesis.node),
+                path=self.record_place(synthesis.path, synthesis.node),
             ),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
             pool=step.pool,
-            path=self.at(step.path, step.node),
+            path=self.record_place(step.path, step.node),
         )
 
     def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
@@ -203,7 +203,7 @@ class Lowering:
             assignments=self.assignments(block.sets),
             failure=cast(Any, block.failure),
             max_task_runs=self.max_task_runs(block, layers, tasks),
-            path=self.at(block.path, block.node),
+            path=self.record_place(block.path, block.node),
         )
 
     def body_layers(self, body: BodySyntax, outer: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
@@ -226,7 +226,7 @@ class Lowering:
         for layer in reversed(layers):
             if isinstance(layer.data.get("max_task_runs"), int):
                 return int(layer.data["max_task_runs"])
-        return DEFAULT_MAX_IDLE_TASK_RUNS if _only_jumps(tasks) else DEFAULT_MAX_TASK_RUNS
+        return DEFAULT_MAX_IDLE_TASK_RUNS if _jumps_unconditionally(tasks) else DEFAULT_MAX_TASK_RUNS
 
     def admission(self, admit: AdmitSyntax | None) -> Admission:
         """The gate before a step."""
@@ -236,7 +236,7 @@ class Lowering:
             AdmitRule(
                 when=None if rule.is_else else self.value(rule.when, f"{rule.path}/when"),
                 allow=self.value(rule.allow, f"{rule.path}/then/allow"),
-                path=self.at(rule.path, rule.node),
+                path=self.record_place(rule.path, rule.node),
             )
             for rule in admit.rules
         )
@@ -256,7 +256,7 @@ class Lowering:
             exec=cast(Any, loop.exec or "distributed"),
             reduce=reduce,
             inner=self.loop(loop.inner),
-            path=self.at(loop.path, loop.node),
+            path=self.record_place(loop.path, loop.node),
         )
 
     def router(self, router: RouterSyntax | None) -> Router:
@@ -268,7 +268,7 @@ class Lowering:
                 target=arc.target or "",
                 when=None if arc.when is None else self.guard(arc.when, f"{arc.path}/when"),
                 assignments=self.assignments(arc.sets),
-                path=self.at(arc.path, arc.node),
+                path=self.record_place(arc.path, arc.node),
             )
             for arc in router.arcs
         )
@@ -280,7 +280,9 @@ class Lowering:
         """The pipeline, with choose, while and until compiled into tasks."""
         tasks = expand(body.items, lambda task: self.task(task, layers), self.guard)
         for construct in body.constructs():
-            self.at(construct.path, construct.node)  # generated tasks lead back to the construct that made them
+            self.record_place(
+                construct.path, construct.node
+            )  # generated tasks lead back to the construct that made them
         return tasks
 
     def task(self, task: TaskSyntax, layers: tuple[_Layer, ...]) -> Task:
@@ -293,7 +295,7 @@ class Lowering:
             for name, parameter in task.parameters.items()
         }
         for parameter in task.parameters.values():
-            self.at(parameter.path, parameter.value)
+            self.record_place(parameter.path, parameter.value)
         spec = self.effective_spec(task, kind, layers)
         effect = spec.pop("effect", "at_least_once")
         policy = task.policy
@@ -307,7 +309,7 @@ class Lowering:
             raw=tuple(name for name, parameter in task.parameters.items() if parameter.raw),
             effect=effect if effect in ("at_least_once", "at_most_once") else "at_least_once",
             output=self.output(task.output, spec),
-            path=self.at(task.path, task.node),
+            path=self.record_place(task.path, task.node),
         )
 
     def effective_spec(self, task: TaskSyntax, kind: str, layers: tuple[_Layer, ...]) -> dict[str, Any]:
@@ -318,16 +320,16 @@ class Lowering:
         for layer in (*layers, *own):
             general = {key: value for key, value in layer.data.items() if key not in self.kinds}
             special = layer.data.get(kind)
-            spec = _laid_over(spec, general)
+            spec = _merge_spec(spec, general)
             if isinstance(special, dict):
-                spec = _laid_over(spec, special)
+                spec = _merge_spec(spec, special)
             for key, place in layer.places.items():
                 if key not in self.kinds:
                     self.places[f"{path}/{key}"] = place
         if task.spec is not None and "effect" in task.spec.entries:
             spec["effect"] = data_of(task.spec.get("effect"))
         if task.timeout is not None and (task.spec is None or "timeout" not in task.spec.entries):
-            spec = _laid_over(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
+            spec = _merge_spec(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
         if task.retry is not None:
             spec["retry"] = self.retry(task.retry, f"{path}/retry")
         return spec
@@ -361,7 +363,7 @@ class Lowering:
             assignments=self.assignments(rule.sets),
         )
         when = None if rule.is_else else self.value(rule.when, f"{rule.path}/when")
-        return Rule(when=when, then=then, path=self.at(rule.path, rule.node))
+        return Rule(when=when, then=then, path=self.record_place(rule.path, rule.node))
 
     def assignments(self, sets: Iterable[SetSyntax]) -> tuple[Assignment, ...]:
         """The assignments of a `set` block, in order."""
@@ -370,7 +372,7 @@ class Lowering:
                 scope=cast(Any, entry.scope),
                 keys=entry.keys,
                 value=self.value(entry.value, entry.path),
-                path=self.at(entry.path, entry.key),
+                path=self.record_place(entry.path, entry.key),
             )
             for entry in sets
         )
@@ -400,7 +402,7 @@ class Lowering:
                 places[key] = Place(value.line, value.column)
         return _Layer(data, places)
 
-    def at(self, path: str, node: Node) -> str:
+    def record_place(self, path: str, node: Node) -> str:
         """Remember where a path stands in the author's text."""
         self.places[path] = Place(node.line, node.column)
         return path
@@ -444,17 +446,17 @@ def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
     own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
     if not isinstance(defaults, dict):
         return [own]
-    return [_timeouts_named({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
+    return [_normalize_timeouts({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
 
 
-def _timeouts_named(defaults: dict[str, Any]) -> dict[str, Any]:
+def _normalize_timeouts(defaults: dict[str, Any]) -> dict[str, Any]:
     """`defaults.timeouts` is the default of `timeout`."""
     if "timeouts" in defaults:
         defaults.setdefault("timeout", defaults.pop("timeouts"))
     return defaults
 
 
-def _laid_over(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
+def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     """Deep merge, in which a bare number of seconds is the `total` of a timeout that names its parts."""
     timeout = outer.get("timeout")
     if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
@@ -462,12 +464,17 @@ def _laid_over(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     return deep_merge(outer, inner)
 
 
-def _only_jumps(tasks: Iterable[Task]) -> bool:
+def _jumps_unconditionally(tasks: Iterable[Task]) -> bool:
     """Whether a pipeline jumps without ever asking and does nothing besides: what goes round here never stops."""
     rules = [rule for task in tasks for rule in task.rules or ()]
-    deeds = {rule.then.do for rule in rules}
-    asks = any(rule.when is not None for rule in rules)
-    return "jump" in deeds and "retry" not in deeds and not asks and all(task.kind == "noop" for task in tasks)
+    directives = {rule.then.do for rule in rules}
+    conditional = any(rule.when is not None for rule in rules)
+    return (
+        "jump" in directives
+        and "retry" not in directives
+        and not conditional
+        and all(task.kind == "noop" for task in tasks)
+    )
 
 
 def _may_fail(node: Node) -> bool:
@@ -490,5 +497,5 @@ def entry_of(document: DocumentSyntax) -> str:
     return "start" if "start" in names or not names else names[0]
 
 
-def _with(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:
+def _with_result_reads(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:
     return replace(step, exports=exports, reads=reads)

@@ -193,7 +193,7 @@ NOOP = f"{STEP}    tool: {{kind: noop"
     [
         (f"{STEP}    tol: {{kind: noop}}\n", "unknown-key", 'did you mean "tool"?'),
         (f"{STEP}    url: u\n", "unknown-key", "`url` is a parameter of a tool: write it under `tool`"),
-        (f"{STEP}    depends_on: [a]\n", "unknown-key", "add arcs from those steps to this one with `next`"),
+        (f"{STEP}    depends_on: [a]\n", "unknown-key", "add arcs from those steps to this one"),
         (f"{STEP}    tool: noop\n", "wrong-type", "write `tool: {kind: noop}`"),
         (f"{NOOP}}}\n    next: start\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
         (f"{NOOP}}}\n    next: {{step: start}}\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),

@@ -6,7 +6,7 @@ from noetl.core.language.compile import compile_playbook
 from noetl.core.language.editor.autocomplete import offer
 from noetl.core.language.editor.hover import hover
 from noetl.core.language.editor.run_form import form_document, values_document
-from noetl.core.language.editor.summary import summarise
+from noetl.core.language.editor.summary import summarize
 from noetl.tools import registry as tools
 
 SPECS = tools.specs()
@@ -183,8 +183,8 @@ def test_texts_of_a_form_are_read_as_the_language_reads_them():
 
 
 def test_a_catalogue_says_a_few_words_about_a_text():
-    assert summarise("metadata: {name: a, desc: b}\nworkflow: [{step: x}, {step: y}]") == ("a", "b", 2)
-    assert summarise("[") == summarise("- a") == ("", "", 0)
+    assert summarize("metadata: {name: a, desc: b}\nworkflow: [{step: x}, {step: y}]") == ("a", "b", 2)
+    assert summarize("[") == summarize("- a") == ("", "", 0)
 
 
 def test_comments_are_the_forms_help():

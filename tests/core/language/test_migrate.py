@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.rewrite.migrate.v10_to_canonical import MARK, migrate
+from noetl.core.language.rewrite.migrate.v10_to_canonical import COMMENT_PREFIX, migrate
 from noetl.core.model.outcome import Outcome
 from noetl.core.templates.template import compile_value
 from noetl.core.templates.views import OutputView
@@ -28,7 +28,7 @@ CANONICAL = sorted((HERE.parents[1] / "acceptance" / "canonical").glob("*.yaml")
 
 
 def comments(text: str) -> list[str]:
-    return [found for found in re.findall(r"(?m)(?:^|\s)(#[^\n]*?)[ \t]*$", text) if MARK not in found]
+    return [found for found in re.findall(r"(?m)(?:^|\s)(#[^\n]*?)[ \t]*$", text) if COMMENT_PREFIX not in found]
 
 
 def words(value):
@@ -120,7 +120,7 @@ workflow:
 """
     made = migrate(text, SPECS)
     assert [note.line for note in made.notes] == [11]
-    assert f"  # {MARK} only some arcs set `input.why`" in made.text
+    assert f"  # {COMMENT_PREFIX} only some arcs set `input.why`" in made.text
     assert 'why: "{{ ctx.why | default(none) }}"' in made.text
 
 
@@ -187,8 +187,10 @@ def test_a_mark_stands_above_a_value_of_several_lines_and_not_in_it():
 """
     made = migrate(text, SPECS)
     assert model(made.text)["steps"][0]["tasks"][0]["input"] == model(text)["steps"][0]["tasks"][0]["input"]
-    assert [note.message for note in made.notes if note.message.startswith("join")] and made.text.count(MARK) == 1
-    assert MARK not in str(model(made.text))
+    assert [note.message for note in made.notes if note.message.startswith("join")] and made.text.count(
+        COMMENT_PREFIX
+    ) == 1
+    assert COMMENT_PREFIX not in str(model(made.text))
 
 
 names = st.sampled_from(["a", "b", "c d", "e.f"])

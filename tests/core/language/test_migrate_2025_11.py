@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.dialects.v2025_11_translation.template_names import Renamed, translate_template
+from noetl.core.language.dialects.v2025_11.template_names import Replacement, translate_template
 from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
 from noetl.tools import registry as tools
 
@@ -109,4 +109,4 @@ def test_a_result_cannot_be_called_like_a_scope():
     ],
 )
 def test_only_names_from_outside_are_told_anew(before, after):
-    assert translate_template(before, lambda path: Renamed(1, "NEW") if path[0] == "x" else None) == after
+    assert translate_template(before, lambda path: Replacement(1, "NEW") if path[0] == "x" else None) == after

@@ -58,7 +58,7 @@ def examine(content: str | bytes, **options: bool) -> Compilation:
     return result
 
 
-WORDS = sorted({key for shape in SHAPES.values() for key in shape.keys} | {"vars", "when", "expr", "eval", "<<", ""})
+KEYS = sorted({key for shape in SHAPES.values() for key in shape.keys} | {"vars", "when", "expr", "eval", "<<", ""})
 VALUES = [
     "{{ output.data.x }}", "{{ iter.item }}", "{{ ctx.a.b }}", "{{ keychain.k }}", "{{ x", "{% if %}", "{{ done('a') }}",
     "{{ outcome.result.data }}", "{{ args.x }}", "noop", "http", "python", "a", "b", "a-b", "9", "retry", "jump", "skip",
@@ -67,7 +67,7 @@ VALUES = [
 ]  # fmt: skip
 values = st.recursive(
     st.sampled_from(VALUES) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 shaped = {
@@ -143,7 +143,7 @@ def mutated(text: str, chance: random.Random) -> str:
         case _:
             words = [word for word in line.replace(":", " ").split() if word.isidentifier()]
             if words:
-                lines[at] = line.replace(chance.choice(words), chance.choice(WORDS) or "x", 1)
+                lines[at] = line.replace(chance.choice(words), chance.choice(KEYS) or "x", 1)
     return "\n".join(lines)
 
 
@@ -165,7 +165,7 @@ def written_at_random(chance: random.Random) -> str:
             return chance.choice(VALUES)
         if draw < 0.85:
             return [value(depth - 1) for _ in range(chance.randrange(3))]
-        return {chance.choice(WORDS): value(depth - 1) for _ in range(chance.randrange(3))}
+        return {chance.choice(KEYS): value(depth - 1) for _ in range(chance.randrange(3))}
 
     def shape(name: str, depth: int) -> dict[str, object]:
         made: dict[str, object] = {}
@@ -173,7 +173,7 @@ def written_at_random(chance: random.Random) -> str:
             if known.required or chance.random() < 0.35:
                 made[key] = fitting(known.shape, known.type, known.choices, depth - 1)
         if chance.random() < 0.1:
-            made[chance.choice(WORDS)] = value(1)
+            made[chance.choice(KEYS)] = value(1)
         return made
 
     def fitting(inner: str, type: str, choices: tuple[str, ...], depth: int) -> object:
@@ -289,7 +289,9 @@ class Whole:
     def task(self, name: str, names: list[str]) -> dict[str, object]:
         rules = [self.rule(names) for _ in range(self.chance.randrange(1, 3))]
         if self.chance.random() < 0.7:
-            rules.append({"else": {"then": self.chance.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}})
+            rules.append(
+                {"else": {"then": self.chance.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}}
+            )
         return {
             "name": name, **self.chance.choice([{"kind": "noop"}, {"kind": "http", "url": "u"}, {"kind": "workbook", "block": "b0"}]),
             **self.maybe(0.5, input={"v": self.guard(INSIDE)}),

@@ -7,7 +7,7 @@ from textwrap import indent
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.dialects.v2025_11 import REJECTED
+from noetl.core.language.dialects.v2025_11.rejected_keys import REJECTED
 from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
 from noetl.tools import registry as tools
 

@@ -157,9 +157,7 @@ def test_a_guard_of_an_arc_and_a_gate_read_too():
         "`ctx.n` is read before it is set"
     ]
     gate = 'spec: {policy: {admit: {rules: [{when: "{{ ctx.n }}", then: {allow: true}}]}}}'
-    assert told(step("start", arcs="a") + step("a", more=gate, sets="ctx.n: 1")) == [
-        "`ctx.n` is read before it is set"
-    ]
+    assert told(step("start", arcs="a") + step("a", more=gate, sets="ctx.n: 1")) == ["`ctx.n` is read before it is set"]
 
 
 def test_a_loop_that_may_have_nothing_to_go_over_is_left_in_peace():

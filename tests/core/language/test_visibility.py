@@ -7,7 +7,7 @@ from dsl_kinds import SPECS
 from dsl_snippets import whole
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.flow.visibility import SPOTS
+from noetl.core.language.flow.visibility import VISIBILITIES
 
 # The rows of the table: a playbook with the expression at that place (X).
 PLACES = {
@@ -70,8 +70,8 @@ def test_a_scope_can_be_read_exactly_where_the_table_says(place, scope):
 
 
 def test_every_spot_says_what_it_is():
-    assert len({spot.title for spot in SPOTS}) == len(SPOTS)
-    assert all("keychain" not in spot.scopes for spot in SPOTS if spot.server)
+    assert len({visibility.title for visibility in VISIBILITIES}) == len(VISIBILITIES)
+    assert all("keychain" not in visibility.scopes for visibility in VISIBILITIES if visibility.server)
 
 
 PLAYBOOK = """\

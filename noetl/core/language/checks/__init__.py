@@ -11,9 +11,9 @@ from collections.abc import Callable
 from noetl.core.language.checks import (
     arcs,
     cycles,
+    deprecated_names,
     gates,
     guards,
-    older_names,
     references,
     rules,
     specs,
@@ -42,11 +42,11 @@ CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     syntax.check,
     guards.check,
     names.check,
-    older_names.check,
+    deprecated_names.check,
     references.check,
 )
 # What is said about the whole holds only when its parts could be read.
-WHOLE: tuple[Callable[[AnalysisContext], None], ...] = (
+GRAPH_CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     net.check,
     cycles.check,
     gates.check,
@@ -59,9 +59,9 @@ WHOLE: tuple[Callable[[AnalysisContext], None], ...] = (
 
 def check_document(document: DocumentSyntax, reader: Reader) -> None:
     """Run every check over a document."""
-    scene = AnalysisContext(document, reader)
+    context = AnalysisContext(document, reader)
     for check in CHECKS:
-        check(scene)
+        check(context)
     if not reader.findings.failed:
-        for check in WHOLE:
-            check(scene)
+        for check in GRAPH_CHECKS:
+            check(context)

@@ -30,7 +30,7 @@ class AnalysisContext:
         self.document = document
         self.reader = reader
         self._bodies: dict[int, Body] = {}
-        running = document.around
+        running = document.running
         self.sites = TemplateSites(document)
         self.steps: frozenset[str] = frozenset(document.step_names())
         self._sets = {id(body): _all_sets(body) for body in document.bodies()}
@@ -73,29 +73,29 @@ class AnalysisContext:
             return frozenset()
         return frozenset(key for name in self._called(body) for key in self._block_keys[name])
 
-    def blocks_behind(self, task: TaskSyntax) -> list[BlockSyntax]:
+    def blocks_called_by(self, task: TaskSyntax) -> list[BlockSyntax]:
         """The blocks that a call runs for certain: the one it names, and those which that one names in turn."""
-        called = blocks_called(_alone(task))
+        called = blocks_called(_body_of(task))
         if not called:
             return []
-        found = self._called(_alone(task))
+        found = self._called(_body_of(task))
         return [block for block in self.document.blocks if block.name in found]
 
-    def keys_behind(self, task: TaskSyntax) -> frozenset[str]:
+    def keys_set_by_call(self, task: TaskSyntax) -> frozenset[str]:
         """Keys of `ctx` that the blocks behind one call may set."""
-        return self.called_keys(_alone(task))
+        return self.called_keys(_body_of(task))
 
     def _called(self, body: BodySyntax) -> set[str]:
         """Every block that may run when this step or block runs."""
         blocks = {block.name: block for block in self.document.blocks}
         called: set[str] = set()
-        waiting: list[BodySyntax] = [body]
-        while waiting:
-            names = blocks_called(waiting.pop())
+        pending: list[BodySyntax] = [body]
+        while pending:
+            names = blocks_called(pending.pop())
             for name in blocks if names is None else names:
                 if name in blocks and name not in called:
                     called.add(name)
-                    waiting.append(blocks[name])
+                    pending.append(blocks[name])
         return called
 
     @cached_property
@@ -105,18 +105,20 @@ class AnalysisContext:
             for block in self.document.blocks
         }
 
-    def inside(self, code: str, site: TemplateSite, offset: int, length: int, message: str, hint: str = "") -> None:
+    def report_inside(
+        self, code: str, site: TemplateSite, offset: int, length: int, message: str, hint: str = ""
+    ) -> None:
         """Note a finding at some characters of a template."""
-        self.reader.findings.inside(code, site.node, offset, length, message, hint)
+        self.reader.findings.add_inside(code, site.node, offset, length, message, hint)
 
-    def at(self, code: str, site: TemplateSite, read: Read, message: str, hint: str = "") -> None:
+    def report_read(self, code: str, site: TemplateSite, read: Read, message: str, hint: str = "") -> None:
         """Note a finding at a name that a template reads."""
         text = site.node.text
         stop = read.offset + len(read.path[0])
         written = ".".join(read.path)
         if text.startswith(written, read.offset):
             stop = read.offset + len(written)
-        self.inside(code, site, read.offset, stop - read.offset, message, hint)
+        self.report_inside(code, site, read.offset, stop - read.offset, message, hint)
 
 
 def _all_sets(body: BodySyntax) -> list[SetSyntax]:
@@ -143,7 +145,7 @@ def blocks_called(body: BodySyntax) -> set[str] | None:
     return called
 
 
-def _alone(task: TaskSyntax) -> BodySyntax:
+def _body_of(task: TaskSyntax) -> BodySyntax:
     """A body that consists of one task."""
     return BodySyntax(task.node, task.path, task.name, task.name_node, items=[task])
 

@@ -7,22 +7,25 @@ from noetl.core.language.source.node_reader import is_template, shorten
 from noetl.core.language.source.nodes import Scalar
 
 
-def check(scene: AnalysisContext) -> None:
+def check(context: AnalysisContext) -> None:
     """Tell guards that are plain text: they hold always (or never), whatever they say."""
-    for step in scene.document.steps:
+    for step in context.document.steps:
         for rule in step.admit.rules if step.admit else ():
             allow = rule.allow
             if isinstance(allow, Scalar) and not isinstance(allow.value, bool) and not is_template(allow):
                 message = f'`allow` must be true or false, not "{shorten(allow.text)}"'
-                scene.reader.add("wrong-type", allow, message, "only true and false are booleans")
-    for guard in scene.sites.bare_guards:
+                context.reader.add("wrong-type", allow, message, "only true and false are booleans")
+    for guard in context.sites.plain_text_guards:
         text = guard.node.value.strip()
         if text.lower() in ("true", "false"):
             continue
         if not text:
-            scene.reader.add(
-                "guard-without-template", guard.node, "an empty guard is always false", "write a condition, or remove it"
+            context.reader.add(
+                "guard-without-template",
+                guard.node,
+                "an empty guard is always false",
+                "write a condition, or remove it",
             )
             continue
         message = "this guard is plain text, so it is always true"
-        scene.reader.add("guard-without-template", guard.node, message, f'write "{{{{ {shorten(text)} }}}}"')
+        context.reader.add("guard-without-template", guard.node, message, f'write "{{{{ {shorten(text)} }}}}"')

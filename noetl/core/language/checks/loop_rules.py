@@ -10,36 +10,36 @@ from noetl.core.language.syntax.grammar import REDUCERS
 from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
 
 
-def check(scene: AnalysisContext) -> None:
+def check(context: AnalysisContext) -> None:
     """Look at every loop, and at writes that need one."""
-    for body in scene.document.bodies():
+    for body in context.document.bodies():
         for level in body.loop.levels() if body.loop else ():
-            _check_level(scene, level)
+            _check_level(context, level)
         if body.loop is not None and any(level.mode == "parallel" for level in body.loop.levels()):
-            _check_parallel(scene, body, body.loop)
+            _check_parallel(context, body, body.loop)
         if body.loop is None and isinstance(body, StepSyntax):
-            _check_writes(scene, body)
+            _check_writes(context, body)
 
 
-def _check_level(scene: AnalysisContext, loop: LoopSyntax) -> None:
+def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
     if loop.until is not None and loop.mode == "parallel":
         message = "`until` requires a sequential loop: parallel iterations have no order"
-        scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or remove `until`")
+        context.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or remove `until`")
     if loop.max_in_flight is not None and loop.mode != "parallel":
         message = "`max_in_flight` has no effect: this loop is sequential"
-        scene.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
+        context.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
     for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
         scope, _, rest = text.partition(".")
         if scope != "ctx" or not rest:
             hint = f"write `ctx.{text}`" if scope not in ("iter", "step") else "only `ctx` is shared by iterations"
-            scene.reader.add("reduce-target", key, f"a reducer applies to `ctx.*`, not to `{text}`", hint)
+            context.reader.add("reduce-target", key, f"a reducer applies to `ctx.*`, not to `{text}`", hint)
         if not isinstance(value, Scalar) or value.text not in REDUCERS:
             word = value.text if isinstance(value, Scalar) else ""
             hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
-            scene.reader.add("unknown-reducer", value, f'unknown reducer "{word}"', hint)
+            context.reader.add("unknown-reducer", value, f'unknown reducer "{word}"', hint)
 
 
-def _check_parallel(scene: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
+def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
     """Writes to `ctx` from iterations that run side by side, without a reducer to join them."""
     reduced = {
         tuple(key.removeprefix("ctx.").split("."))
@@ -53,22 +53,22 @@ def _check_parallel(scene: AnalysisContext, body: BodySyntax, loop: LoopSyntax) 
         if _may_differ(assigned.value):
             message = f"parallel iterations write `{assigned.target}`: different values cause a conflict"
             hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
-            scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
+            context.reader.add("parallel-ctx-write", assigned.key, message, hint)
     for task in body.tasks():
         if task.kind == "workbook":
-            _check_called(scene, task, reduced)
+            _check_called(context, task, reduced)
 
 
-def _check_called(scene: AnalysisContext, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
+def _check_called(context: AnalysisContext, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
     """The same for what a called block writes: iterations that run side by side call it side by side."""
-    for block in scene.blocks_behind(task):
-        for assigned in scene.sets_of(block):
+    for block in context.blocks_called_by(task):
+        for assigned in context.sets_of(block):
             if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
                 continue
             if _may_differ(assigned.value):
                 message = f'parallel iterations call "{block.name}", which writes `{assigned.target}`'
                 hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
-                scene.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
+                context.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
                 return
 
 
@@ -96,9 +96,9 @@ def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:
     return found
 
 
-def _check_writes(scene: AnalysisContext, body: BodySyntax) -> None:
+def _check_writes(context: AnalysisContext, body: BodySyntax) -> None:
     for assigned in (*_iteration_sets(body), *body.sets):
         if assigned.scope == "iter":
             message = f'the step "{body.name}" has no loop, so there is no iteration to write to'
             hint = f"write `step.{'.'.join(assigned.keys)}`"
-            scene.reader.add("iter-outside-loop", assigned.key, message, hint)
+            context.reader.add("iter-outside-loop", assigned.key, message, hint)

@@ -11,10 +11,10 @@ from noetl.core.language.syntax.tree import BodySyntax, StepSyntax
 from noetl.core.templates.functions import FUNCTIONS
 
 
-def check(scene: AnalysisContext) -> None:
+def check(context: AnalysisContext) -> None:
     """Tell every name that leads nowhere."""
-    document, reader = scene.document, scene.reader
-    steps = scene.steps
+    document, reader = context.document, context.reader
+    steps = context.steps
     blocks = document.block_names()
     if document.executor is not None:
         made_later = any(step.synthesis is not None for step in document.steps)

@@ -18,22 +18,22 @@ _LOCAL = frozenset({"python", "shell"})
 _ASKS = re.compile(r"""out(?:put|come)\.error\.kind\s*==\s*(['"])timeout\1""")
 
 
-def check(scene: AnalysisContext) -> None:
+def check(context: AnalysisContext) -> None:
     """Look at every rule that asks for a timeout."""
-    for body in scene.document.bodies():
+    for body in context.document.bodies():
         for task in body.tasks():
             for rule in task.policy.rules if task.policy is not None and task.kind in _LOCAL else ():
-                if _ASKS.fullmatch(expression(rule.when)) and not _has_timeout(scene, body, task):
+                if _ASKS.fullmatch(expression(rule.when)) and not _has_timeout(context, body, task):
                     message = f'this rule handles a timeout, but the task "{task.name}" has none'
                     hint = "set one on the task: `spec: {timeout: 60}`"
-                    scene.reader.add("missing-timeout", rule.when or rule.node, message, hint)
+                    context.reader.add("missing-timeout", rule.when or rule.node, message, hint)
 
 
-def _has_timeout(scene: AnalysisContext, body: BodySyntax, task: TaskSyntax) -> bool:
+def _has_timeout(context: AnalysisContext, body: BodySyntax, task: TaskSyntax) -> bool:
     """Whether any layer gives the task a timeout."""
     if task.timeout is not None or "timeout" in task.parameters or (task.tool and "timeout" in task.tool.defaults):
         return True
-    executor = scene.document.executor
+    executor = context.document.executor
     layers = [task.spec, body.spec, *(level.spec for level in (body.loop.levels() if body.loop else ()))]
     if executor is not None:
         layers += [executor.spec, executor.defaults]

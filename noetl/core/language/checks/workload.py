@@ -14,43 +14,45 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 Path = tuple[str, ...]
 
 
-def check(scene: AnalysisContext) -> None:
+def check(context: AnalysisContext) -> None:
     """Tell each circle once, at the default it begins with."""
-    workload = scene.document.workload
+    workload = context.document.workload
     if workload is None:
         return
     places: dict[Path, Node] = {}
     reads: dict[Path, set[Path]] = {}
     for path, key, read in _templates(workload, ()):
         places[path], reads[path] = key, {name for name in read if name[0] in workload.entries}
-    needs = {path: {other for other in reads for name in read if _near(name, other)} for path, read in reads.items()}
-    told: set[Path] = set()
-    for start in needs:
-        circle = _circle(start, needs)
-        if circle and not told & set(circle):
-            told |= set(circle)
-            way = " → ".join(".".join(path) for path in (*circle, circle[0]))
-            message = f"these defaults depend on each other: {way}"
-            scene.reader.add("workload-cycle", places[start], message, "give one of them a constant value")
+    depends_on = {
+        path: {other for other in reads for name in read if _overlaps(name, other)} for path, read in reads.items()
+    }
+    reported: set[Path] = set()
+    for start in depends_on:
+        cycle = _find_cycle(start, depends_on)
+        if cycle and not reported & set(cycle):
+            reported |= set(cycle)
+            path_back = " → ".join(".".join(path) for path in (*cycle, cycle[0]))
+            message = f"these defaults depend on each other: {path_back}"
+            context.reader.add("workload-cycle", places[start], message, "give one of them a constant value")
 
 
-def _near(name: Path, other: Path) -> bool:
+def _overlaps(name: Path, other: Path) -> bool:
     """Whether reading the one asks for the other: it is that default, a part of it, or holds it."""
     return name[: len(other)] == other or other[: len(name)] == name
 
 
-def _circle(start: Path, needs: dict[Path, set[Path]]) -> list[Path]:
+def _find_cycle(start: Path, depends_on: dict[Path, set[Path]]) -> list[Path]:
     """The way from a default back to itself, if there is one."""
     before: dict[Path, Path] = {}
     waiting = [start]
     while waiting:
         path = waiting.pop()
-        for other in sorted(needs[path]):
+        for other in sorted(depends_on[path]):
             if other == start:
-                way = [path]
-                while way[-1] != start:
-                    way.append(before[way[-1]])
-                return way[::-1]
+                path_back = [path]
+                while path_back[-1] != start:
+                    path_back.append(before[path_back[-1]])
+                return path_back[::-1]
             if other not in before:
                 before[other] = path
                 waiting.append(other)

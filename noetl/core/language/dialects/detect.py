@@ -1,4 +1,4 @@
-"""Which surface a document is written in."""
+"""Detect the dialect of a document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from noetl.core.model.playbook import Surface
 
 
 def detect(reader: Reader) -> Surface:
-    """The surface, by the words that were met while reading."""
-    if reader.rejected_words:
+    """The dialect, by the keys and names that were found while reading."""
+    if reader.rejected_count:
         return "2025-11"
-    return "v10" if reader.older_words else "canonical"
+    return "v10" if reader.deprecated_count else "canonical"

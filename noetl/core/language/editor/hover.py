@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from noetl.core.language.editor.autocomplete import Place, fields_at, fields_of, flow_at, place_at, shape_at
+from noetl.core.language.editor.autocomplete import KeyPosition, fields_at, fields_of, flow_at, key_at, shape_at
 from noetl.core.language.flow.visibility import SCOPES
 from noetl.core.language.reference.grammar_page import takes
 from noetl.core.language.syntax.grammar import KEYCHAIN_KINDS, SHAPES, Key
@@ -38,47 +38,49 @@ def hover(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> H
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return None
-    place = place_at(lines, line)
-    if place is None:
+    position = key_at(lines, line)
+    if position is None:
         return None
-    begin = place.column + 1
-    if begin <= column < begin + len(place.key) + 1:
-        return _of_key(place, lines, specs, begin)
+    begin = position.column + 1
+    if begin <= column < begin + len(position.key) + 1:
+        return _hover_key(position, lines, specs, begin)
     return (
-        _of_scope(lines[line - 1], column)
-        or _in_flow(lines, line, column, specs)
-        or _of_value([*place.parents], place.key, lines[line - 1], column, specs)
+        _hover_scope(lines[line - 1], column)
+        or _hover_flow(lines, line, column, specs)
+        or _hover_value([*position.parents], position.key, lines[line - 1], column, specs)
     )
 
 
-def _of_key(place: Place, lines: list[str], specs: Mapping[str, ToolSpec], begin: int) -> Hover | None:
-    in_input = place.parents[-1:] == ("input",)
-    shape = shape_at([*place.parents[:-1]] if in_input else [*place.parents])
+def _hover_key(position: KeyPosition, lines: list[str], specs: Mapping[str, ToolSpec], begin: int) -> Hover | None:
+    in_input = position.parents[-1:] == ("input",)
+    shape = shape_at([*position.parents[:-1]] if in_input else [*position.parents])
     if shape is None or shape not in SHAPES:
         return None
-    spec, entry = fields_at(shape, place, lines, specs)
-    return _named("" if in_input else shape, spec, entry, (place.key, begin, begin + len(place.key)))
+    spec, entry = fields_at(shape, position, lines, specs)
+    return _hover_field("" if in_input else shape, spec, entry, (position.key, begin, begin + len(position.key)))
 
 
-def _in_flow(lines: list[str], line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+def _hover_flow(lines: list[str], line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
     """A key or a kind inside `{...}`."""
     text = lines[line - 1]
-    word = _at(_WORD, text, column)
+    word = _word_at(_WORD, text, column)
     flow = flow_at(lines, line, text[: word[1] - 1]) if word else None
     if word is None or flow is None:
         return None
     if flow.key is not None:
-        return _of_value(flow.path, flow.key, text, column, specs)
+        return _hover_value(flow.path, flow.key, text, column, specs)
     shape = shape_at(flow.path)
     if text[word[2] - 1 : word[2]] != ":" or shape is None or shape not in SHAPES:
         return None
     kind = flow.given.get("kind") or next(iter(re.findall(r"\bkind: *(\w+)", text[word[2] :])), "")
-    return _named(shape, *fields_of(shape, kind, specs), word)
+    return _hover_field(shape, *fields_of(shape, kind, specs), word)
 
 
-def _named(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], place: tuple[str, int, int]) -> Hover | None:
+def _hover_field(
+    shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], position: tuple[str, int, int]
+) -> Hover | None:
     """A key of a shape, or of what its kind adds."""
-    word, begin, end = place
+    word, begin, end = position
     known = SHAPES[shape].keys.get(word) if shape else None
     if known is not None:
         return Hover(word, begin, end, _doc(known), _takes(known), known.required)
@@ -91,11 +93,11 @@ def _named(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], place: t
     return None
 
 
-def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+def _hover_value(path: list[str], key: str, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
     """The kind of a task or of a keychain entry."""
     if key != "kind":
         return None
-    word = _at(_WORD, line, column)
+    word = _word_at(_WORD, line, column)
     shape = shape_at(path)
     if word is None:
         return None
@@ -110,18 +112,18 @@ def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[
     return None
 
 
-def _of_scope(line: str, column: int) -> Hover | None:
+def _hover_scope(line: str, column: int) -> Hover | None:
     """A scope inside a template."""
     for template in re.finditer(r"\{\{.*?(?:\}\}|$)", line):
         if template.start() < column <= template.end():
-            word = _at(_NAME, line, column)
+            word = _word_at(_NAME, line, column)
             before = line[word[1] - 2 : word[1] - 1] if word else ""
             if word and before != "." and word[0] in SCOPES:
                 return Hover(*word, SCOPES[word[0]], "a scope")
     return None
 
 
-def _at(pattern: re.Pattern[str], line: str, column: int) -> tuple[str, int, int] | None:
+def _word_at(pattern: re.Pattern[str], line: str, column: int) -> tuple[str, int, int] | None:
     for found in pattern.finditer(line):
         if found.start() < column <= found.end():
             return found[0], found.start() + 1, found.end() + 1

@@ -11,7 +11,7 @@ from noetl.core.model.playbook import Block, Loop, Playbook, Rule, Step, Task
 from noetl.core.model.tool import ToolSpec
 
 # Kinds that wait for somebody else, so that a task without a timeout may wait long.
-WAITING = frozenset({"http", "postgres", "duckdb", "nats", "snowflake", "mongodb", "shell", "playbook"})
+EXTERNAL_KINDS = frozenset({"http", "postgres", "duckdb", "nats", "snowflake", "mongodb", "shell", "playbook"})
 
 
 def plan_document(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _task(playbook: Playbook, task: Task, bounded: bool) -> dict[str, Any]:
         "spec": task.spec,
         "effect": task.effect,
         "rules": ["ok: continue", "error: fail"] if task.rules is None else [_rule(rule) for rule in task.rules],
-        "notes": [] if bounded or task.kind not in WAITING or "timeout" in task.spec else ["no timeout"],
+        "notes": [] if bounded or task.kind not in EXTERNAL_KINDS or "timeout" in task.spec else ["no timeout"],
     }
 
 
@@ -118,8 +118,8 @@ def missing_timeouts(plan: dict[str, Any], playbook: Playbook) -> tuple[Diagnost
 
 def _rule(rule: Rule) -> str:
     then = rule.then
-    words = {"retry": f"retry up to {then.attempts} executions", "jump": f"jump to {then.to}"}.get(then.do, then.do)
-    return f"{'else' if rule.when is None else _bare(rule.when)}: {words}"
+    action = {"retry": f"retry up to {then.attempts} executions", "jump": f"jump to {then.to}"}.get(then.do, then.do)
+    return f"{'else' if rule.when is None else _bare(rule.when)}: {action}"
 
 
 def _needs(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def as_text(plan: dict[str, Any]) -> str:
         lines += ["", "never reached: " + ", ".join(plan["unreached"])]
     needs = plan["needs"]
     lines += ["", "needs"]
-    lines.append("  tools: " + (", ".join(_marked(needs["kinds"], "installed")) or "none"))
+    lines.append("  tools: " + (", ".join(_with_state(needs["kinds"], "installed")) or "none"))
     lines.append("  keychain: " + (", ".join(f"{name} ({kind})" for name, kind in needs["keychain"].items()) or "none"))
     lines.append("  workload from the request: " + (", ".join(needs["workload"]) or "none"))
     if needs["playbooks"]:
@@ -248,5 +248,5 @@ def _flat(spec: dict[str, Any], before: str = "") -> str:
     return ", ".join(parts)
 
 
-def _marked(kinds: dict[str, str], usual: str) -> list[str]:
-    return [kind if state == usual else f"{kind} ({state})" for kind, state in kinds.items()]
+def _with_state(kinds: dict[str, str], expected: str) -> list[str]:
+    return [kind if state == expected else f"{kind} ({state})" for kind, state in kinds.items()]

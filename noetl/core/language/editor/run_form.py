@@ -29,8 +29,10 @@ def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
     entries = workload.entries if isinstance(workload, Mapping) else {}
     lines = text.splitlines()
     fields = [_field(key, value, text, _help(lines, name.line)) for key, (name, value) in entries.items()]
-    asked = dict.fromkeys(key for key in _asked(root) if key not in playbook.workload)
-    fields += [{"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in asked]
+    required = dict.fromkeys(key for key in _required_keys(root) if key not in playbook.workload)
+    fields += [
+        {"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in required
+    ]
     return {
         "path": playbook.path,
         "name": playbook.name,
@@ -54,16 +56,16 @@ def values_document(texts: Table[str, str]) -> dict[str, Any]:
     return {"values": values, "problems": problems}
 
 
-def _field(name: str, node: Node, text: str, words: str) -> dict[str, Any]:
+def _field(name: str, node: Node, text: str, help_text: str) -> dict[str, Any]:
     value = data_of(node)
     secret = _is_secret(name) and isinstance(value, str) and "{{" not in value
-    field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": words}
+    field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": help_text}
     if isinstance(value, list | dict):
-        field["text"] = _written(text, node)
+        field["text"] = _source_lines(text, node)
     return field if secret else {**field, "default": value}
 
 
-def _written(text: str, node: Node) -> str:
+def _source_lines(text: str, node: Node) -> str:
     """A node's own lines, moved to the left edge."""
     first = text.rfind("\n", 0, node.start) + 1
     lines = " " * (node.start - first) + text[node.start : node.end]
@@ -100,7 +102,7 @@ def _without_quotes(line: str) -> str:
     return re.sub(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'", "", line)
 
 
-def _asked(root: Node | None) -> Iterator[str]:
+def _required_keys(root: Node | None) -> Iterator[str]:
     """What templates read of `workload`, unless they have a default of their own."""
     for text in _texts(root):
         for read in analyze_template(text).reads:

@@ -18,16 +18,16 @@ class Summary(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def summarise(text: str) -> Summary:
+def summarize(text: str) -> Summary:
     """The summary of a text; empty where it says nothing."""
     root = read_source(text).root
     if not isinstance(root, Mapping):
         return Summary("", "", 0)
     metadata, workflow = root.get("metadata"), root.get("workflow")
-    said = metadata if isinstance(metadata, Mapping) else None
+    known = metadata if isinstance(metadata, Mapping) else None
     return Summary(
-        _text(said, "name"),
-        _text(said, "description") or _text(said, "desc"),
+        _text(known, "name"),
+        _text(known, "description") or _text(known, "desc"),
         len(workflow.items) if isinstance(workflow, Sequence) else 0,
     )
 

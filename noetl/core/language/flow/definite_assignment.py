@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from noetl.core.language.flow.reachability import all_others, gathered
+from noetl.core.language.flow.reachability import transitive_union, union_of_others
 
 
 class Unset(NamedTuple):
@@ -33,7 +33,7 @@ class Unset(NamedTuple):
     free: int = 0
     chosen: int = 0
 
-    def but(self, bits: int) -> Unset:
+    def without(self, bits: int) -> Unset:
         """The same after some keys were set, or made sure of."""
         return Unset(self.never & ~bits, self.free & ~bits, self.chosen & ~bits) if bits else self
 
@@ -46,7 +46,7 @@ class Unset(NamedTuple):
         )
 
 
-class Edge(Struct, frozen=True):
+class AssignmentEdge(Struct, frozen=True):
     """A way from one node to another."""
 
     source: int
@@ -59,66 +59,68 @@ class Edge(Struct, frozen=True):
     gated: bool = False  # at its end a gate chooses once more
 
 
-def flow(count: int, first: int, edges: Sequence[Edge], universe: int) -> list[Unset]:
+def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int) -> list[Unset]:
     """For each node what may be unset on arrival, beginning with everything at the first."""
-    ways: list[list[Edge]] = [[] for _ in range(count)]
-    own = [0] * count
+    outgoing: list[list[AssignmentEdge]] = [[] for _ in range(count)]
+    may_set = [0] * count
     for edge in edges:
-        ways[edge.source].append(edge)
-        own[edge.source] |= edge.may
-    later = gathered([[edge.target for edge in leaving] for leaving in ways], own)
-    left_out = [_left_out(leaving, later) for leaving in ways]
+        outgoing[edge.source].append(edge)
+        may_set[edge.source] |= edge.may
+    later = transitive_union([[edge.target for edge in edges] for edges in outgoing], may_set)
+    set_by_others = [_set_by_alternatives(edges, later) for edges in outgoing]
     free, chosen = [0] * count, [0] * count
     maybe: list[int | None] = [None] * count  # keys that some way may have set; None: no way has come here yet
     free[first], maybe[first] = universe, 0
-    order = _downwards(ways, first)
-    waiting = {first}
-    while waiting:
+    order = _reverse_postorder(outgoing, first)
+    pending = {first}
+    while pending:
         for node in order:
-            if node not in waiting:
+            if node not in pending:
                 continue
-            waiting.discard(node)
-            here, there, known = free[node], chosen[node], maybe[node] or 0
-            for edge, others in zip(ways[node], left_out[node], strict=True):
-                new_free = here & ~(others | edge.some | edge.sets)
-                new_chosen = here & others & ~edge.some
+            pending.discard(node)
+            free_here, chosen_here, maybe_here = free[node], chosen[node], maybe[node] or 0
+            for edge, others in zip(outgoing[node], set_by_others[node], strict=True):
+                new_free = free_here & ~(others | edge.some | edge.sets)
+                new_chosen = free_here & others & ~edge.some
                 if not edge.choice:
-                    new_chosen |= here & edge.some & ~others
+                    new_chosen |= free_here & edge.some & ~others
                 if not edge.choice or edge.again:
-                    new_chosen |= there & ~edge.some & ~others
+                    new_chosen |= chosen_here & ~edge.some & ~others
                 new_chosen &= ~edge.sets if not edge.gated else 0
-                new_maybe = known | edge.may
+                new_maybe = maybe_here | edge.may
                 target = edge.target
-                held = maybe[target]
-                if held is None or (new_free & ~free[target]) | (new_chosen & ~chosen[target]) | (new_maybe & ~held):
+                before = maybe[target]
+                if before is None or (new_free & ~free[target]) | (new_chosen & ~chosen[target]) | (
+                    new_maybe & ~before
+                ):
                     free[target] |= new_free
                     chosen[target] |= new_chosen
-                    maybe[target] = (held or 0) | new_maybe
-                    waiting.add(target)
-    never = [universe & ~known if known is not None else 0 for known in maybe]
+                    maybe[target] = (before or 0) | new_maybe
+                    pending.add(target)
+    never = [universe & ~maybe_here if maybe_here is not None else 0 for maybe_here in maybe]
     return [Unset(*found) for found in zip(never, free, chosen, strict=True)]
 
 
-def _downwards(ways: list[list[Edge]], first: int) -> list[int]:
+def _reverse_postorder(outgoing: list[list[AssignmentEdge]], first: int) -> list[int]:
     """The nodes in an order in which most ways lead to later ones, so that few rounds are enough."""
     seen = {first}
     finished: list[int] = []
-    work = [(first, 0)]
-    while work:
-        node, place = work.pop()
-        if place < len(ways[node]):
-            work.append((node, place + 1))
-            target = ways[node][place].target
+    stack = [(first, 0)]
+    while stack:
+        node, position = stack.pop()
+        if position < len(outgoing[node]):
+            stack.append((node, position + 1))
+            target = outgoing[node][position].target
             if target not in seen:
                 seen.add(target)
-                work.append((target, 0))
+                stack.append((target, 0))
         else:
             finished.append(node)
     finished.reverse()
     return finished
 
 
-def _left_out(leaving: list[Edge], later: list[int]) -> list[int]:
+def _set_by_alternatives(edges: list[AssignmentEdge], later: list[int]) -> list[int]:
     """For each way what the ways that were not taken could have set."""
-    behind = [edge.may | later[edge.target] if edge.target != edge.source else 0 for edge in leaving]
-    return [bits if edge.choice else 0 for edge, bits in zip(leaving, all_others(behind), strict=True)]
+    set_later = [edge.may | later[edge.target] if edge.target != edge.source else 0 for edge in edges]
+    return [bits if edge.choice else 0 for edge, bits in zip(edges, union_of_others(set_later), strict=True)]

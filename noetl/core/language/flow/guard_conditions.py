@@ -13,13 +13,19 @@ from functools import lru_cache
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Node, Scalar
 
-_PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d][\w.]*|[()\[\]{}]|.""", re.S)
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d][\w.]*|[()\[\]{}]|.""", re.S)
 _EVENT = re.compile(r"""event\.name\s*==\s*(['"])([^'"]*)\1|(['"])([^'"]*)\3\s*==\s*event\.name""")
 _EVENT_IN = re.compile(r"""event\.name\s+in\s*[\[(]((?:\s*(?:'[^']*'|"[^"]*")\s*,?)+)[\])]""")
-_WORD = re.compile(r"""'([^']*)'|"([^"]*)\"""")
-_CHOICE = re.compile(r"\{%|\b(?:if|and|or)\b")
+_QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
+_CONDITIONAL = re.compile(r"\{%|\b(?:if|and|or)\b")
 # Names that tell how the step's own run ended: no other guard of the playbook can know that beforehand.
-_ENDINGS = {("event", "name"), ("output", "status"), ("output", "error"), ("outcome", "status"), ("outcome", "error")}
+_OUTCOME_FIELDS = {
+    ("event", "name"),
+    ("output", "status"),
+    ("output", "error"),
+    ("outcome", "status"),
+    ("outcome", "error"),
+}
 
 
 def expression(node: Node | None) -> str:
@@ -35,12 +41,12 @@ def _expression(text: str) -> str:
     return text[2:-2].strip().strip("-").strip()
 
 
-def always(node: Node | None) -> bool:
+def always_true(node: Node | None) -> bool:
     """Whether a guard holds whatever happens; no guard holds too."""
     return node is None or (isinstance(node, Scalar) and _constant(node) == "true")
 
 
-def never(node: Node | None) -> bool:
+def always_false(node: Node | None) -> bool:
     """Whether a guard cannot hold."""
     return isinstance(node, Scalar) and _constant(node) in ("false", "none", "")
 
@@ -69,23 +75,23 @@ def alternatives(text: str) -> tuple[str, ...]:
     return _split(_without_parentheses(text), "or", ("if",))
 
 
-def _split(text: str, joint: str, others: tuple[str, ...]) -> tuple[str, ...]:
+def _split(text: str, operator: str, others: tuple[str, ...]) -> tuple[str, ...]:
     """The pieces between the joints, outside of brackets; the whole when another word binds it."""
-    if joint not in text:
+    if operator not in text:
         return (text,)
     parts: list[str] = []
     depth = first = 0
-    for piece in _PIECE.finditer(text):
-        word = piece.group()
+    for token in _TOKEN.finditer(text):
+        word = token.group()
         if word in "([{":
             depth += 1
         elif word in ")]}":
             depth -= 1
         elif depth == 0 and word in others:
             return (text,)
-        elif depth == 0 and word == joint:
-            parts.append(text[first : piece.start()].strip())
-            first = piece.end()
+        elif depth == 0 and word == operator:
+            parts.append(text[first : token.start()].strip())
+            first = token.end()
     return (*parts, text[first:].strip())
 
 
@@ -93,44 +99,44 @@ def _without_parentheses(text: str) -> str:
     text = text.strip()
     while text.startswith("(") and text.endswith(")"):
         depth = 0
-        for piece in _PIECE.finditer(text):
-            depth += {"(": 1, ")": -1}.get(piece.group(), 0)
-            if depth == 0 and piece.end() < len(text):
+        for token in _TOKEN.finditer(text):
+            depth += {"(": 1, ")": -1}.get(token.group(), 0)
+            if depth == 0 and token.end() < len(text):
                 return text
         text = text[1:-1].strip()
     return text
 
 
-def events(node: Node | None) -> frozenset[str] | None:
+def required_events(node: Node | None) -> frozenset[str] | None:
     """The events for which a guard can hold, as far as it names them; None when it does not say."""
-    asked: frozenset[str] | None = None
+    required: frozenset[str] | None = None
     text = expression(node)
     for part in conjuncts(text) if "event.name" in text else ():
         single, several = _EVENT.fullmatch(part), _EVENT_IN.fullmatch(part)
         if single is not None:
             named = frozenset({single.group(2) or single.group(4) or ""})
         elif several is not None:
-            named = frozenset(one or other for one, other in _WORD.findall(several.group(1)))
+            named = frozenset(one or other for one, other in _QUOTED.findall(several.group(1)))
         else:
             continue
-        asked = named if asked is None else asked & named
-    return asked
+        required = named if required is None else required & named
+    return required
 
 
-def asks_nothing_else(node: Node | None) -> bool:
+def tests_only_event(node: Node | None) -> bool:
     """Whether the name of the event is all that a guard asks about."""
     text = expression(node)
     return _EVENT.fullmatch(text) is not None or _EVENT_IN.fullmatch(text) is not None
 
 
-def asks_how_it_ended(node: Node | None) -> bool:
+def tests_only_outcome(node: Node | None) -> bool:
     """Whether a guard asks only how the step itself ended (no guard at all does too: it asks for success)."""
     if node is None:
         return True
     reads = analyze_template(node.text).reads if isinstance(node, Scalar) else ()
-    return bool(reads) and all(read.path[:2] in _ENDINGS for read in reads)
+    return bool(reads) and all(read.path[:2] in _OUTCOME_FIELDS for read in reads)
 
 
 def is_conditional(text: str) -> bool:
     """Whether a template may leave some of its names unread."""
-    return _CHOICE.search(text) is not None
+    return _CONDITIONAL.search(text) is not None

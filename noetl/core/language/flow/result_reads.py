@@ -103,13 +103,13 @@ def reads_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tu
     order = {step.name: number for number, step in enumerate(steps)}
     of_block = {name: _worker_names(_block_values(block), block.tasks) for name, block in blocks.items()}
     calls = {name: _called(block.tasks) for name, block in blocks.items()}
-    answer = {}
+    reads = {}
     for step in steps:
         read = _worker_names(_step_values(step), step.tasks)
         for block in _reached(_called(step.tasks), calls):
             read |= of_block.get(block, set())
-        answer[step.name] = (ALL,) if ALL in read else tuple(sorted(read & order.keys(), key=order.__getitem__))
-    return answer
+        reads[step.name] = (ALL,) if ALL in read else tuple(sorted(read & order.keys(), key=order.__getitem__))
+    return reads
 
 
 def _called(tasks: Iterable[Task]) -> set[str]:
@@ -124,15 +124,15 @@ def _called(tasks: Iterable[Task]) -> set[str]:
 
 def _reached(called: set[str], calls: Mapping[str, set[str]]) -> set[str]:
     reached: set[str] = set()
-    waiting = list(called)
-    while waiting:
-        name = waiting.pop()
+    pending = list(called)
+    while pending:
+        name = pending.pop()
         if name == ALL:
-            waiting += [other for other in calls if other not in reached]
+            pending += [other for other in calls if other not in reached]
             continue
         if name not in reached:
             reached.add(name)
-            waiting += calls.get(name, ())
+            pending += calls.get(name, ())
     return reached
 
 
@@ -187,14 +187,14 @@ def _task_values(tasks: Iterable[Task]) -> Iterator[Any]:
             if name not in task.raw:
                 yield value
         yield task.spec
-        yield from _assigned(task.assignments)
+        yield from _assigned_values(task.assignments)
         for rule in task.rules or ():
             yield rule.when
             yield (rule.then.attempts, rule.then.delay, rule.then.max_delay)
-            yield from _assigned(rule.then.assignments)
+            yield from _assigned_values(rule.then.assignments)
 
 
-def _assigned(assignments: Iterable[Assignment]) -> Iterator[Any]:
+def _assigned_values(assignments: Iterable[Assignment]) -> Iterator[Any]:
     for assignment in assignments:
         yield assignment.value
 

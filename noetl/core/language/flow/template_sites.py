@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.template_analysis import Template, analyze_template
-from noetl.core.language.flow.visibility import Scope
+from noetl.core.language.flow.visibility import Visibility
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.tree import (
     BlockSyntax,
@@ -31,7 +31,7 @@ class TemplateSite(Struct, eq=False):
 
     node: Scalar
     template: Template
-    spot: Scope
+    visibility: Visibility
     body: BodySyntax | None = None
     task: TaskSyntax | None = None
     assigns: SetSyntax | None = None  # the assignment it is (part of) the value of
@@ -50,7 +50,7 @@ class TemplateSites:
 
     def __init__(self, document: DocumentSyntax) -> None:
         self.templates: list[TemplateSite] = []
-        self.bare_guards: list[Guard] = []
+        self.plain_text_guards: list[Guard] = []
         self.keys: list[Scalar] = []  # keys with template delimiters in them
         if document.workload is not None:
             for _, value in document.workload.entries.values():
@@ -91,7 +91,7 @@ class TemplateSites:
         self._tasks(block)
         self._sets(block.sets, at.BLOCK_SET, block)
 
-    def _loop(self, loop: LoopSyntax | None, body: BodySyntax, outer: Scope, inner: Scope) -> None:
+    def _loop(self, loop: LoopSyntax | None, body: BodySyntax, outer: Visibility, inner: Visibility) -> None:
         if loop is None:
             return
         for depth, level in enumerate(loop.levels()):
@@ -113,7 +113,7 @@ class TemplateSites:
         for task in body.tasks():
             for parameter in task.parameters.values():
                 if not parameter.raw:
-                    self._add(parameter.value, at.task_with(parameter.late), body, task, depth=depth)
+                    self._add(parameter.value, at.task_visibility(parameter.late), body, task, depth=depth)
             if task.spec is not None:
                 for key, (_, value) in task.spec.entries.items():
                     if key != "policy":
@@ -137,23 +137,33 @@ class TemplateSites:
             self._guard(branch.when, at.RULE, body, depth=depth)
 
     def _sets(
-        self, sets: Iterable[SetSyntax], spot: Scope, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
+        self,
+        sets: Iterable[SetSyntax],
+        visibility: Visibility,
+        body: BodySyntax,
+        task: TaskSyntax | None = None,
+        depth: int = 0,
     ) -> None:
         for assigned in sets:
-            self._add(assigned.value, spot, body, task, assigned, depth)
+            self._add(assigned.value, visibility, body, task, assigned, depth)
 
     def _guard(
-        self, node: Node | None, spot: Scope, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
+        self,
+        node: Node | None,
+        visibility: Visibility,
+        body: BodySyntax,
+        task: TaskSyntax | None = None,
+        depth: int = 0,
     ) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str) and not is_template(node.value):
-            self.bare_guards.append(Guard(node, body))
+            self.plain_text_guards.append(Guard(node, body))
         else:
-            self._add(node, spot, body, task, depth=depth)
+            self._add(node, visibility, body, task, depth=depth)
 
     def _add(
         self,
         node: Node | None,
-        spot: Scope,
+        visibility: Visibility,
         body: BodySyntax | None = None,
         task: TaskSyntax | None = None,
         assigns: SetSyntax | None = None,
@@ -164,7 +174,9 @@ class TemplateSites:
         for scalar in (node,) if isinstance(node, Scalar) else self._scalars(node):
             text = scalar.value
             if isinstance(text, str) and "{" in text and is_template(text):
-                self.templates.append(TemplateSite(scalar, analyze_template(text), spot, body, task, assigns, depth))
+                self.templates.append(
+                    TemplateSite(scalar, analyze_template(text), visibility, body, task, assigns, depth)
+                )
 
     def _scalars(self, node: Node | None) -> Iterator[Scalar]:
         if isinstance(node, Scalar):

@@ -42,7 +42,7 @@ SCOPES = {
 OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # read, and not what one writes today
 
 
-class Scope(Struct, frozen=True):
+class Visibility(Struct, frozen=True):
     """A kind of place: who evaluates it, and which scopes exist there."""
 
     title: str
@@ -54,43 +54,43 @@ class Scope(Struct, frozen=True):
     locals: bool = False  # _prev and its family
 
 
-def _spot(title: str, *scopes: str, server: bool = False, **more: bool) -> Scope:
+def _visibility(title: str, *scopes: str, server: bool = False, **more: bool) -> Visibility:
     keychain = () if server else ("keychain",)
-    return Scope(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
+    return Visibility(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
 
 
-ADMIT = _spot("an admission rule", "event", server=True)
-STEP_INPUT = _spot("a step's `input`", server=True)
-LOOP_IN = _spot("a loop's `in`", server=True)
-INNER_LOOP_IN = _spot("an inner loop's `in`", "iter", server=True)
-LIMIT = _spot("a step's time limit", server=True)
-LOOP_INPUT = _spot("a loop step's `input`", "iter", "loop_index")
-LOOP_UNTIL = _spot("a loop's `until`", "iter", "loop_index", "step", "output", "outcome", tasks=True)
-TASK = _spot("a task's fields", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
-RULE = _spot("a policy rule", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
-TASK_SET = _spot("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
-STEP_SET = _spot("a step's `set`", "step", "output", "outcome", "result", tasks=True)
-ARC = _spot("an arc", "output", "outcome", "result", "event", server=True)
-SYNTHESIS = _spot("`synthesize`", "output", "outcome", "result", "event", server=True)
-BLOCK_INPUT = _spot("a block's `input`", "iter", "loop_index")
-BLOCK_LOOP_IN = _spot("a block's loop", "iter", "loop_index")
-BLOCK_SET = _spot("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
-WORKLOAD = Scope("a workload default", EVERYWHERE, server=True, results=False)
-KEYCHAIN = Scope("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
+ADMIT = _visibility("an admission rule", "event", server=True)
+STEP_INPUT = _visibility("a step's `input`", server=True)
+LOOP_IN = _visibility("a loop's `in`", server=True)
+INNER_LOOP_IN = _visibility("an inner loop's `in`", "iter", server=True)
+LIMIT = _visibility("a step's time limit", server=True)
+LOOP_INPUT = _visibility("a loop step's `input`", "iter", "loop_index")
+LOOP_UNTIL = _visibility("a loop's `until`", "iter", "loop_index", "step", "output", "outcome", tasks=True)
+TASK = _visibility("a task's fields", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+RULE = _visibility("a policy rule", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+TASK_SET = _visibility("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+STEP_SET = _visibility("a step's `set`", "step", "output", "outcome", "result", tasks=True)
+ARC = _visibility("an arc", "output", "outcome", "result", "event", server=True)
+SYNTHESIS = _visibility("`synthesize`", "output", "outcome", "result", "event", server=True)
+BLOCK_INPUT = _visibility("a block's `input`", "iter", "loop_index")
+BLOCK_LOOP_IN = _visibility("a block's loop", "iter", "loop_index")
+BLOCK_SET = _visibility("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
+WORKLOAD = Visibility("a workload default", EVERYWHERE, server=True, results=False)
+KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
 
-SPOTS = (
+VISIBILITIES = (
     ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
     SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
 )  # fmt: skip
 
 
-def task_with(late: tuple[str, ...]) -> Scope:
+def task_visibility(late: tuple[str, ...]) -> Visibility:
     """A task's fields to which the tool itself gives more names."""
     return replace(TASK, scopes=TASK.scopes | {*late}) if late else TASK
 
 
 # Where a scope that is not visible here can be read, for the hint.
-ELSEWHERE = {
+AVAILABILITY_HINTS = {
     "iter": "`iter` exists inside the iterations of a loop",
     "step": "`step` exists inside the step; write `ctx.*` to pass a value on",
     "output": "`output` exists once a task or step has run; read a finished step by its name",

@@ -30,13 +30,13 @@ def format_text(text: str, specs: Table[str, ToolSpec]) -> str:
     if source.root is None or any(problem.code != "yaml-number" for problem in source.problems):
         return text
     text = source.text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    for change in (_labels, _sets, _elses):
-        text = _kept(text, _changed(text, specs, change), lambda one: _model(one, specs))
-    text = _kept(text, _reindented(text), _data)
-    return _kept(text, _trimmed(text), _data)
+    for change in (_name_labelled_tasks, _flatten_sets, _nest_elses):
+        text = _keep_if_equal(text, _rewrite(text, specs, change), lambda one: _compiled(one, specs))
+    text = _keep_if_equal(text, _reindent(text), _data)
+    return _keep_if_equal(text, _trim(text), _data)
 
 
-def _kept(before: str, after: str, meaning: Callable[[str], Any]) -> str:
+def _keep_if_equal(before: str, after: str, meaning: Callable[[str], Any]) -> str:
     return after if after != before and meaning(after) == meaning(before) else before
 
 
@@ -45,14 +45,14 @@ def _data(text: str) -> Any:
     return None if source.root is None or source.problems else repr(data_of(source.root))
 
 
-def _model(text: str, specs: Table[str, ToolSpec]) -> Any:
+def _compiled(text: str, specs: Table[str, ToolSpec]) -> Any:
     compiled = compile_playbook(text, file="", specs=specs)
     if compiled.playbook is None:
         return [(one.code, one.message) for one in compiled.diagnostics if one.severity == "error"]
     return msgspec.json.encode(msgspec.structs.replace(compiled.playbook, places={}, digest="", surface="canonical"))
 
 
-def _changed(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, DocumentSyntax], None]) -> str:
+def _rewrite(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, DocumentSyntax], None]) -> str:
     document = compile_playbook(text, file="", specs=specs).document
     if document is None:
         return text
@@ -64,7 +64,7 @@ def _changed(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, D
 # ── spellings ───────────────────────────────────────────────────────────────────────────────
 
 
-def _labels(editor: Editor, document: DocumentSyntax) -> None:
+def _name_labelled_tasks(editor: Editor, document: DocumentSyntax) -> None:
     for item in labelled_items(document.node):
         name_task(editor, item)
 
@@ -111,7 +111,7 @@ def labelled_items(root: Node) -> list[Mapping]:
     return found
 
 
-def _sets(editor: Editor, document: DocumentSyntax) -> None:
+def _flatten_sets(editor: Editor, document: DocumentSyntax) -> None:
     for node in _set_blocks(document.node):
         if not entries_in_place(node):
             continue
@@ -127,9 +127,9 @@ def _set_blocks(root: Node) -> list[Mapping]:
     def walk(node: Node, inside: str) -> None:
         if isinstance(node, Mapping):
             for text, (_, value) in node.entries.items():
-                if text == "set" and isinstance(value, Mapping) and inside not in _DATA:
+                if text == "set" and isinstance(value, Mapping) and inside not in _DATA_KEYS:
                     found.append(value)
-                elif text not in _DATA:
+                elif text not in _DATA_KEYS:
                     walk(value, text)
         elif isinstance(node, Sequence):
             for each in node.items:
@@ -144,10 +144,12 @@ def _set_blocks(root: Node) -> list[Mapping]:
 
 
 # Blocks in which keys are the author's own.
-_DATA = frozenset({"input", "args", "payload", "params", "headers", "json", "body", "data", "form", "set", "workload"})
+_DATA_KEYS = frozenset(
+    {"input", "args", "payload", "params", "headers", "json", "body", "data", "form", "set", "workload"}
+)
 
 
-def _elses(editor: Editor, document: DocumentSyntax) -> None:
+def _nest_elses(editor: Editor, document: DocumentSyntax) -> None:
     for node in _else_rules(document.node):
         _nest_else(editor, node)
 
@@ -160,7 +162,7 @@ def _else_rules(root: Node) -> list[Mapping]:
             for text, (_, value) in node.entries.items():
                 if text in ("rules", "choose") and isinstance(value, Sequence):
                     found.extend(one for one in value.items if isinstance(one, Mapping) and "else" in one.entries)
-                if text not in _DATA:
+                if text not in _DATA_KEYS:
                     walk(value)
         elif isinstance(node, Sequence):
             for each in node.items:
@@ -206,7 +208,7 @@ def _nest_else(editor: Editor, rule: Mapping) -> None:
 # ── layout ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _trimmed(text: str) -> str:
+def _trim(text: str) -> str:
     """No white space at the end of lines, one newline at the end of the file."""
     root = read_source(text).root
     kept = _literal_lines(Editor(text), root) if root is not None else set()
@@ -230,23 +232,23 @@ def _literal_lines(editor: Editor, root: Node) -> set[int]:
     return kept
 
 
-def _reindented(text: str) -> str:
+def _reindent(text: str) -> str:
     """Every block mapping and list two columns right of what holds it."""
     root = read_source(text).root
     if root is None or "\t" in text[: text.find("\n") + 1]:
         return text
     editor = Editor(text)
-    begins: dict[int, tuple[int, int]] = {}  # line -> old and new column of what begins there
+    starts_at: dict[int, tuple[int, int]] = {}  # line -> old and new column of what begins there
     gaps: list[tuple[int, int]] = []
-    _Columns(editor, begins, gaps).walk(root, 0)
-    moves = {line: new - old for line, (old, new) in begins.items()}
+    _ColumnFinder(editor, starts_at, gaps).walk(root, 0)
+    moves = {line: new - old for line, (old, new) in starts_at.items()}
     follow = 0
     for line in range(len(editor.starts)):
         if line in moves:
             follow = moves[line]
             columns = follow
         elif editor.line(line).lstrip(" ").startswith("#"):
-            columns = _like_the_next(editor, begins, line, follow)
+            columns = _comment_shift(editor, starts_at, line, follow)
         else:
             columns = follow
         if columns:
@@ -256,22 +258,22 @@ def _reindented(text: str) -> str:
     return editor.apply()
 
 
-def _like_the_next(editor: Editor, begins: dict[int, tuple[int, int]], line: int, follow: int) -> int:
+def _comment_shift(editor: Editor, starts_at: dict[int, tuple[int, int]], line: int, follow: int) -> int:
     """How far a comment goes: with the line below if it stands like it, else with what is above."""
     column = editor.indent(line)
     for number in range(line + 1, min(line + 50, len(editor.starts))):
-        if number in begins:
-            old, new = begins[number]
+        if number in starts_at:
+            old, new = starts_at[number]
             return new - old if old == column else follow
     return follow
 
 
-class _Columns:
+class _ColumnFinder:
     """Finds the lines in which block entries begin, and where they should."""
 
-    def __init__(self, editor: Editor, begins: dict[int, tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+    def __init__(self, editor: Editor, starts_at: dict[int, tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
         self.editor = editor
-        self.begins = begins
+        self.starts_at = starts_at
         self.gaps = gaps
 
     def walk(self, root: Node, column: int) -> None:
@@ -283,22 +285,22 @@ class _Columns:
             if isinstance(node, Mapping) and not node.flow:
                 for key, value in node.entries.values():
                     if key.start >= node.start:
-                        self._begin(key.start, new)
+                        self._add_start(key.start, new)
                         waiting.append((value, new + 2, key.start))
             elif isinstance(node, Sequence) and not node.flow:
                 for item in node.items:
-                    dash = self._dash(item)
+                    dash = self._dash_offset(item)
                     if dash is not None:
-                        self._begin(dash, new)
+                        self._add_start(dash, new)
                         waiting.append((item, new + 2, dash))
 
-    def _begin(self, offset: int, new: int) -> None:
+    def _add_start(self, offset: int, new: int) -> None:
         line = self.editor.line_at(offset)
         start = self.editor.starts[line]
         if not self.editor.text[start:offset].strip(" "):
-            self.begins[line] = (offset - start, new)
+            self.starts_at[line] = (offset - start, new)
 
-    def _dash(self, item: Node) -> int | None:
+    def _dash_offset(self, item: Node) -> int | None:
         """Where the dash of an item stands, when it is in the item's line."""
         start = self.editor.starts[self.editor.line_at(item.start)]
         before = re.search(r"-([ ]+)\Z", self.editor.text[start : item.start])

@@ -20,16 +20,16 @@ from noetl.core.templates.template import is_template as is_templated
 Fields = dict[str, tuple[Scalar, Node]]
 
 
-class Word(NamedTuple):
+class ReplacedKey(NamedTuple):
     """An older word at a place of the grammar: how it is told, and what to write instead."""
 
     code: str
     message: str
     hint: str
-    means: str = ""  # the key it stands for, so that its absence need not be told as well
+    canonical_key: str = ""  # the key it stands for, so that its absence need not be told as well
 
 
-Words = Table[tuple[str, str], Word]  # (shape, key) -> word
+ReplacedKeys = Table[tuple[str, str], ReplacedKey]  # (shape, key) -> word
 
 
 class Reader:
@@ -40,15 +40,15 @@ class Reader:
         findings: Findings,
         specs: Table[str, ToolSpec],
         *,
-        older: Words | None = None,
-        rejected: Words | None = None,
+        deprecated: ReplacedKeys | None = None,
+        rejected: ReplacedKeys | None = None,
     ) -> None:
         self.findings = findings
         self.specs = specs
-        self.older = older or {}
+        self.deprecated = deprecated or {}
         self.rejected = rejected or {}
-        self.older_words = 0
-        self.rejected_words = 0
+        self.deprecated_count = 0
+        self.rejected_count = 0
 
     def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
         """Note a finding."""
@@ -57,7 +57,7 @@ class Reader:
     # --- whole shapes ---
 
     def shape(
-        self, node: Node | None, name: str, *, what: str = "", defer: bool = False, told: tuple[str, ...] = ()
+        self, node: Node | None, name: str, *, what: str = "", defer: bool = False, reported: tuple[str, ...] = ()
     ) -> Fields:
         """The known keys of a mapping of this shape; values of a wrong type are reported and left out.
 
@@ -75,46 +75,46 @@ class Reader:
                 if defer:
                     fields[key] = (key_node, value)
                 elif word is not None:
-                    self.reject(name, key, key_node)
-                    if word.means and word.means not in mapping.entries:
-                        fields[word.means] = (key_node, value)
+                    self.report_rejected(name, key, key_node)
+                    if word.canonical_key and word.canonical_key not in mapping.entries:
+                        fields[word.canonical_key] = (key_node, value)
                 elif shape.open:
                     fields[key] = (key_node, value)
                 else:
-                    self._unknown(key_node, key, shape)
+                    self._report_unknown(key_node, key, shape)
                 continue
             if known.state != "canonical":
-                self._older(name, key, known, key_node)
-            if self.fits(value, known, key, shape):
+                self._report_state(name, key, known, key_node)
+            if self.check_type(value, known, key, shape):
                 fields[key] = (key_node, value)
         for key, known in shape.keys.items():
-            if known.required and key not in mapping.entries and key not in fields and key not in told:
-                self.missing(mapping, key, known, shape)
+            if known.required and key not in mapping.entries and key not in fields and key not in reported:
+                self.report_missing(mapping, key, known, shape)
         return fields
 
-    def reject(self, shape: str, key: str, key_node: Node) -> bool:
+    def report_rejected(self, shape: str, key: str, key_node: Node) -> bool:
         """Whether this key belongs to a surface that is not spoken here; if so it is reported."""
         word = self.rejected.get((shape, key))
         if word is None:
             return False
-        self.rejected_words += 1
+        self.rejected_count += 1
         self.add(word.code, key_node, word.message, word.hint)
         return True
 
-    def old_word(self, shape: str, key: str, node: Node) -> None:
+    def report_deprecated(self, shape: str, key: str, node: Node) -> None:
         """Report a word of an older surface that is read all the same."""
-        word = self.older.get((shape, key))
+        word = self.deprecated.get((shape, key))
         if word is not None:
-            self.older_words += 1
+            self.deprecated_count += 1
             self.add(word.code, node, word.message, word.hint)
 
-    def _older(self, shape: str, key: str, known: Key, node: Node) -> None:
+    def _report_state(self, shape: str, key: str, known: Key, node: Node) -> None:
         if known.state == "v10":
-            self.old_word(shape, key, node)
+            self.report_deprecated(shape, key, node)
         elif known.state == "reserved":
             self.add("reserved-word", node, f"`{key}` is reserved: it is accepted and ignored", "remove it")
 
-    def _unknown(self, node: Scalar, key: str, shape: Shape) -> None:
+    def _report_unknown(self, node: Scalar, key: str, shape: Shape) -> None:
         words = [word for word, known in shape.keys.items() if known.state in ("canonical", "accepted")]
         hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, words, " ").strip()
         if not hint and "\u00a0" in key:
@@ -122,9 +122,9 @@ class Reader:
         if not hint and shape.name == "step" and any(key in spec.fields for spec in self.specs.values()):
             hint = f"`{key}` is a parameter of a tool: write it under `tool`"
         hint = hint or "valid here: " + ", ".join(words)
-        self.add("unknown-key", node, f'{article(shape.noun)} has no key "{key}"', hint)
+        self.add("unknown-key", node, f'{with_article(shape.noun)} has no key "{key}"', hint)
 
-    def missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
+    def report_missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
         """Report a key that must be there."""
         doc = known.doc[:1].lower() + known.doc[1:].removesuffix(".")
         hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else doc and f"add `{key}: ...`: {doc}"
@@ -132,13 +132,13 @@ class Reader:
 
     # --- single values ---
 
-    def fits(self, node: Node, known: Key, key: str, shape: Shape) -> bool:
+    def check_type(self, node: Node, known: Key, key: str, shape: Shape) -> bool:
         """Whether a value has the type its key asks for; if not it is reported."""
         kind = known.type
         if kind in _READ_INSIDE:
             return True  # told by whoever reads the inside
         if not isinstance(node, Scalar):
-            self.add("wrong-type", node, f"`{key}` must be {_NOUNS[kind]}, not {noun_of(node)}", known.doc)
+            self.add("wrong-type", node, f"`{key}` must be {_NOUNS[kind]}, not {describe_node(node)}", known.doc)
             return False
         if kind == "template":
             if node.value is None:
@@ -153,10 +153,10 @@ class Reader:
         if kind in ("count", "number"):
             return self._number(node, known, key)
         if known.choices and not is_template(node):
-            return self.choice(node, key, known.choices)
+            return self.check_choice(node, key, known.choices)
         return True
 
-    def choice(self, node: Scalar, key: str, choices: tuple[str, ...]) -> bool:
+    def check_choice(self, node: Scalar, key: str, choices: tuple[str, ...]) -> bool:
         """Whether a value is one of those allowed; if not it is reported."""
         if node.text in choices:
             return True
@@ -198,7 +198,7 @@ class Reader:
         if node is not None:
             whole = "write its keys: a template cannot replace the whole mapping"
             hint = whole if is_template(node) else "write `key: value` lines"
-            self.add("wrong-type", node, f"{article(what)} must be a mapping, not {noun_of(node)}", hint)
+            self.add("wrong-type", node, f"{with_article(what)} must be a mapping, not {describe_node(node)}", hint)
         return None
 
     def sequence(self, node: Node | None, what: str, first: str = "") -> list[Node]:
@@ -207,7 +207,7 @@ class Reader:
             return node.items
         if node is not None:
             hint = f"write `- {first}` lines" if first else "write `- item` lines"
-            self.add("wrong-type", node, f"{what} must be a list, not {noun_of(node)}", hint)
+            self.add("wrong-type", node, f"{what} must be a list, not {describe_node(node)}", hint)
         return []
 
     def texts(self, node: Node | None, what: str) -> list[Scalar]:
@@ -219,7 +219,7 @@ class Reader:
             if isinstance(item, Scalar) and item.value is not None:
                 found.append(item)
             else:
-                self.add("wrong-type", item, f"the items of {what} must be text, not {noun_of(item)}")
+                self.add("wrong-type", item, f"the items of {what} must be text, not {describe_node(item)}")
         return found
 
     def name(self, node: Node | None, what: str) -> str | None:
@@ -229,7 +229,7 @@ class Reader:
                 self.add(
                     "bad-name",
                     node,
-                    f"the name of {article(what)} must be text, not {noun_of(node)}",
+                    f"the name of {with_article(what)} must be text, not {describe_node(node)}",
                     "use letters, digits and _",
                 )
             return None
@@ -242,10 +242,12 @@ class Reader:
             self.add("dashed-name", node, f'the {what} name "{text}" has a dash', hint)
             return text
         if is_template(node):
-            self.add("bad-name", node, f"the name of {article(what)} cannot be a template", "write the name itself")
+            self.add(
+                "bad-name", node, f"the name of {with_article(what)} cannot be a template", "write the name itself"
+            )
             return None
         hint = "use letters, digits and _, starting with a letter"
-        self.add("bad-name", node, f'"{shorten(text)}" is not a valid name for {article(what)}', hint)
+        self.add("bad-name", node, f'"{shorten(text)}" is not a valid name for {with_article(what)}', hint)
         return text
 
 
@@ -277,7 +279,7 @@ def text_of(node: Node | None) -> str | None:
     return node.text if isinstance(node, Scalar) and node.value is not None else None
 
 
-def noun_of(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """What a node is, in words."""
     if isinstance(node, Mapping):
         return "a mapping"
@@ -294,7 +296,7 @@ def noun_of(node: Node) -> str:
     return "nothing"
 
 
-def article(noun: str) -> str:
+def with_article(noun: str) -> str:
     """The noun with its indefinite article."""
     return f"an {noun}" if noun.lstrip("`")[:1] in "aeiou" else f"a {noun}"
 

@@ -127,27 +127,27 @@ def scalar_node(value: Any, at: Node) -> Scalar:
     node.value = value
     node.text = value if isinstance(value, str) else "" if value is None else str(value)
     node.style = "" if not isinstance(value, str) else '"'
-    return _stand_at(node, at)
+    return _placed_at(node, at)
 
 
 def mapping_node(entries: dict[str, tuple[Scalar, Node]], at: Node) -> Mapping:
     """A mapping that stands where another node stands."""
     node = Mapping()
     node.entries, node.merges, node.flow, node.broken = entries, [], False, False
-    return _stand_at(node, at)
+    return _placed_at(node, at)
 
 
 def sequence_node(items: list[Node], at: Node) -> Sequence:
     """A sequence that stands where another node stands."""
     node = Sequence()
     node.items, node.flow = items, False
-    return _stand_at(node, at)
+    return _placed_at(node, at)
 
 
-_N = TypeVar("_N", bound=Node)
+_NodeT = TypeVar("_NodeT", bound=Node)
 
 
-def _stand_at(node: _N, at: Node) -> _N:
+def _placed_at(node: _NodeT, at: Node) -> _NodeT:
     node.first, node.last = at.first, at.last
     return node
 

@@ -63,9 +63,9 @@ def read_source(content: str | bytes) -> Source:
         return Source(
             "", None, [Problem("yaml-limit", point(1, 1), found, "store the data in files and read them with tools")]
         )
-    text, problem = _decoded(content)
+    text, problem = _decode(content)
     if problem is None:
-        problem = _unprintable(text)
+        problem = _find_unprintable(text)
     if problem is not None:
         return Source(text, None, [problem])
     builder = _Builder(text)
@@ -93,7 +93,7 @@ def within_limits(data: object) -> bool:
 # --- the text before it is YAML -----------------------------------------------------------------
 
 
-def _decoded(content: str | bytes) -> tuple[str, Problem | None]:
+def _decode(content: str | bytes) -> tuple[str, Problem | None]:
     if isinstance(content, bytes):
         if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
             return "", Problem("yaml-encoding", point(1, 1), "the file is UTF-16", "save it as UTF-8")
@@ -115,7 +115,7 @@ _UNPRINTABLE = re.compile(
 )
 
 
-def _unprintable(text: str) -> Problem | None:
+def _find_unprintable(text: str) -> Problem | None:
     found = _UNPRINTABLE.search(text)
     if not found:
         return None
@@ -142,7 +142,7 @@ class _Stop(Exception):
     """Reading cannot go on; the problem is already noted."""
 
 
-class _Open:
+class _OpenCollection:
     """A collection that is being read."""
 
     __slots__ = ("anchor", "height", "key", "node", "size")
@@ -155,7 +155,7 @@ class _Open:
         self.height = 1
 
 
-class _Known(NamedTuple):
+class _Anchor(NamedTuple):
     node: Node
     size: int
     height: int
@@ -165,8 +165,8 @@ class _Builder:
     def __init__(self, text: str) -> None:
         self.text = text
         self.problems: list[Problem] = []
-        self.stack: list[_Open] = []
-        self.anchors: dict[str, _Known | None] = {}
+        self.stack: list[_OpenCollection] = []
+        self.anchors: dict[str, _Anchor | None] = {}
         self.nodes = 0
         self.root: Node | None = None
 
@@ -179,7 +179,7 @@ class _Builder:
             self.problems.append(_syntax_problem(error, self.text))
             return None
         if self.root is None or (isinstance(self.root, Scalar) and self.root.value is None):
-            self._note(
+            self._report(
                 "yaml-empty",
                 point(1, 1),
                 "the file has no content",
@@ -227,22 +227,24 @@ class _Builder:
                 if documents > 1:
                     mark = event.start_mark
                     where = point(mark.line + 1, mark.column + 1, mark.index)
-                    self._note("yaml-documents", where, "a second document starts here", "put each playbook into its own file")
+                    self._report(
+                        "yaml-documents", where, "a second document starts here", "put each playbook into its own file"
+                    )
                     return
             elif kind is StreamEndEvent:
                 return
 
-    def _note(self, code: str, node: Node, message: str, hint: str = "") -> None:
+    def _report(self, code: str, node: Node, message: str, hint: str = "") -> None:
         self.problems.append(Problem(code, node, message, hint))
 
     def _stop(self, code: str, node: Node, message: str, hint: str = "") -> None:
-        self._note(code, node, message, hint)
+        self._report(code, node, message, hint)
         raise _Stop
 
     def _plain(self, node: Scalar, text: str) -> None:
-        node.value, trouble = resolve_plain(text)
-        if trouble:
-            self._note("yaml-number", node, trouble, "quote it to make it text")
+        node.value, problem = resolve_plain(text)
+        if problem:
+            self._report("yaml-number", node, problem, "quote it to make it text")
 
     def _tagged(self, node: Scalar, tag: str) -> None:
         name = tag.removeprefix("tag:yaml.org,2002:")
@@ -250,22 +252,22 @@ class _Builder:
         if name in ("str", "!"):
             return
         if name in ("int", "float", "bool", "null"):
-            value, trouble = resolve_plain(node.text)
-            if not trouble and type(value).__name__ == {"null": "NoneType"}.get(name, name):
+            value, problem = resolve_plain(node.text)
+            if not problem and type(value).__name__ == {"null": "NoneType"}.get(name, name):
                 node.value = value
             elif name == "float" and isinstance(value, int) and not isinstance(value, bool):
                 node.value = float(value)
             else:
-                self._note("yaml-tag", node, f'"{node.text}" is not a {name}', "remove the tag")
+                self._report("yaml-tag", node, f'"{node.text}" is not a {name}', "remove the tag")
             return
-        self._note(
+        self._report(
             "yaml-tag", node, f'the tag "{_short_tag(tag)}" is not supported', "remove the tag, write plain YAML"
         )
 
-    def _open(self, node: Mapping | Sequence, event: Any, natural: str) -> None:
+    def _open(self, node: Mapping | Sequence, event: Any, default_tag: str) -> None:
         node.first, node.last = event.start_mark, event.end_mark
-        if event.tag not in (None, "!", natural):
-            self._note(
+        if event.tag not in (None, "!", default_tag):
+            self._report(
                 "yaml-tag",
                 node,
                 f'the tag "{_short_tag(event.tag)}" is not supported',
@@ -275,14 +277,17 @@ class _Builder:
             self._stop("yaml-limit", node, f"nested deeper than {MAX_DEPTH} levels", "flatten the structure")
         if event.anchor:
             self.anchors[event.anchor] = None
-        self.stack.append(_Open(node, event.anchor))
+        self.stack.append(_OpenCollection(node, event.anchor))
 
     def _alias(self, event: Any) -> None:
         where = Node()
         where.first, where.last = event.start_mark, event.end_mark
         if event.anchor not in self.anchors:
             self._stop(
-                "yaml-alias", where, f'the anchor "&{event.anchor}" is not defined before this alias', "define the anchor first"
+                "yaml-alias",
+                where,
+                f'the anchor "&{event.anchor}" is not defined before this alias',
+                "define the anchor first",
             )
         known = self.anchors[event.anchor]
         if known is None:
@@ -311,7 +316,7 @@ class _Builder:
     def _add(self, node: Node, anchor: str | None, size: int, height: int) -> None:
         """Put a finished node where it belongs; `size` counts it with everything below, aliases expanded."""
         if anchor:
-            self.anchors[anchor] = _Known(node, size, height)
+            self.anchors[anchor] = _Anchor(node, size, height)
         if not self.stack:
             self.root = node
             return
@@ -322,50 +327,50 @@ class _Builder:
         self.nodes += 1
         if top.size > MAX_NODES or self.nodes > MAX_NODES:
             self._too_many(node)
-        holder = top.node
-        if type(holder) is Sequence:
-            holder.items.append(node)
+        parent = top.node
+        if type(parent) is Sequence:
+            parent.items.append(node)
             return
         key = top.key
         if key is None:
             top.key = node
             return
         top.key = None
-        entries: dict[str, tuple[Scalar, Node]] = holder.entries  # type: ignore[union-attr]
+        entries: dict[str, tuple[Scalar, Node]] = parent.entries  # type: ignore[union-attr]
         if type(key) is Scalar and key.text and key.text != "<<" and key.text not in entries:
             entries[key.text] = (key, node)
         else:
-            self._odd_entry(holder, key, node)  # type: ignore[arg-type]
+            self._add_special_entry(parent, key, node)  # type: ignore[arg-type]
 
-    def _odd_entry(self, holder: Mapping, key: Node, value: Node) -> None:
+    def _add_special_entry(self, parent: Mapping, key: Node, value: Node) -> None:
         """A key that is no text, is empty, merges, or was there before."""
         if not isinstance(key, Scalar):
-            holder.broken = True
+            parent.broken = True
             hint = (
                 'quote the template: "{{ ... }}"' if isinstance(key, Mapping) and key.flow else "use plain text as key"
             )
-            self._note("yaml-key", key, "a mapping or a list cannot be a key", hint)
+            self._report("yaml-key", key, "a mapping or a list cannot be a key", hint)
         elif key.value is None and not key.style:
-            self._note("yaml-key", key, "a key is missing here", "write a name before the colon")
+            self._report("yaml-key", key, "a key is missing here", "write a name before the colon")
         elif key.text == "<<" and not key.style:
-            holder.merges.append(value)
-        elif key.text in holder.entries:
-            first = holder.entries[key.text][0]
-            self._note(
+            parent.merges.append(value)
+        elif key.text in parent.entries:
+            first = parent.entries[key.text][0]
+            self._report(
                 "yaml-duplicate-key",
                 key,
                 f'duplicate key "{key.text}"',
                 f"the first one is on line {first.line}",
             )
         else:
-            holder.entries[key.text] = (key, value)
+            parent.entries[key.text] = (key, value)
 
-    def _merge(self, holder: Mapping) -> None:
+    def _merge(self, parent: Mapping) -> None:
         """Lay merged mappings under the holder's own keys; of several, the first wins."""
-        for value in holder.merges:
+        for value in parent.merges:
             for mapping in value.items if isinstance(value, Sequence) else [value]:
                 if not isinstance(mapping, Mapping):
-                    self._note(
+                    self._report(
                         "yaml-merge",
                         mapping,
                         "`<<` requires a mapping or a list of mappings",
@@ -373,11 +378,11 @@ class _Builder:
                     )
                     continue
                 for name, entry in mapping.entries.items():
-                    if name not in holder.entries:
-                        holder.entries[name] = entry
+                    if name not in parent.entries:
+                        parent.entries[name] = entry
                         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._too_many(holder)
+            self._too_many(parent)
 
 
 def _short_tag(tag: str) -> str:
@@ -386,7 +391,7 @@ def _short_tag(tag: str) -> str:
 
 # --- YAML 1.2 core schema -----------------------------------------------------------------------
 
-_WORDS = {
+_CONSTANTS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
@@ -398,8 +403,8 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z")
 
 def resolve_plain(text: str) -> tuple[Any, str]:
     """What an unquoted scalar means, and what is wrong with it if it is a number that cannot be kept."""
-    if text in _WORDS:
-        return _WORDS[text], ""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text], ""
     if _INTEGER.match(text):
         if len(text) > 70:
             return text, "this number is too large to be stored exactly"
@@ -446,11 +451,17 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
         return Problem("yaml-syntax", where, message, "write \" or ' around the value")
     if "flow sequence" in context:
         return Problem(
-            "yaml-syntax", where, f"a list in brackets is not closed, or a comma is missing{since}", "check for `,` and `]`"
+            "yaml-syntax",
+            where,
+            f"a list in brackets is not closed, or a comma is missing{since}",
+            "check for `,` and `]`",
         )
     if "flow mapping" in context:
         return Problem(
-            "yaml-syntax", where, f"a mapping in braces is not closed, or a comma is missing{since}", "check for `,` and `}`"
+            "yaml-syntax",
+            where,
+            f"a mapping in braces is not closed, or a comma is missing{since}",
+            "check for `,` and `}`",
         )
     if "block mapping" in context or "block collection" in context or "simple key" in context:
         what = "list" if "collection" in context else "mapping"

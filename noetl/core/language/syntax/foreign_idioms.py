@@ -29,9 +29,9 @@ KEYS: dict[str, dict[str, str]] = {
         "id": "write `step: ...`",
         "if": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
         "condition": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
-        "needs": "add arcs from those steps to this one with `next`; a step with several incoming arcs waits for all of them",
-        "depends_on": "add arcs from those steps to this one with `next`; a step with several incoming arcs waits for all of them",
-        "after": "add arcs from those steps to this one with `next`; a step with several incoming arcs waits for all of them",
+        "needs": "add arcs from those steps to this one; a step with several incoming arcs waits for all",
+        "depends_on": "add arcs from those steps to this one; a step with several incoming arcs waits for all",
+        "after": "add arcs from those steps to this one; a step with several incoming arcs waits for all",
         "on_error": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
         "on_failure": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
         "catch": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
@@ -123,7 +123,7 @@ NAMES = {
 }
 
 # Patterns as text: they are compiled when somebody needs advice, which most never do.
-_ADVICE = (
+_SUGGESTIONS = (
     (r"&&", "write `and` for `&&`"),
     (r"\|\|", "write `or` for `||`"),
     (r"===|!==", "write `==` or `!=`"),
@@ -137,7 +137,7 @@ _OPEN_BLOCK = r"(?s)unexpected end of template\. .*? needs to be closed is '(\w+
 _STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 
 
-def plainly(message: str) -> str:
+def clarify_message(message: str) -> str:
     """What the template engine says, in words of the one who wrote the template."""
     opened = re.match(_OPEN_BLOCK, message)
     if opened:
@@ -146,7 +146,7 @@ def plainly(message: str) -> str:
     return message.replace("'end of print statement'", "`}}`").replace("'end of statement block'", "`%}`")
 
 
-def advice(text: str) -> str:
+def suggest_fix(text: str) -> str:
     """What an author may have meant by a template that cannot be read."""
     if text.count("{{") > text.count("}}"):
         return "an expression ends with `}}`"
@@ -160,7 +160,7 @@ def advice(text: str) -> str:
         bare = re.sub(_STRING, "''", expression)
         if re.sub(r"''", "", bare).count("'") % 2 or bare.count('"') % 2:
             return "a quote is not closed"
-        for pattern, words in _ADVICE:
+        for pattern, words in _SUGGESTIONS:
             if re.search(pattern, bare) and not (words.startswith("write `==` to") and "(" in bare):
                 return words
         if bare.count("(") != bare.count(")") or bare.count("[") != bare.count("]"):

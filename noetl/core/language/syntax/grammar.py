@@ -192,9 +192,7 @@ _shape(
         "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
         "tool": Key("tasks", "The tasks: a list, or one mapping."),
         "output": Key("shape", "Where the result is stored, and which fields stay inline.", shape="output"),
-        "output_select": Key(
-            "texts", "Fields that stay inline.", state="accepted", instead="output: {select: [...]}"
-        ),
+        "output_select": Key("texts", "Fields that stay inline.", state="accepted", instead="output: {select: [...]}"),
         "set": Key("set", "Assignments after the step ends, whether it succeeds or fails."),
         "next": Key("shape", "The router: which arcs tokens take.", shape="next"),
         "args": Key("any", "", state="v10", instead="input"),
@@ -271,7 +269,13 @@ _shape(
     "failure",
     "Failure",
     "What a failed iteration means for its loop.",
-    {"mode": Key("text", "Stop at the first failure, or continue and list the failures.", choices=("fail_fast", "best_effort"))},
+    {
+        "mode": Key(
+            "text",
+            "Stop at the first failure, or continue and list the failures.",
+            choices=("fail_fast", "best_effort"),
+        )
+    },
     noun="failure block",
 )
 _shape(
@@ -341,9 +345,7 @@ _shape(
         "desc": Key("text", "What it is for."),
         "input": Key("any", "Parameters and values; templates and code read them as `input.*`."),
         "output": Key("shape", "Where the result is stored, and which fields stay inline.", shape="output"),
-        "output_select": Key(
-            "texts", "Fields that stay inline.", state="accepted", instead="output: {select: [...]}"
-        ),
+        "output_select": Key("texts", "Fields that stay inline.", state="accepted", instead="output: {select: [...]}"),
         "set": Key("set", "Assignments after the task, whatever its outcome."),
         "spec": Key("shape", "Modifiers and policy of the task.", shape="task.spec"),
         "args": Key("any", "", state="v10", instead="input"),

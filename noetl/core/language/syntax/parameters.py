@@ -9,7 +9,7 @@ Calls of playbooks and blocks hand their `input` on as `payload`.
 from __future__ import annotations
 
 from noetl.core.language.diagnostics import closest, did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, is_template, noun_of, shorten
+from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
@@ -50,7 +50,7 @@ def _bind_input(
     own = names.get("input") or ("payload" if spec.open_fields and "payload" in spec.fields else None)
     if own is not None and not _holds_parameters(task, spec, names, node):
         if isinstance(node, Mapping) and own in task.parameters:
-            node = _merged(task.parameters.pop(own).value, node)
+            node = _merge_payload(task.parameters.pop(own).value, node)
         _bind(reader, task, spec, names, own, key_node, node, beside=False)
         return
     if isinstance(node, Scalar) and node.value is None:
@@ -61,7 +61,7 @@ def _bind_input(
             _bind(reader, task, spec, names, key, inner_key, value, beside=False)
 
 
-def _merged(outer: Node, inner: Mapping) -> Node:
+def _merge_payload(outer: Node, inner: Mapping) -> Node:
     """`payload` and `input` of one call: `input` wins key by key."""
     if not isinstance(outer, Mapping):
         return inner
@@ -110,7 +110,7 @@ def _accepts(
     reader: Reader, task: TaskSyntax, spec: ToolSpec, key: str, key_node: Scalar, value: Node, beside: bool
 ) -> bool:
     """Whether a parameter that the kind does not declare is passed on all the same."""
-    if beside and task.tool is not None and reader.reject("task", key, key_node):
+    if beside and task.tool is not None and reader.report_rejected("task", key, key_node):
         return False
     if spec.open_fields:
         near = closest(key, field_names(spec)) if beside and len(key) > 3 else None
@@ -119,7 +119,9 @@ def _accepts(
             reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
         return True
     known = sorted(spec.fields)
-    hint = did_you_mean(key, field_names(spec), "valid parameters: " + ", ".join(known) if known else "it has no parameters")
+    hint = did_you_mean(
+        key, field_names(spec), "valid parameters: " + ", ".join(known) if known else "it has no parameters"
+    )
     reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
     return True
 
@@ -129,8 +131,8 @@ def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fi
         return
     if any(("task", key) in reader.rejected and key not in spec.fields for key in fields):
         return  # written in older words: those are told, and what they stand for is not missing
-    held = fields["spec"][1] if "spec" in fields else None
-    inside = held.entries if isinstance(held, Mapping) else {}
+    spec_node = fields["spec"][1] if "spec" in fields else None
+    inside = spec_node.entries if isinstance(spec_node, Mapping) else {}
     for name, known in spec.fields.items():
         if not known.required or name in task.parameters or not inside.keys().isdisjoint({name, *known.aliases}):
             continue
@@ -145,17 +147,17 @@ def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: Tool
         return
     if isinstance(value, Mapping) and value.broken:
         return
-    wanted = _WANTED.get(field.type)
-    if wanted is not None and not _has_type(value, field.type):
+    expected = _TYPE_NAMES.get(field.type)
+    if expected is not None and not _has_type(value, field.type):
         reader.add(
-            "parameter-type", value, f"`{key}` of {spec.kind} must be {wanted}, not {noun_of(value)}", field.doc
+            "parameter-type", value, f"`{key}` of {spec.kind} must be {expected}, not {describe_node(value)}", field.doc
         )
     elif field.choices and isinstance(value, Scalar) and value.text.lower() not in [c.lower() for c in field.choices]:
         hint = did_you_mean(value.text, field.choices, "write one of: " + ", ".join(field.choices))
         reader.add("parameter-type", value, f'`{key}` of {spec.kind} cannot be "{shorten(value.text)}"', hint)
 
 
-_WANTED = {
+_TYPE_NAMES = {
     "string": "text",
     "code": "code",
     "number": "a number",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.source.node_reader import Reader, noun_of
+from noetl.core.language.source.node_reader import Reader, describe_node
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.grammar import READ_ONLY_SCOPES, SCOPES
 from noetl.core.language.syntax.tree import SetSyntax
@@ -26,7 +26,7 @@ def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str,
                 for inner, (inner_key, inner_value) in value.entries.items():
                     _assign(reader, found, head, inner, inner_key, inner_value, f"{path}/{head}.{inner}", scopes)
             else:
-                message = f"`{head}` itself cannot be set to {noun_of(value)}"
+                message = f"`{head}` itself cannot be set to {describe_node(value)}"
                 reader.add("set-target", key, message, f"set one of its names: `{head}.<name>: ...`")
         elif head in READ_ONLY_SCOPES and (rest or head != "args"):
             hint = "write to " + ", ".join(f"{scope}.*" for scope in scopes)

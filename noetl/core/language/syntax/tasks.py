@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, is_template, noun_of, shorten, text_of
+from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.parameters import bind_parameters
@@ -37,7 +37,7 @@ def read_tool(reader: Reader, node: Node, owner: str, path: str) -> list[ItemSyn
         return []
     else:
         kind = node.text if isinstance(node, Scalar) and node.text in reader.specs else "..."
-        message = f"`tool` must be a list of tasks or one task, not {noun_of(node)}"
+        message = f"`tool` must be a list of tasks or one task, not {describe_node(node)}"
         reader.add("wrong-type", node, message, f"write `tool: {{kind: {kind}}}`")
         return []
     _check_unique(reader, items)
@@ -69,12 +69,12 @@ def _read_item(
             return [_read_construct(reader, mapping, word, path, f"{prefix}{word}_{number}")]
     if not single and is_labelled(mapping):
         ((label, inner),) = mapping.entries.values()
-        reader.old_word("task", "label", label)
+        reader.report_deprecated("task", "label", label)
         name = reader.name(label, "task") or default
         return [_read_task(reader, inner, path, name, label, labelled=True)]
     if single and "kind" not in mapping.entries and is_labelled(mapping):
         ((label, inner),) = mapping.entries.values()
-        reader.old_word("task", "label", label)
+        reader.report_deprecated("task", "label", label)
         return [_read_task(reader, inner, path, label.text, label, labelled=True)]
     named = mapping.entries.get("name")
     name = (reader.name(named[1], "task") if named else None) or default
@@ -128,12 +128,10 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
         return
     task.kind = written
     if written in PLUGIN_KINDS:
-        message = (
-            f'the kind "{written}" needs a plug-in that is not installed; the task will fail at run time'
-        )
+        message = f'the kind "{written}" needs a plug-in that is not installed; the task will fail at run time'
         reader.add("plugin-kind", node, message, f'install a package with the entry point "{written}" in "noetl.tools"')
         return
-    if reader.reject("kind", written, node):
+    if reader.report_rejected("kind", written, node):
         return
     known = sorted({spec.kind for spec in reader.specs.values()})
     hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
@@ -149,7 +147,9 @@ def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     if isinstance(inner, Mapping) and "block" in inner.entries:
         return
     key, value = fields["name"]
-    reader.add("workbook-name", key, "`name` is an old spelling of `block`", f"write `block: {text_of(value) or '...'}`")
+    reader.add(
+        "workbook-name", key, "`name` is an old spelling of `block`", f"write `block: {text_of(value) or '...'}`"
+    )
     fields["block"] = (key, value)
 
 
@@ -178,7 +178,10 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
     if "output_select" in fields:
         key, node = fields["output_select"]
         reader.add(
-            "old-spelling", key, "`output_select` is an old spelling of `output: {select: [...]}`", "write the `output` block"
+            "old-spelling",
+            key,
+            "`output_select` is an old spelling of `output: {select: [...]}`",
+            "write the `output` block",
         )
         output.select += reader.texts(node, "`output_select`")
     return output
@@ -193,9 +196,7 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
         return
     task.spec, task.spec_path = node, f"{task.path}/spec"
     if "set" in node.entries:
-        reader.add(
-            "set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `kind`"
-        )
+        reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `kind`")
     if "retry" in fields:
         task.retry = _read_retry(reader, fields["retry"][1])
     if "policy" in fields:
@@ -205,7 +206,7 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
 def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> PolicySyntax | None:
     key, node = entry
     if not isinstance(node, Mapping):
-        message = f"a task's policy must be a mapping with `rules`, not {noun_of(node)}"
+        message = f"a task's policy must be a mapping with `rules`, not {describe_node(node)}"
         reader.add(
             "policy-shape", node if not isinstance(node, Sequence) else key, message, "write `policy: {rules: [...]}`"
         )
@@ -214,7 +215,7 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
         reader.add("policy-shape", key, "a task's policy requires `rules`", "write `policy: {rules: [...]}`")
         if "do" in node.entries or "then" in node.entries or "when" in node.entries:
             return None
-    fields = reader.shape(node, "task.policy", told=("rules",))
+    fields = reader.shape(node, "task.policy", reported=("rules",))
     policy = PolicySyntax(node, path)
     if "rules" in fields:
         for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
@@ -258,8 +259,8 @@ def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[No
             reader.add("flat-else", key, f"`{verdict}` belongs under `then`", "write `- else: {then: {...}}`")
             return None, True, inner
         where = key if isinstance(inner, Scalar) and inner.value is None else inner
-        said = shorten(inner.text) if isinstance(inner, Scalar) and inner.value is not None else "..."
-        hint = f"write `- else: {{then: {{{verdict}: {said}}}}}`"
+        given = shorten(inner.text) if isinstance(inner, Scalar) and inner.value is not None else "..."
+        hint = f"write `- else: {{then: {{{verdict}: {given}}}}}`"
         reader.add("rule-without-do", where, f"this `else` has no `then: {{{verdict}: ...}}`", hint)
         return None
     if "when" not in fields:
@@ -290,7 +291,7 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
     rule.then = mapping
     if "do" not in mapping.entries:
         reader.add("rule-without-do", mapping, "this `then` has no `do`", "add `do: continue`, or another directive")
-    fields = reader.shape(mapping, "directive", told=("do",))
+    fields = reader.shape(mapping, "directive", reported=("do",))
     do = fields.get("do")
     rule.do = text_of(do[1]) if do else None
     rule.fields = {

@@ -110,7 +110,7 @@ class ConstructSyntax(Struct, eq=False):
 
     node: Node
     path: str
-    word: Literal["choose", "while", "until"]
+    keyword: Literal["choose", "while", "until"]
     name: str
     name_node: Node
     named: bool
@@ -275,7 +275,7 @@ class DocumentSyntax(Struct, eq=False):
     node: Mapping
     surface: Surface = "canonical"
     name: str = ""
-    catalogue_path: str = ""
+    catalog_path: str = ""
     version: str | None = None
     description: str = ""
     metadata: Mapping | None = None
@@ -284,16 +284,16 @@ class DocumentSyntax(Struct, eq=False):
     executor: ExecutorSyntax | None = None
     steps: list[StepSyntax] = field(default_factory=list)
     blocks: list[BlockSyntax] = field(default_factory=list)
-    around: Playbook | None = None  # the running playbook that steps made at run time join
+    running: Playbook | None = None  # the running playbook that steps made at run time join
 
     def step_names(self) -> list[str]:
         """Every step that templates and arcs may name."""
-        running = list(self.around.steps_by_name) if self.around else []
+        running = list(self.running.steps_by_name) if self.running else []
         return running + [step.name for step in self.steps]
 
     def block_names(self) -> list[str]:
         """Every block that tasks may call."""
-        running = list(self.around.blocks) if self.around else []
+        running = list(self.running.blocks) if self.running else []
         return running + [block.name for block in self.blocks]
 
     def bodies(self) -> Iterator[StepSyntax | BlockSyntax]:

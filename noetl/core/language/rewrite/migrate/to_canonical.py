@@ -11,6 +11,6 @@ from noetl.core.model.tool import ToolSpec
 
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
     """Rewrite a playbook that compiles (with the legacy extension); canonical text comes back as it is."""
-    older = v2025_11_to_canonical.migrate(text, specs)
-    made = v10_to_canonical.migrate(older.text, specs)
-    return Migration(made.text, (*older.notes, *made.notes))
+    first = v2025_11_to_canonical.migrate(text, specs)
+    second = v10_to_canonical.migrate(first.text, specs)
+    return Migration(second.text, (*first.notes, *second.notes))

@@ -12,9 +12,9 @@ from noetl.core.language.syntax.tree import BodySyntax, DocumentSyntax, StepSynt
 class TokenArgs:
     """The args of all arcs. `bases` gives each (target step, name) its key of `ctx`."""
 
-    def __init__(self, document: DocumentSyntax, scene: AnalysisContext) -> None:
+    def __init__(self, document: DocumentSyntax, context: AnalysisContext) -> None:
         self.document = document
-        self.scene = scene
+        self.context = context
         self.bases: dict[tuple[str, str], str] = {}
         targets: dict[str, list[str]] = {}
         for step in document.steps:
@@ -25,7 +25,7 @@ class TokenArgs:
         for name, places in targets.items():
             for target in places:
                 base = name if len(set(places)) == 1 else f"{target}_{name}"
-                while base in scene.ctx_keys:
+                while base in context.ctx_keys:
                     base += "_arg"
                 self.bases[target, name] = base
         self.names = list(targets)
@@ -44,8 +44,8 @@ class TokenArgs:
             for arc in step.router.arcs if step.router else ():
                 if arc.target not in reach:
                     continue
-                gives = any(each.scope == "args" and each.keys[0] == name for each in arc.sets)
-                arriving: set[str | None] = {self.bases[arc.target, name]} if gives else reach[step.name]
+                sets_it = any(each.scope == "args" and each.keys[0] == name for each in arc.sets)
+                arriving: set[str | None] = {self.bases[arc.target, name]} if sets_it else reach[step.name]
                 if not arriving <= reach[arc.target]:
                     reach[arc.target] |= arriving
                     waiting.append(arc.target)
@@ -71,12 +71,12 @@ class TokenArgs:
 
     def wanted(self, step: StepSyntax) -> list[str]:
         """The names that a step reads from what its token carries."""
-        own = self.scene.body(step).input_keys
+        own = self.context.body(step).input_keys
         arriving = [name for name in self.names if any(self.reaching(step, name)) and name not in own]
         if not arriving:
             return []
         read: set[str] = set()
-        for site in self.scene.sites.templates:
+        for site in self.context.sites.templates:
             if site.body is step:
                 for each in site.template.reads:
                     if each.path[0] in ("args", "input"):
@@ -86,9 +86,9 @@ class TokenArgs:
         for task in step.tasks():
             for parameter in task.parameters.values():
                 code = parameter.value
-                if parameter.raw and isinstance(code, Scalar) and _WHOLE.search(code.text):
+                if parameter.raw and isinstance(code, Scalar) and _WHOLE_SCOPE.search(code.text):
                     return arriving
         return [name for name in arriving if name in read]
 
 
-_WHOLE = re.compile(r"\b(args|context)\b")
+_WHOLE_SCOPE = re.compile(r"\b(args|context)\b")

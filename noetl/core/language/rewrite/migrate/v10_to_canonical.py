@@ -25,7 +25,7 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.tree import DocumentSyntax, StepSyntax, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 
-MARK = "noetl migrate:"
+COMMENT_PREFIX = "noetl migrate:"
 
 # Where `args` is only what travels with the token: the step's own `input` is not made yet.
 BEFORE_INPUT = (at.ADMIT, at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT)
@@ -52,32 +52,32 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
     compiled = compile_playbook(plain, file="", specs=specs)
     if compiled.document is None or compiled.playbook is None or compiled.document.surface != "v10":
         return Migration(text, ())
-    work = _Work(plain, compiled.document, specs)
-    work.everything()
-    made = work.editor.apply()
-    notes = [*work.notes, *_leftovers(made, specs)]
+    migration = _V10Migration(plain, compiled.document, specs)
+    migration.run()
+    made = migration.editor.apply()
+    notes = [*migration.notes, *_remaining_errors(made, specs)]
     return Migration(made.replace("\n", ends), tuple(sorted(notes)))
 
 
-def _leftovers(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
+def _remaining_errors(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
     """What strict reading still finds in the new text."""
     found = compile_playbook(text, file="", specs=specs, strict=True).diagnostics
     return [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
 
 
-class _Work:
+class _V10Migration:
     """One migration: the editor, and what was found while editing."""
 
     def __init__(self, text: str, document: DocumentSyntax, specs: Table[str, ToolSpec]) -> None:
         self.editor = Editor(text)
         self.editor.inside.update(lines_inside(document.node))
         self.document = document
-        self.scene = AnalysisContext(document, Reader(Findings("", text), specs))
-        self.token_args = TokenArgs(document, self.scene)
+        self.context = AnalysisContext(document, Reader(Findings("", text), specs))
+        self.token_args = TokenArgs(document, self.context)
         self.notes: list[Note] = []
         self.marked: set[tuple[int, str]] = set()
 
-    def everything(self) -> None:
+    def run(self) -> None:
         """All rewritings, over the whole document."""
         for body in self.document.bodies():
             self._rename(body.node, "args", "input")
@@ -85,7 +85,7 @@ class _Work:
                 self._task(task)
         for item in labelled_items(self.document.node):
             self._label(item)
-        for site in self.scene.sites.templates:
+        for site in self.context.sites.templates:
             self._template(site)
         for step in self.document.steps:
             self._arcs(step)
@@ -182,9 +182,9 @@ class _Work:
         """A value's text with its templates rewritten, for a value that moves."""
         text = self.editor.text[node.start : node.end]
         inner = Editor(text)
-        for site in self.scene.sites.templates:
+        for site in self.context.sites.templates:
             if node.start <= site.node.start and site.node.end <= node.end:
-                for start, end, new in self._rewritings(site):
+                for start, end, new in self._replacements(site):
                     inner.replace(start - node.start, end - node.start, new)
         return inner.apply()
 
@@ -196,50 +196,50 @@ class _Work:
     # ── templates ────────────────────────────────────────────────────────────────────────
 
     def _template(self, site: TemplateSite) -> None:
-        for start, end, new in self._rewritings(site):
+        for start, end, new in self._replacements(site):
             self.editor.replace(start, end, new)
 
-    def _rewritings(self, site: TemplateSite) -> list[tuple[int, int, str]]:
+    def _replacements(self, site: TemplateSite) -> list[tuple[int, int, str]]:
         found = []
         value = site.node.value
         for read in site.template.reads:
             if read.path[0] not in _ROOTS or not value.startswith(read.path[0], read.offset):
                 continue
-            said, new = self._said(site, read, value)
-            if said == new:
+            old, new = self._replacement(site, read, value)
+            if old == new:
                 continue
-            span = self.editor.span(site.node, read.offset, len(said))
+            span = self.editor.span(site.node, read.offset, len(old))
             if span is None:
-                self._note(site.node, f"write `{new}` for `{said}`")
+                self._note(site.node, f"write `{new}` for `{old}`")
             else:
                 found.append((*span, new.replace("'", "''") if site.node.style == "'" else new))
         return found
 
-    def _said(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
+    def _replacement(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
         """The characters of a read that change, and what they become."""
         root = read.path[0]
         if root == "args":
             name = read.path[1] if len(read.path) > 1 else ""
             base = self.token_args.base(site.body, name) if isinstance(site.body, StepSyntax) else None
             written = _ATTRIBUTE.match(value, read.offset)
-            if base is not None and written and any(site.spot is spot for spot in BEFORE_INPUT):
+            if base is not None and written and any(site.visibility is visibility for visibility in BEFORE_INPUT):
                 return written.group(), f"ctx.{base}"
             return "args", "input"
         found = _RESULT.match(value, read.offset)
         if found is None:
             return root, "output"
-        if found.group("data") and not _has_no_data(site):
-            return self._own_data(found.group(), _BELOW.match(value, found.end()))
+        if found.group("data") and not _has_closed_payload(site):
+            return self._nested_data(found.group(), _BELOW.match(value, found.end()))
         return found.group(), "output.data"
 
-    def _own_data(self, said: str, below: re.Match[str] | None) -> tuple[str, str]:
+    def _nested_data(self, old: str, below: re.Match[str] | None) -> tuple[str, str]:
         """v10 means what the payload has under `data`, and what it has itself when that is not there."""
         if below is None:
-            return said, "(output.data.data | default(output.data))"
+            return old, "(output.data.data | default(output.data))"
         key = below.group("name") or below.group("text")
         field = below.group().replace(" ", "")
         other = f"output.data{field}" + (f" | default(output{field})" if key in _HTTP_FIELDS else "")
-        return said + below.group(), f"(output.data.data{field} | default({other}))"
+        return old + below.group(), f"(output.data.data{field} | default({other}))"
 
     # ── what travels with the token ──────────────────────────────────────────────────────
 
@@ -274,9 +274,9 @@ class _Work:
             else:
                 lines.append(f'{name}: "{{{{ ctx.{known[0]} }}}}"')
         if lines:
-            self._put_input(step, lines)
+            self._add_input(step, lines)
 
-    def _put_input(self, step: StepSyntax, lines: list[str]) -> None:
+    def _add_input(self, step: StepSyntax, lines: list[str]) -> None:
         editor = self.editor
         node = step.node
         if not isinstance(node, Mapping):
@@ -308,13 +308,13 @@ class _Work:
             return
         self.marked.add((node.line, message))
         self.notes.append(Note(node.line, message))
-        self.editor.comment(node, f"{MARK} {message}")
+        self.editor.comment(node, f"{COMMENT_PREFIX} {message}")
 
 
-def _has_no_data(site: TemplateSite) -> bool:
+def _has_closed_payload(site: TemplateSite) -> bool:
     """Whether the payload that a template reads is of a kind that has no key `data` of its own."""
-    task = site.task if site.spot in (at.RULE, at.TASK_SET) else None
-    if task is None and site.spot in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
+    task = site.task if site.visibility in (at.RULE, at.TASK_SET) else None
+    if task is None and site.visibility in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
         tasks = list(site.body.tasks())
         task = tasks[0] if len(tasks) == 1 else None
     return task is not None and task.kind in _CLOSED_PAYLOADS

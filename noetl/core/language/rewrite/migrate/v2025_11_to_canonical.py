@@ -10,9 +10,9 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.dialects.v2025_11_translation.node_building import Remark
-from noetl.core.language.dialects.v2025_11_translation.translate_steps import translate
-from noetl.core.language.rewrite.migrate.v10_to_canonical import MARK, Migration, Note
+from noetl.core.language.dialects.v2025_11.node_building import TranslationNote
+from noetl.core.language.dialects.v2025_11.translate_steps import translate
+from noetl.core.language.rewrite.migrate.v10_to_canonical import COMMENT_PREFIX, Migration, Note
 from noetl.core.language.rewrite.migrate.yaml_writer import Writer
 from noetl.core.language.source.nodes import Mapping, Node, Sequence, data_of
 from noetl.core.language.source.yaml_source import read_source
@@ -32,46 +32,48 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
     root = read_source(plain).root
     if not isinstance(root, Mapping) or compile_playbook(plain, file="", specs=specs, legacy=True).playbook is None:
         return Migration(text, ())
-    told = translate(root, specs)
-    if not told.older or not isinstance(told.root, Mapping):
+    translation = translate(root, specs)
+    if not translation.older or not isinstance(translation.root, Mapping):
         return Migration(text, ())
     writer = Writer(plain, root)
     lines = plain.split("\n")
     splices: list[_Splice] = []
     for key, (key_node, old) in root.entries.items():
-        new = told.root.entries[key][1]
+        new = translation.root.entries[key][1]
         if key == "executor":
             splices += _without_extension(old, lines)
         elif isinstance(old, Sequence) and isinstance(new, Sequence) and not old.flow:
             for before, after in zip(old.items, new.items, strict=True):
                 if data_of(before) != data_of(after):
-                    splices.append(_item(writer, lines, before, after, told.remarks))
+                    splices.append(_rewrite_item(writer, lines, before, after, translation.notes))
         elif data_of(old) != data_of(new):
             last = _last_line(lines, key_node.line, _end_of(root, key, lines))
-            made = writer.entry(key, key_node, new, 0)
-            lost = writer.unplaced(key_node.line, last)
-            above = [line for line in made if line.startswith("#")]
-            splices.append(_Splice(key_node.line - 1, last, [*lost, *made[len(above) :]]))
+            written = writer.entry(key, key_node, new, 0)
+            lost = writer.take_unplaced(key_node.line, last)
+            above = [line for line in written if line.startswith("#")]
+            splices.append(_Splice(key_node.line - 1, last, [*lost, *written[len(above) :]]))
     for splice in sorted(splices, reverse=True):
         lines[splice.first : splice.last] = splice.lines
     made_text = "\n".join(lines)
-    notes = [Note(each.node.line, each.message) for each in told.remarks]
+    notes = [Note(each.node.line, each.message) for each in translation.notes]
     found = compile_playbook(made_text, file="", specs=specs).diagnostics
     notes += [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
     return Migration(made_text.replace("\n", ends), tuple(sorted(notes)))
 
 
-def _item(writer: Writer, lines: list[str], old: Node, new: Node, remarks: list[Remark]) -> _Splice:
+def _rewrite_item(
+    writer: Writer, lines: list[str], old: Node, new: Node, translation_notes: list[TranslationNote]
+) -> _Splice:
     """A step written anew; comments above its dash stay where they are."""
     first = old.line
     last = _last_line(lines, first, _next_item(lines, first))
     indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
     writer.above.pop(first, None)
-    made = writer.item(new, indent)
+    written = writer.item(new, indent)
     pad = " " * indent
-    marks = [f"{pad}# {MARK} {each.message}" for each in remarks if first <= each.node.line <= last]
-    lost = [pad + comment for comment in writer.unplaced(first, last)]
-    return _Splice(first - 1, last, [*lost, *marks, *made])
+    marks = [f"{pad}# {COMMENT_PREFIX} {each.message}" for each in translation_notes if first <= each.node.line <= last]
+    lost = [pad + comment for comment in writer.take_unplaced(first, last)]
+    return _Splice(first - 1, last, [*lost, *marks, *written])
 
 
 def _next_item(lines: list[str], first: int) -> int:

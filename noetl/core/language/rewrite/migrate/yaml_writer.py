@@ -13,8 +13,8 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
-_BEHIND = re.compile(r"[\s,\]}]*?\s(#.*)\Z")
+_KEYWORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
+_TRAILING = re.compile(r"[\s,\]}]*?\s(#.*)\Z")
 
 
 class Writer:
@@ -28,7 +28,7 @@ class Writer:
         self._inside: set[int] = set()  # lines that begin inside a scalar: a `#` there is no comment
         self._walk(tree)
         self.above: dict[int, list[str]] = {}
-        self.behind: dict[int, str] = {}
+        self.trailing: dict[int, str] = {}
         self._find_comments()
 
     def _walk(self, node: Node) -> None:
@@ -53,20 +53,20 @@ class Writer:
         return self.text.count("\n", node.start, node.end)
 
     def _find_comments(self) -> None:
-        waiting: list[str] = []
+        pending: list[str] = []
         offset = 0
         for number, line in enumerate(self.lines, 1):
             bare = line.strip()
             if number not in self._inside and bare.startswith("#"):
-                waiting.append(bare)
+                pending.append(bare)
             elif bare:
-                if waiting:
-                    self.above[number], waiting = waiting, []
+                if pending:
+                    self.above[number], pending = pending, []
                 end = self._ends.get(number)
                 rest = self.text[end : offset + len(line)] if end is not None else ""
-                found = _BEHIND.match(rest)
+                found = _TRAILING.match(rest)
                 if found:
-                    self.behind[number] = found.group(1)
+                    self.trailing[number] = found.group(1)
             offset += len(line) + 1
 
     # --- blocks ---
@@ -96,8 +96,8 @@ class Writer:
         pad = " " * indent
         later = id(key_node) not in self.original and _has_key_at(value, key_node.line)
         lines = [] if later else [pad + comment for comment in self.above.pop(key_node.line, [])]
-        behind = None if later else self.behind.pop(key_node.line, None)
-        comment = f"  {behind}" if behind else ""
+        trailing = None if later else self.trailing.pop(key_node.line, None)
+        comment = f"  {trailing}" if trailing else ""
         head = f"{pad}{key if _KEY.match(key) else json.dumps(key, ensure_ascii=False)}:"
         if _is_block(value) and not self._is_short(value):
             return [*lines, head + comment, *self.block(value, indent + 2)]
@@ -123,13 +123,13 @@ class Writer:
             return self.text[node.start : node.end]
         return "{}" if isinstance(node, Mapping) else "[]"
 
-    def unplaced(self, first: int, last: int) -> list[str]:
+    def take_unplaced(self, first: int, last: int) -> list[str]:
         """The comments of these lines that found no place, taken out."""
         found: list[str] = []
         for number in range(first, last + 1):
             found += self.above.pop(number, [])
-            if number in self.behind:
-                found.append(self.behind.pop(number))
+            if number in self.trailing:
+                found.append(self.trailing.pop(number))
         return found
 
 
@@ -164,7 +164,7 @@ def _scalar(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return str(value)
-    if _PLAIN.match(value) and value.lower() not in _WORDS:
+    if _PLAIN.match(value) and value.lower() not in _KEYWORDS:
         return value
     if value.isprintable() and '"' not in value and "\\" not in value:
         return f'"{value}"'
