@@ -34,7 +34,7 @@ from noetl.core.model.work import Report
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.lifecycle import recovery
-from noetl.server.orchestrator.catalog import Source, digest_of
+from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
@@ -331,7 +331,7 @@ class World:
     async def begin(self) -> None:
         """One server, some workers, and fate."""
         for path, text in self.texts.items():
-            await self.playbooks.register(path, digest_of(Source(text)), text, 0.0)
+            await self.playbooks.register(path, source_digest(Source(text)), text, 0.0)
         for key, most in self.most.items():
             subject, _, name = key.partition(" ")
             limit = Limit(subject, name, most)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The front end as one short function: text to diagnostics and a Playbook."""
+"""Compile a playbook: text to diagnostics and a `Playbook`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from noetl.core.language.syntax.tree import DocumentSyntax
 from noetl.core.model.playbook import Playbook, Step
 from noetl.core.model.tool import ToolSpec
 
-_MANY_NEW_OBJECTS = 5_000  # new objects from which a look through them costs more than a millisecond
+_MANY_NEW_OBJECTS = 5_000  # from here on, one collection of new objects takes more than a millisecond
 
 
 class Compilation(NamedTuple):
-    """What came of a text: `playbook` is None exactly when a diagnostic is an error."""
+    """The result of compiling a text: `playbook` is None exactly when a diagnostic is an error."""
 
     playbook: Playbook | None
     diagnostics: tuple[Diagnostic, ...]
@@ -41,7 +41,7 @@ def compile_playbook(
     strict: bool = False,
     legacy: bool = False,
 ) -> Compilation:
-    """Read, check and lower a playbook; whatever is wrong with it is in the diagnostics."""
+    """Read, check and lower a playbook; its problems are in the diagnostics."""
     with _gc_paused():
         return _compile_text(text, file, specs, strict, legacy)
 
@@ -72,16 +72,16 @@ def _compile_text(
             document.surface = "2025-11" if deprecated else detect(reader)
     playbook = None
     if document is not None and not findings.failed:
-        playbook = Lowering(specs).playbook(document, file=file, digest=digest_of(text))
+        playbook = Lowering(specs).playbook(document, file=file, digest=text_digest(text))
     return Compilation(playbook, findings.result(), document)
 
 
 def compile_steps(
     data: Any, playbook: Playbook, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[Step, ...], tuple[Diagnostic, ...]]:
-    """Validate and lower a list of steps that a running playbook made as data (`synthesize`).
+    """Validate and lower a list of steps that a running playbook produced as data (`synthesize`).
 
-    The new steps may lead to each other and to steps the playbook has; with an error none is returned.
+    The new steps may lead to each other and to steps of the playbook; if there is an error, no step is returned.
     """
     findings = Findings(playbook.file or playbook.path, "")
     if not within_limits(data):
@@ -108,8 +108,9 @@ def compile_steps(
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: a tree of many small objects grows and has no cycles, and looking through
-    it again and again for some took half of the time of a large playbook."""
+    """Pause garbage collection: a growing tree of small objects has no cycles, and scanning it repeatedly took half
+    of the time for a large playbook.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -117,13 +118,13 @@ def _gc_paused() -> Iterator[None]:
     finally:
         if was_on:
             if gc.get_count()[0] > max(_MANY_NEW_OBJECTS, gc.get_threshold()[0]) and not gc.get_freeze_count():
-                # What is new goes straight to the old generation; else enabling would look through all of it at once.
-                # (Whether anything is frozen is asked last: the answer counts it all.)
+                # Move new objects to the old generation; otherwise enabling would scan all of them at once.
+                # (The check for frozen objects comes last, because it counts them.)
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
-def digest_of(text: str | bytes) -> str:
-    """The name of a text."""
+def text_digest(text: str | bytes) -> str:
+    """The SHA-256 of a text in hexadecimal."""
     return sha256(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
-"""Every diagnostic code: how grave it is, and what it means in a line.
+"""All diagnostic codes with their severity and title.
 
-A code is for ever: scripts and `# noetl: ignore[code]` comments hold on to it. Each has a page of its own in
-`docs/reference/diagnostics/` that says why it is told, with a wrong and a right example.
+A code never changes, because scripts and `# noetl: ignore[code]` comments refer to it. Each code has a page in
+`docs/reference/diagnostics/` with an explanation and a wrong and a right example.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Severity = Literal["error", "warning"]
 
 
 class Code(NamedTuple):
-    """What a diagnostic code stands for."""
+    """A diagnostic code."""
 
     name: str
     severity: Severity

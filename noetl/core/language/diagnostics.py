@@ -1,8 +1,7 @@
-"""What is wrong with a playbook, and where: collected, sorted, and written for people and programs.
+"""Diagnostics of a playbook: collecting, sorting, and formatting for people and programs.
 
-A diagnostic is never raised. It has a place (`file:line:column`), a code that never changes its
-meaning, a severity, a message in the author's words, and where there is one a way out.
-A line can silence a warning with a comment: `# noetl: ignore[code]`.
+A diagnostic is never raised. It has a position (`file:line:column`), a code that never changes its meaning, a
+severity, a message, and optionally a hint. The comment `# noetl: ignore[code]` suppresses a warning on its line.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DOCS = "https://noetl.io/docs/reference/diagnostics/"
 
 
 class Diagnostic(Struct, frozen=True, order=True):
-    """One finding; lines and columns count from 1, the end is just behind the last character."""
+    """One diagnostic; lines and columns start at 1, and the end column is exclusive."""
 
     file: str
     line: int
@@ -36,7 +35,7 @@ class Diagnostic(Struct, frozen=True, order=True):
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The stable shape that `noetl validate --format json` prints."""
+        """The stable JSON form that `noetl validate --format json` prints."""
         return {
             "file": self.file,
             "line": self.line,
@@ -50,11 +49,11 @@ class Diagnostic(Struct, frozen=True, order=True):
         }
 
 
-MAX_LISTED = 10_000  # errors, and warnings, that are listed
+MAX_LISTED = 10_000  # errors, and warnings
 
 
 class Findings:
-    """Collects diagnostics of one text; every stage of the front end writes into it."""
+    """Collects the diagnostics of one text; every stage of the compiler adds to it."""
 
     def __init__(self, file: str, text: str, *, strict: bool = False) -> None:
         self.file = file
@@ -65,16 +64,16 @@ class Findings:
         self._counts: dict[str, int] = {"error": 0, "warning": 0}
 
     def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
-        """Note a finding at a node."""
+        """Record a diagnostic at a node."""
         end_line, end_column = node.end_line, node.end_column
         if end_line != node.line:
-            # A place that spans lines is told by its first one.
+            # A range of several lines is reduced to its first line.
             end_line = node.line
             end_column = node.column + len(LINE_BREAK.split(self.text[node.start : node.start + 400], 1)[0].rstrip())
         self._record(code, node.line, node.column, end_line, end_column, message, hint)
 
     def add_inside(self, code: str, node: Scalar, offset: int, length: int, message: str, hint: str = "") -> None:
-        """Note a finding at some characters of a scalar's value."""
+        """Record a diagnostic at some characters of a scalar's value."""
         line, column = locate(self.text, node, offset)
         self._record(code, line, column, line, column + max(1, length), message, hint)
 
@@ -88,11 +87,11 @@ class Findings:
             self.failed = True
         self._counts[severity] += 1
         if self._counts[severity] > MAX_LISTED:
-            return  # enough to begin with; the rest is counted
+            return  # the rest is only counted
         self.found.append(Diagnostic(self.file, line, column, end_line, end_column, code, severity, message, hint))
 
     def result(self) -> tuple[Diagnostic, ...]:
-        """Everything found, without what the author's comments silence, in the order of the text."""
+        """All diagnostics in text order, without those that comments suppress."""
         kept = set(self.found)
         if "noetl:" in self.text:
             kept = self._apply_ignores(kept)
@@ -154,7 +153,7 @@ _IGNORE_COMMENT = re.compile(r"#\s*noetl:\s*ignore\[([^\]\n]*)\]")
 
 
 def _find_ignores(text: str) -> list[_Ignore]:
-    """The comments that silence; one on a line of its own speaks about the next line that is not a comment."""
+    """The ignore comments; a comment on its own line applies to the next line that is not a comment."""
     lines = LINE_BREAK.split(text)
     found = []
     for number, line in enumerate(lines, start=1):
@@ -175,7 +174,7 @@ def _find_ignores(text: str) -> list[_Ignore]:
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant, if one is near enough."""
+    """The most similar known name, if it is similar enough."""
     lowered = word.lower()
     length = len(word)
     allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
@@ -195,7 +194,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names the nearest known word, or lists what exists when they are few."""
+    """A hint that names the most similar known name, or lists the known names if there are few."""
     words = sorted(set(known))
     hint = _did_you_mean(word, words)
     if hint:
@@ -208,7 +207,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def _distance(a: str, b: str, limit: int) -> int:
-    """Edit distance with neighbours swapped counting once, given up beyond the limit."""
+    """Damerau-Levenshtein distance; stops when it exceeds the limit."""
     if a == b:
         return 0
     before: list[int] = []
@@ -226,11 +225,11 @@ def _distance(a: str, b: str, limit: int) -> int:
     return previous[-1]
 
 
-# --- written down -------------------------------------------------------------------------------
+# --- formatting ---------------------------------------------------------------------------------
 
 
 def as_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], *, color: bool = False) -> str:
-    """For people: the place, the message, the line with the place underlined, the way out."""
+    """Text for people: position, message, the source line with the range underlined, and the hint."""
     lines_of: dict[str, list[str]] = {}
     blocks = []
     for found in diagnostics:
@@ -265,12 +264,12 @@ def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
 
 
 def as_json(diagnostics: Iterable[Diagnostic]) -> str:
-    """For programs: one list."""
+    """One JSON list, for programs."""
     return json.dumps([found.as_dict() for found in diagnostics], indent=2, ensure_ascii=False) + "\n"
 
 
 def as_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """For GitHub Actions: one workflow command a line."""
+    """Workflow commands for GitHub Actions, one per line."""
     return "".join(_annotation(found) + "\n" for found in diagnostics)
 
 
@@ -292,7 +291,7 @@ def _property(text: str) -> str:
 
 
 def as_sarif(diagnostics: Iterable[Diagnostic], *, version: str = "") -> str:
-    """For code scanning: one SARIF 2.1.0 log."""
+    """A SARIF 2.1.0 log, for code scanning."""
     found = list(diagnostics)
     used = sorted({one.code for one in found})
     index = {code: number for number, code in enumerate(used)}
@@ -354,7 +353,7 @@ def render(
     color: bool = False,
     version: str = "",
 ) -> str:
-    """Diagnostics in one of the four formats; `sources` (file -> text) serve the text format."""
+    """Diagnostics in one of the four formats; the text format uses `sources` (file -> text)."""
     if format == "json":
         return as_json(diagnostics)
     if format == "github":

@@ -1,8 +1,8 @@
-"""Syntax to the IR: shorthand expanded, specs layered, every value with a path back to its line.
+"""Lower the syntax tree to the model: expand shorthand, layer specs, and give every value a path to its line.
 
-Lowering happens only when a document has no errors, so it takes the tree at its word. Paths are those of
-the normal form, whatever shorthand was written: `workflow/2/tool/0/input/url` is the url of a step's first
-task, also when the author wrote it beside `kind` of a single mapping.
+Lowering runs only for documents without errors, so it does not validate. Paths are those of the normal form:
+`workflow/2/tool/0/input/url` is the url of a step's first task, even if it is written beside `kind` of a single
+mapping.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from noetl.core.model.playbook import (
 )
 from noetl.core.model.tool import ToolSpec
 
-# Keys of a spec that say something about the node itself and are no defaults for its tasks.
+# Keys of a spec that apply to the node itself and are not defaults for its tasks.
 _NOT_DEFAULTS = {
     "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
     "step": frozenset({"policy", "pool", "max_task_runs"}),
@@ -69,7 +69,7 @@ _NOT_DEFAULTS = {
 
 
 class _Layer:
-    """One level of spec: its defaults for tasks, and the places of those that may fail at run time."""
+    """One level of spec: its defaults for tasks, and the positions of those that may fail at run time."""
 
     __slots__ = ("data", "places")
 
@@ -79,7 +79,7 @@ class _Layer:
 
 
 class Lowering:
-    """Turns one document's tree into the IR."""
+    """Lowers the tree of one document to the model."""
 
     def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
         self.specs = specs
@@ -100,7 +100,7 @@ class Lowering:
         return Playbook(
             name=document.name,
             path=document.catalog_path,
-            entry=entry_of(document),
+            entry=document.entry(),
             steps=steps,
             version=document.version,
             description=document.description,
@@ -125,7 +125,7 @@ class Lowering:
         )
 
     def synthesized(self, document: DocumentSyntax, playbook: Playbook) -> tuple[Step, ...]:
-        """Steps made at run time, with the running playbook's defaults around them."""
+        """Steps created at run time, with the defaults of the running playbook."""
         outer = tuple(_Layer(layer, {}) for layer in _executor_data(playbook.executor.spec))
         steps = tuple(self.step(step, outer) for step in document.steps)
         everything = (*playbook.steps, *steps)
@@ -160,7 +160,7 @@ class Lowering:
     # --- steps and blocks ---
 
     def step(self, step: StepSyntax, outer: tuple[_Layer, ...]) -> Step:
-        """One step; what other steps read of it is added once all are known."""
+        """One step; `exports` and `reads` are added when all steps are known."""
         layers = self.body_layers(step, outer)
         synthesis = step.synthesis
         tasks = self.tasks(step, layers)
@@ -277,12 +277,10 @@ class Lowering:
     # --- tasks ---
 
     def tasks(self, body: BodySyntax, layers: tuple[_Layer, ...]) -> tuple[Task, ...]:
-        """The pipeline, with choose, while and until compiled into tasks."""
+        """The pipeline, with `choose`, `while` and `until` expanded to tasks."""
         tasks = expand(body.items, lambda task: self.task(task, layers), self.guard)
         for construct in body.constructs():
-            self.record_place(
-                construct.path, construct.node
-            )  # generated tasks lead back to the construct that made them
+            self.record_place(construct.path, construct.node)  # generated tasks have the position of their construct
         return tasks
 
     def task(self, task: TaskSyntax, layers: tuple[_Layer, ...]) -> Task:
@@ -313,7 +311,7 @@ class Lowering:
         )
 
     def effective_spec(self, task: TaskSyntax, kind: str, layers: tuple[_Layer, ...]) -> dict[str, Any]:
-        """Kind defaults, executor, step, loop and task laid over each other."""
+        """The merged spec: kind defaults, executor, step, loop and task."""
         path = f"{task.path}/spec"
         spec: dict[str, Any] = dict(task.tool.defaults) if task.tool else {}
         own = [self.layer(task.spec, "task", path)] if task.spec is not None else []
@@ -378,7 +376,7 @@ class Lowering:
         )
 
     def output(self, output: OutputSyntax | None, spec: dict[str, Any] | None = None) -> OutputPolicy:
-        """Where a result goes: said here, or by the spec around it (`spec.result.store`)."""
+        """Where a result is stored: declared here, or in a surrounding spec (`spec.result.store`)."""
         result = (spec or {}).get("result")
         store = result.get("store") if isinstance(result, dict) else None
         if output is None:
@@ -390,7 +388,7 @@ class Lowering:
     # --- values and places ---
 
     def layer(self, node: MappingNode, level: str, path: str) -> _Layer:
-        """What a spec gives to the tasks below it."""
+        """The defaults that a spec gives to the tasks below it."""
         left_out = _NOT_DEFAULTS[level]
         data: dict[str, Any] = {}
         places: dict[str, Place] = {}
@@ -403,7 +401,7 @@ class Lowering:
         return _Layer(data, places)
 
     def record_place(self, path: str, node: Node) -> str:
-        """Remember where a path stands in the author's text."""
+        """Record the position of a path in the author's text."""
         self.places[path] = Place(node.line, node.column)
         return path
 
@@ -414,7 +412,7 @@ class Lowering:
         return cast(dict[str, Any], self.value(node, path))
 
     def value(self, node: Node | None, path: str) -> Any:
-        """A node's data; containers and templates keep their places, for errors at run time."""
+        """A node's data; the positions of containers and templates are recorded for run-time errors."""
         if isinstance(node, Scalar):
             value = node.value
             if isinstance(value, str) and has_template(value):
@@ -429,7 +427,7 @@ class Lowering:
         return None
 
     def guard(self, node: Node | None, path: str) -> Any:
-        """A guard's value, with event names of earlier days renamed."""
+        """A guard's value, with old event names replaced."""
         value = self.value(node, path)
         if isinstance(value, str) and "call.done" in value:
             return _CALL_DONE.sub(r"\1step.done\1", value)
@@ -440,7 +438,7 @@ _CALL_DONE = re.compile(r"""(['"])call\.done\1""")
 
 
 def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """The layers of an executor's spec that is data already."""
+    """The layers of an executor's spec that is already data."""
     policy = spec.get("policy")
     defaults = policy.get("defaults") if isinstance(policy, dict) else None
     own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
@@ -457,7 +455,7 @@ def _normalize_timeouts(defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
-    """Deep merge, in which a bare number of seconds is the `total` of a timeout that names its parts."""
+    """Deep merge, in which a number of seconds is the `total` of a timeout that names its parts."""
     timeout = outer.get("timeout")
     if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
         outer = {**outer, "timeout": {"total": timeout}}
@@ -465,7 +463,7 @@ def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
 
 
 def _jumps_unconditionally(tasks: Iterable[Task]) -> bool:
-    """Whether a pipeline jumps without ever asking and does nothing besides: what goes round here never stops."""
+    """Whether a pipeline has unconditional jumps and does nothing else, so that it cycles without an end."""
     rules = [rule for task in tasks for rule in task.rules or ()]
     directives = {rule.then.do for rule in rules}
     conditional = any(rule.when is not None for rule in rules)
@@ -486,15 +484,6 @@ def _may_fail(node: Node) -> bool:
 def _select_path(text: str) -> str:
     """A selected field as a path below the payload: `output.data.x` and `data.x` are `x`."""
     return text.removeprefix("output.").removeprefix("data.")
-
-
-def entry_of(document: DocumentSyntax) -> str:
-    """The step to begin with: the executor's wish, else `start`, else the first."""
-    executor = document.executor
-    if executor is not None and executor.entry_step is not None:
-        return executor.entry_step.text
-    names = [step.name for step in document.steps]
-    return "start" if "start" in names or not names else names[0]
 
 
 def _with_result_reads(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:

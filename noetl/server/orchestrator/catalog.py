@@ -66,7 +66,7 @@ class Catalog:
 
     def compile(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
         """The compiled playbook; InvalidPlaybook has all diagnostics."""
-        known = self._compiled.get((digest_of(source), strict, legacy))
+        known = self._compiled.get((source_digest(source), strict, legacy))
         if known is not None:
             return known
         return self._made(source, self.check(source, strict=strict, legacy=legacy), strict, legacy)
@@ -74,7 +74,7 @@ class Catalog:
     def _made(self, source: Source, compilation: Compilation, strict: bool, legacy: bool) -> Playbook:
         if compilation.playbook is None:
             raise InvalidPlaybook(compilation.diagnostics)
-        digest = digest_of(source)
+        digest = source_digest(source)
         playbook = msgspec.structs.replace(compilation.playbook, digest=digest, file=source.file)
         self._remember(self._compiled, (digest, strict, legacy), playbook)
         return playbook
@@ -87,7 +87,7 @@ class Catalog:
 
     async def compiled(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
         """The same, while others go on: a long text is compiled beside the loop."""
-        if len(source.text) <= SHORT or (digest_of(source), strict, legacy) in self._compiled:
+        if len(source.text) <= SHORT or (source_digest(source), strict, legacy) in self._compiled:
             return self.compile(source, strict=strict, legacy=legacy)
         compilation = await self.aside(lambda: self.check(source, strict=strict, legacy=legacy))
         return self._made(source, compilation, strict, legacy)
@@ -111,7 +111,7 @@ class Catalog:
         if kept is None:
             raise CorruptLog(f"the text of playbook {digest} is missing from the store")
         source = Source(*kept)
-        if digest_of(source) != digest:
+        if source_digest(source) != digest:
             raise CorruptLog(f"the text of playbook {digest} is damaged")
         return source
 
@@ -228,6 +228,6 @@ class _Lookup:
 _MODES = tuple((strict, legacy) for strict in (False, True) for legacy in (False, True))
 
 
-def digest_of(source: Source) -> str:
-    """The name of a text with its place."""
+def source_digest(source: Source) -> str:
+    """The digest of a text with its file name, as stored with executions and in the log."""
     return hashlib.sha256(f"{source.file}\0{source.text}".encode()).hexdigest()[:32]

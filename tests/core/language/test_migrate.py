@@ -104,7 +104,26 @@ def test_line_ends_stay():
     assert made.count("\r\n") == made.count("\n") > 10
 
 
-def test_what_comes_along_some_arcs_only_is_marked():
+@pytest.mark.parametrize("keyword", ["while", "until"])
+def test_an_unnamed_while_or_until_is_not_a_labelled_task(keyword):
+    text = f"""apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: p}}
+workflow:
+  - step: start
+    args: {{a: 1}}
+    tool:
+      - {keyword}:
+          when: "{{{{ ctx.n | default(0) < 3 }}}}"
+          tool:
+            - work: {{kind: noop, set: {{ctx.n: 3}}}}
+"""
+    made = migrate(text, SPECS)
+    assert made.notes == ()
+    assert f"- {keyword}:\n" in made.text and "- {name: work, kind: noop" in made.text
+
+
+def test_a_value_that_only_some_arcs_pass_is_marked():
     text = """apiVersion: noetl.io/v2
 kind: Playbook
 metadata: {name: p}

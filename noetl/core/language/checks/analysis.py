@@ -1,4 +1,4 @@
-"""What every check looks at."""
+"""The input of every check: a document, its templates, and the names that its parts define."""
 
 from __future__ import annotations
 
@@ -39,15 +39,12 @@ class AnalysisContext:
         self.args_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "args")
         self.workload_keys = frozenset(document.workload.entries) if document.workload else frozenset()
         self.keychain = frozenset(entry.name for entry in document.keychain)
-        # Steps made at run time may set what they like.
+        # Steps created at run time may set any key.
         self.open_ctx = running is not None or any(step.synthesis for step in document.steps)
         if running is not None:
             self.workload_keys |= running.workload.keys()
             self.keychain |= {entry.name for entry in running.keychain}
-        executor = document.executor
-        names = [step.name for step in document.steps]
-        named = executor.entry_step.text if executor and executor.entry_step else ""
-        self.entry = named or ("start" if "start" in names else next(iter(names), ""))
+        self.entry = document.entry()
         self.iterators = frozenset(
             level.iterator
             for body in document.bodies()
@@ -68,13 +65,13 @@ class AnalysisContext:
         return self._sets[id(body)]
 
     def called_keys(self, body: BodySyntax) -> frozenset[str]:
-        """Keys of `ctx` that the blocks which a step or block calls may set."""
+        """Keys of `ctx` that the blocks called by a step or block may set."""
         if not self.document.blocks:
             return frozenset()
         return frozenset(key for name in self._called(body) for key in self._block_keys[name])
 
     def blocks_called_by(self, task: TaskSyntax) -> list[BlockSyntax]:
-        """The blocks that a call runs for certain: the one it names, and those which that one names in turn."""
+        """The blocks that a call certainly runs: the one that it names, and those called from there."""
         called = blocks_called(_body_of(task))
         if not called:
             return []
@@ -82,7 +79,7 @@ class AnalysisContext:
         return [block for block in self.document.blocks if block.name in found]
 
     def keys_set_by_call(self, task: TaskSyntax) -> frozenset[str]:
-        """Keys of `ctx` that the blocks behind one call may set."""
+        """Keys of `ctx` that the blocks of one call may set."""
         return self.called_keys(_body_of(task))
 
     def _called(self, body: BodySyntax) -> set[str]:
@@ -108,11 +105,11 @@ class AnalysisContext:
     def report_inside(
         self, code: str, site: TemplateSite, offset: int, length: int, message: str, hint: str = ""
     ) -> None:
-        """Note a finding at some characters of a template."""
+        """Record a diagnostic at some characters of a template."""
         self.reader.findings.add_inside(code, site.node, offset, length, message, hint)
 
     def report_read(self, code: str, site: TemplateSite, read: Read, message: str, hint: str = "") -> None:
-        """Note a finding at a name that a template reads."""
+        """Record a diagnostic at a name that a template reads."""
         text = site.node.text
         stop = read.offset + len(read.path[0])
         written = ".".join(read.path)
@@ -162,5 +159,5 @@ def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:
 
 
 def is_block(body: BodySyntax | None) -> bool:
-    """Whether this is a workbook block, whose caller is not known."""
+    """Whether this is a workbook block, whose callers are unknown."""
     return isinstance(body, BlockSyntax)

@@ -25,7 +25,7 @@ def _check_conflicts(context: AnalysisContext, router: RouterSyntax) -> None:
                 continue
             first = seen.setdefault((assigned.scope, assigned.keys), assigned)
             values = (data_of(first.value), data_of(assigned.value))
-            # Templates may turn out equal: that is for the run to say.
+            # The values of templates are compared at run time.
             if first is not assigned and values[0] != values[1] and all(compile_value(each).static for each in values):
                 message = f"arcs that are taken together assign different values to `{assigned.target}`"
                 context.reader.add(

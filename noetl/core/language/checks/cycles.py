@@ -1,8 +1,8 @@
-"""Circles without a way out: of arcs between steps, of jumps between tasks, of blocks that call each other.
+"""Endless cycles: of arcs between steps, of jumps between tasks, of blocks that call each other.
 
-A circle is told when nothing in it can end it. A guard may hold or not, a gate may stay closed, a rule may fail or
-break: each of these is a way out. That a tool may have an error is none, unless somebody has planned for it (an
-arc for the failure, a rule that fails for a reason of its own).
+A cycle is reported when nothing in it can end it. A guard that can be false, a gate that can stay closed, and a
+rule that fails or breaks can each end it. A possible error of a tool does not count, unless it is handled: by an
+arc for the failure, or by a rule that fails on a condition other than an error.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, RuleSyntax, StepSyntax, TaskSyntax
 
-# What rules ask when they ask about the error itself.
+# Fields of `output` that describe the error itself.
 _ERROR_FIELDS = frozenset({"status", "error", "http", "pg", "py"})
 
 
 def check(context: AnalysisContext) -> None:
-    """Look for circles in every pipeline, in the net, and among the blocks."""
+    """Check every pipeline, the graph of steps, and the calls between blocks."""
     for body in context.document.bodies():
         if body.items:
             _check_pipeline(context, body)
-    if not context.open_ctx:  # steps that are made at run time may lead out
+    if not context.open_ctx:  # steps created at run time may leave the cycle
         _check_graph(context)
     _check_calls(context)
 
@@ -76,14 +76,14 @@ def _has_jump(task: TaskSyntax) -> bool:
 
 
 def _routes_failures(body: BodySyntax) -> bool:
-    """Whether somebody waits for the failure: a guarded arc, or whoever calls the block."""
+    """Whether a failure is handled: by a guarded arc, or by the caller of a block."""
     if not isinstance(body, StepSyntax):
         return True
     return any(arc.when is not None for arc in body.router.arcs) if body.router is not None else False
 
 
 def _can_fail(task: TaskSyntax, fails: list[RuleSyntax], handled: bool) -> bool:
-    """Whether the task failing is a way out that somebody meant."""
+    """Whether a failure of the task is an intended end of the cycle."""
     if any("raise" in text or "exit" in text for text in _code(task)):
         return True
     rules = task.policy.rules if task.policy is not None else []
@@ -148,7 +148,7 @@ def _check_graph(context: AnalysisContext) -> None:
 
 
 def _can_leave(step: StepSyntax, inside: set[str]) -> bool:
-    """Whether a token in this step can get out of the circle, or come to rest in it."""
+    """Whether a token in this step can leave the cycle, or stop in it."""
     if step.admit is not None and (step.admit.once or (step.admit.rules and not always_true(step.admit.rules[0].when))):
         return True
     if step.deadline_s is not None or step.router is None:
@@ -180,7 +180,7 @@ def _report_cycle(context: AnalysisContext, steps: list[StepSyntax], inside: set
 
 
 def _back_arc(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
-    """The arc that leads back: from a later step to the same or an earlier one."""
+    """The arc that closes the cycle: from a later step to the same or an earlier one."""
     earlier: set[str] = set()
     for step in steps:
         earlier.add(step.name)
@@ -194,7 +194,7 @@ def _back_arc(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
 
 
 def _check_calls(context: AnalysisContext) -> None:
-    """Blocks that call each other first of all: none of them ever gets further."""
+    """Report blocks that call each other unconditionally as their first task."""
     calls: dict[str, tuple[str, TaskSyntax]] = {}
     for block in context.document.blocks:
         first = block.items[0] if block.items else None
@@ -202,7 +202,7 @@ def _check_calls(context: AnalysisContext) -> None:
             called = first.parameters.get("block")
             if called is not None and isinstance(called.value, Scalar) and not is_template(called.value):
                 calls[block.name] = (called.value.text, first)
-    seen: dict[str, str] = {}  # block -> the one from which it was looked at first
+    seen: dict[str, str] = {}  # block -> the block from which it was first visited
     for start in calls:
         name = start
         while name in calls and name not in seen:

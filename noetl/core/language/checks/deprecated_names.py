@@ -1,4 +1,4 @@
-"""Names of older surfaces inside templates: `outcome`, `args`, `result` of v10, `context` of 2025-11."""
+"""Deprecated names in templates: `outcome`, `args`, `result` of v10, `context` of 2025-11."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.core.language.flow.template_sites import TemplateSite
 
 
 def check(context: AnalysisContext) -> None:
-    """Tell each older name with the canonical one."""
+    """Report each deprecated name with its canonical form."""
     for site in context.sites.templates:
         for read in site.template.reads:
             tell = _NAMES.get(read.path[0])

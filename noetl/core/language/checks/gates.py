@@ -1,10 +1,10 @@
-"""Gates that can never open: before them tokens wait to the end, and the step never runs.
+"""Admission gates that can never open: tokens wait until the execution ends, and the step never runs.
 
-What a gate asks for must be able to happen. The check finds out what can: it begins with the entry, and lets a step
-run when a step that can run leads to it and its gate could open with what has been found so far: the steps that can
-run, and what they set. It stops when nothing more can happen. A gate that is still closed then waits for itself,
-for what comes only behind it, for a gate that waits for this one, or for branches of which only one is taken. A
-value of `ctx` that no step sets may come with a signal, so a gate may wait for it.
+The check computes what can happen as a fixed point. It starts at the entry step. A step can run when a step that can
+run leads to it and its gate can open with the facts found so far: the steps that can run, and the keys that they set.
+A gate that is still closed at the fixed point waits for its own step, for something that happens only after it, for a
+gate that waits for this one, or for branches of which only one is taken. A value of `ctx` that no step sets may be set
+by a signal, so a gate may wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DEFINED = re.compile(r"ctx\.(\w+)(?:\.\w+)*\s+is\s+defined")
 
 
 def check(context: AnalysisContext) -> None:
-    """Let happen what can, and look at the gates that stay closed."""
+    """Compute what can happen, and report the gates that stay closed."""
     gated = [step for step in context.document.steps if step.admit is not None and step.admit.rules]
     if not gated or context.open_ctx:
         return
@@ -42,7 +42,7 @@ def check(context: AnalysisContext) -> None:
 
 
 class GateProof:
-    """Everything that can happen, found step by step."""
+    """The facts that can become true, computed as a fixed point."""
 
     def __init__(self, context: AnalysisContext) -> None:
         self.steps = {step.name: step for step in context.document.steps}
@@ -76,7 +76,7 @@ class GateProof:
                     work += self._waiting.pop(fact, ())
 
     def requirements(self, step: StepSyntax) -> Iterator[set[Fact]]:
-        """For each rule that would open the gate, what must have happened; nothing when it cannot be told."""
+        """For each rule that can open the gate, the facts that it requires; an empty set if they are unknown."""
         rules = step.admit.rules if step.admit is not None else []
         for rule in rules:
             if not _denies(rule):
@@ -121,7 +121,7 @@ class GateProof:
         )
 
     def explain(self, step: StepSyntax) -> str:
-        """What a closed gate waits for in vain."""
+        """Why a closed gate cannot open."""
         missing = sorted({fact for required in self.requirements(step) for fact in required - self.facts})
         if not missing:
             return "the steps it waits for are on mutually exclusive branches"
@@ -159,7 +159,7 @@ def _denies(rule: AdmitRuleSyntax) -> bool:
 
 
 def _facts(context: AnalysisContext, step: StepSyntax) -> set[Fact]:
-    """What is known of `ctx` once a step has run; setting a key to nothing opens no gate that asks for its value."""
+    """The facts about `ctx` after a step has run; an empty value opens no gate that requires the value to be true."""
     found: set[Fact] = set()
     for each in context.sets_of(step):
         if each.scope == "ctx":

@@ -1,4 +1,4 @@
-"""Guards that are no conditions."""
+"""Guards that are not conditions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from noetl.core.language.source.nodes import Scalar
 
 
 def check(context: AnalysisContext) -> None:
-    """Tell guards that are plain text: they hold always (or never), whatever they say."""
+    """Report guards that are plain text: they are always true (or always false)."""
     for step in context.document.steps:
         for rule in step.admit.rules if step.admit else ():
             allow = rule.allow

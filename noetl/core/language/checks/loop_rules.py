@@ -1,4 +1,4 @@
-"""Loops: reducers, `until`, and what iterations that run side by side may write."""
+"""Loops: reducers, `until`, and writes of parallel iterations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, S
 
 
 def check(context: AnalysisContext) -> None:
-    """Look at every loop, and at writes that need one."""
+    """Check every loop, and the writes that require one."""
     for body in context.document.bodies():
         for level in body.loop.levels() if body.loop else ():
             _check_level(context, level)
@@ -40,7 +40,7 @@ def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
 
 
 def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
-    """Writes to `ctx` from iterations that run side by side, without a reducer to join them."""
+    """Report writes to `ctx` from parallel iterations without a reducer."""
     reduced = {
         tuple(key.removeprefix("ctx.").split("."))
         for level in loop.levels()
@@ -60,7 +60,7 @@ def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax
 
 
 def _check_called(context: AnalysisContext, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
-    """The same for what a called block writes: iterations that run side by side call it side by side."""
+    """Report writes of a block that parallel iterations call."""
     for block in context.blocks_called_by(task):
         for assigned in context.sets_of(block):
             if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):

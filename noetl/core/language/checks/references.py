@@ -1,6 +1,6 @@
-"""References: names that end in `_ref` hold locators, other names hold data (003 sections 7 and 9).
+"""References: names that end in `_ref` contain locators, other names contain data (003 sections 7 and 9).
 
-What can be told from the text alone: an assignment whose whole value is one name. The rest is told when it runs.
+The check handles assignments whose whole value is one name. Other values are checked at run time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PAYLOADS = frozenset({"data", "status", "error", "http", "pg", "py"})
 
 
 def check(context: AnalysisContext) -> None:
-    """Tell references under names of data, data under names of references, and fields read from locators."""
+    """Report references assigned to data names, data assigned to reference names, and payload fields of references."""
     for body in context.document.bodies():
         for assigned in context.sets_of(body):
             _check_assignment(context, assigned)
@@ -78,12 +78,12 @@ def _check_field(context: AnalysisContext, site: TemplateSite, read: Read) -> No
 
 
 def is_reference(path: tuple[str, ...]) -> bool:
-    """Whether a name is known to hold a reference."""
+    """Whether a name is known to contain a reference."""
     return (path[-1] == "ref" and path[0] in ("output", "outcome")) or path[-1].endswith("_ref")
 
 
 def whole_name(node: object) -> tuple[str, ...] | None:
-    """The name that is all of a value: `{{ output.ref }}`."""
+    """The name if a value consists of one name: `{{ output.ref }}`."""
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         return None
     text = node.value.strip()

@@ -1,4 +1,4 @@
-"""Results that are read by the name of a step which cannot have run by then."""
+"""Results that are read by the name of a step that cannot have run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from noetl.core.language.flow.template_analysis import Read
 from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.syntax.tree import StepSyntax
 
-_NOT = re.compile(r"\bnot\b")  # `not later.x` asks whether it has run, quietly
-# In guards a step that has not run is simply not true.
+_NOT = re.compile(r"\bnot\b")  # `not later.x` tests whether the step has run
+# In guards, a step that has not run is false.
 _GUARDS = (at.ADMIT, at.RULE, at.LOOP_UNTIL)
 
 
 def check(context: AnalysisContext) -> None:
-    """Look at every result that a template reads by the name of a step."""
+    """Check every result that a template reads by the name of a step."""
     if context.open_ctx:
-        return  # steps that are made at run time may lead anywhere
+        return  # steps created at run time may lead anywhere
     reachability: Reachability | None = None
     for site in context.sites.templates:
         body = site.body

@@ -1,4 +1,4 @@
-"""Task rules: what `skip` may ask, rules that no task run can reach, errors that would pass in silence."""
+"""Task rules: guards of `skip`, unreachable rules, errors that no rule handles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS_OF = {
 
 
 def check(context: AnalysisContext) -> None:
-    """Look at every rule of every task, and at admission rules."""
+    """Check every rule of every task, and admission rules."""
     for body in context.document.bodies():
         for task in body.tasks():
             if task.policy is not None:
@@ -79,7 +79,7 @@ def _check_skip(context: AnalysisContext, rule: RuleSyntax) -> None:
 
 
 def _check_order(context: AnalysisContext, rules: list[tuple[Node | None, Node]], what: str) -> None:
-    """Everything behind `else` (or a guard that is always true) is never looked at."""
+    """Report rules after `else` (or after a guard that is always true)."""
     last: Node | None = None
     for when, node in rules:
         if last is not None:
@@ -91,7 +91,7 @@ def _check_order(context: AnalysisContext, rules: list[tuple[Node | None, Node]]
 
 
 def _handles_errors(rules: list[RuleSyntax]) -> bool:
-    """Whether the rules together take every error: by `else`, or by guards that ask for nothing but the error."""
+    """Whether the rules handle every error: with `else`, or with guards that require nothing but the error."""
     if any(rule.is_else for rule in rules):
         return True
     required: set[str] = set()
@@ -101,7 +101,7 @@ def _handles_errors(rules: list[RuleSyntax]) -> bool:
         if always_true(rule.when):
             return True
         for part in alternatives(expression(rule.when)):
-            # What stands beside "there is an error" narrows it: two such parts may complete each other.
+            # A further condition narrows the guard; `x` in one rule and `not x` in another cover every error.
             narrowing = {_normalize(each) for each in conjuncts(part)} - _ANY_ERROR
             if not narrowing:
                 return True

@@ -1,4 +1,4 @@
-"""Knobs under `spec` that nothing looks at, and time limits that cannot be read."""
+"""Keys under `spec` that have no effect, and invalid time limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUTS = ("connect", "read", "total")
 
 
 def check(context: AnalysisContext) -> None:
-    """Look at every spec of every level."""
+    """Check every spec of every level."""
     specs = {spec.kind: spec for spec in context.reader.specs.values()}
     general = set(SHAPES["task.spec"].keys) - {"policy"}
     for spec in specs.values():
@@ -68,7 +68,7 @@ def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
             _check_timeout(context, value)
         elif task.tool is not None and key not in _known(task.tool) and key not in ("set", "policy", task.kind):
             if ("task.spec", key) in context.reader.rejected:
-                continue  # told while reading
+                continue  # already reported while reading
             if key in field_names(task.tool) and context.reader.report_rejected("task.spec", "<field>", key_node):
                 continue
             _report(context, key_node, key, _known(task.tool), task.tool.kind)

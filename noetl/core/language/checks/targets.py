@@ -1,4 +1,4 @@
-"""Names that lead somewhere: arcs to steps, jumps to tasks, calls to blocks, the entry and return steps."""
+"""Names of targets: steps of arcs, tasks of jumps, blocks of calls, the entry and return steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from noetl.core.templates.functions import FUNCTIONS
 
 
 def check(context: AnalysisContext) -> None:
-    """Tell every name that leads nowhere."""
+    """Report every target that does not exist."""
     document, reader = context.document, context.reader
     steps = context.steps
     blocks = document.block_names()
@@ -35,7 +35,7 @@ def check(context: AnalysisContext) -> None:
 
 
 def _check_names(body: BodySyntax, reader: Reader) -> None:
-    """Names that a template can never read, since they mean something else."""
+    """Report names that templates cannot read, because they have another meaning."""
     named = [("step" if isinstance(body, StepSyntax) else "block", body.name, body.name_node)]
     named += [("task", task.name, task.name_node) for task in body.tasks() if task.named]
     for what, name, node in named:

@@ -1,4 +1,4 @@
-"""Templates that cannot be read, or that use a filter, test or function that does not exist."""
+"""Templates with a syntax error, or with a filter, test or function that does not exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
 from noetl.core.templates.predicates import TESTS
 
-# What Python authors call as functions.
+# Python functions that are filters in templates.
 _AS_FILTERS = {"len": "length", "str": "string", "sorted": "sort", "dumps": "tojson", "loads": "fromjson"}
 _RUNTIME = frozenset(["namespace", "cycler", "joiner"])
 # Filters that take the name of a filter or test as text.
@@ -29,7 +29,7 @@ _IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|a
 
 
 def check(context: AnalysisContext) -> None:
-    """Tell every template that cannot be evaluated as it is written."""
+    """Report every template that cannot be evaluated."""
     for site in context.sites.templates:
         if site.template.problem is not None:
             _report(context, site, site.template.problem)
@@ -69,7 +69,7 @@ def _report(context: AnalysisContext, site: TemplateSite, problem: Problem) -> N
 
 
 def _check_named(context: AnalysisContext, site: TemplateSite, text: str) -> None:
-    """`map('upper')`, `select('odd')`: names of filters and tests that stand as text."""
+    """Check the names of filters and tests that are given as text: `map('upper')`, `select('odd')`."""
     for expression in _EXPRESSION.finditer(text):
         for found in _NAMED.finditer(text, expression.start(), expression.end()):
             what = "filter" if found["map"] else "test"

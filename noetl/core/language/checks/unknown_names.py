@@ -1,7 +1,7 @@
-"""Names that templates read: whether they exist at that place, and whether anything can define them.
+"""Names that templates read: whether they are visible, and whether they are defined.
 
-What exists where is said by `visibility`. A scope that is not visible is an error; a name that nothing
-defines is a warning, unless the template takes care of its absence (`default`, `is defined`).
+`visibility` defines which names are visible where. A scope that is not visible is an error; a name that is not
+defined is a warning, unless the template handles its absence (`default`, `is defined`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from noetl.core.language.syntax.grammar import ITERATION_NAMES
 
 
 def check(context: AnalysisContext) -> None:
-    """Look at every name that every template reads."""
+    """Check every name that a template reads."""
     for site in context.sites.templates:
         for read in site.template.reads:
             _check_read(context, site, read)
@@ -37,7 +37,7 @@ def _check_read(context: AnalysisContext, site: TemplateSite, read: Read) -> Non
 
 
 def _nothing(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    """Fields of this scope are known only at run time."""
+    """Do nothing: the fields of this scope are known only at run time."""
 
 
 # --- secrets ------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _check_steps(context: AnalysisContext, site: TemplateSite, read: Read) -> No
 
 
 def _check_output(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    """A helper of another kind: `output.http` after a task that is not http."""
+    """Report a field of another kind: `output.http` after a task that is not http."""
     if read.guarded or len(read.path) == 1 or site.task is None or site.task.tool is None:
         return
     if site.visibility.title == "a task's fields":

@@ -1,4 +1,4 @@
-"""The net as a whole: steps that no arc leads to, arcs that can never fire."""
+"""The graph as a whole: steps without a path to them, arcs that never fire."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from noetl.core.language.flow.guard_conditions import (
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.syntax.tree import ArcSyntax, StepSyntax
 
-# The events that end a step, and whether they tell of a success.
+# The events that end a step, and whether they mean success.
 BOUNDARIES = {"step.done": True, "loop.done": True, "call.done": True, "step.failed": False, "call.error": False}
 _BOTH = frozenset({True, False})
 _NONDETERMINISTIC = frozenset({"now", "uuid", "random"})
 
 
 def check(context: AnalysisContext) -> None:
-    """Look at the arcs of every step, and at the steps they lead to."""
+    """Check the arcs of every step, and the steps that they lead to."""
     for step in context.document.steps:
         arcs = step.router.arcs if step.router else []
         open_arcs = [arc for arc in arcs if arc.when is None or _may_fire(context, step, arc)]
         if step.router is not None and step.router.mode == "exclusive" and len(open_arcs) > 1:
             _check_order(context, open_arcs, looping=step.loop is not None)
-    # Steps that are made at run time may lead anywhere.
+    # Steps created at run time may lead anywhere.
     if not context.open_ctx:
         _check_reachable(context)
 
@@ -50,9 +50,10 @@ def _check_reachable(context: AnalysisContext) -> None:
 
 
 def _check_order(context: AnalysisContext, arcs: list[ArcSyntax], *, looping: bool) -> None:
-    """Behind an arc that always fires no other can: `exclusive` takes the first.
+    """Report arcs after one that always fires: `exclusive` takes the first.
 
-    A loop succeeds in two events, `loop.done` and `step.done`: an arc that asks for one leaves the other."""
+    A loop succeeds with two events, `loop.done` and `step.done`: an arc for one of them leaves the other.
+    """
     always_taken: dict[bool, ArcSyntax] = {}  # the first arc that is always taken after a success, and after a failure
     guards: dict[str, ArcSyntax] = {}
     for arc in arcs:
@@ -75,7 +76,7 @@ def _check_order(context: AnalysisContext, arcs: list[ArcSyntax], *, looping: bo
 
 
 def _outcomes(arc: ArcSyntax) -> frozenset[bool]:
-    """After what an arc can be taken: a success (True), a failure (False)."""
+    """The outcomes for which an arc can be taken: success (True), failure (False)."""
     if arc.when is None:
         return frozenset({True})
     required = required_events(arc.when)
@@ -85,7 +86,7 @@ def _outcomes(arc: ArcSyntax) -> frozenset[bool]:
 
 
 def _may_fire(context: AnalysisContext, step: StepSyntax, arc: ArcSyntax) -> bool:
-    """Tell a guard that never holds, or asks for an event this step never has."""
+    """Report a guard that is always false, or that requires an event that this step does not have."""
     required = required_events(arc.when)
     if always_false(arc.when):
         message, hint = "this guard is always false, so the arc never fires", "write a condition, or remove the arc"

@@ -1,8 +1,8 @@
-"""Values that are read where nothing may have set them yet: `ctx.x` on a way past the step that sets it.
+"""Values that may be unset where they are read: `ctx.x` on a path that bypasses the step that sets it.
 
-The theory is in `dsl.unset`. Here the playbook is told to it: which keys there are, what is set where, which ways
-are choices; then every template is held against what may be unset at its place. Keys that nothing sets at all are
-told by `names` (`never-set`).
+`flow.definite_assignment` has the data flow analysis. This module builds its input from the playbook (keys,
+assignments, choices) and compares every template with the result. Keys that are never set are reported by
+`unknown_names` (`never-set`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _FAILURES = frozenset({"step.failed", "call.error"})
 
 
 def check(context: AnalysisContext) -> None:
-    """Find what may be unset where, then look at every read."""
+    """Compute what may be unset where, and check every read."""
     reads = list(_reads(context))
     if reads:
         _UnsetAnalysis(context, reads).report()
 
 
 def _reads(context: AnalysisContext) -> Iterator[tuple[TemplateSite, Read]]:
-    """The reads that must find something."""
+    """The reads that require a value."""
     for site in context.sites.templates:
         if site.body is None:
             continue
@@ -55,13 +55,13 @@ def _reads(context: AnalysisContext) -> Iterator[tuple[TemplateSite, Read]]:
 
 
 class _BodyState(Struct, eq=False):
-    """What is known inside one step or block."""
+    """The analysis of one step or block."""
 
     keys: dict[str, int]  # "step.x" and "iter.x" -> bit
     pipeline: Pipeline | None
     nodes: list[Unset]
-    end: Unset  # what stays unset when its pipeline has run
-    some: int  # what only some of its ways set
+    end: Unset  # what is unset after its pipeline has run
+    some: int  # what only some of its paths set
     before: dict[int, int]  # id of an assignment, or of a rule's guard -> what is set before it
     on_entry: Unset | None = None
 
@@ -105,8 +105,8 @@ class _UnsetAnalysis:
         every = self.may[step.name]
         inclusive = step.router is not None and step.router.mode == "inclusive"
         all_taken = inclusive and all(always_true(arc.when) for arc in arcs)
-        failed = False  # behind an arc for every success only failures are left
-        ended = True  # every guard so far asks only how the step ended
+        failed = False  # after an arc for every success only failures are left
+        ended = True  # every guard so far tests only the outcome of the step
         for position, arc in enumerate(arcs):
             ended = ended and tests_only_outcome(arc.when)
             target = self.number[arc.target or ""]
@@ -124,9 +124,10 @@ class _UnsetAnalysis:
             )
 
     def _set_in_parallel(self, number: int, *, always_taken: bool) -> int:
-        """What may be set side by side with a step before it runs.
+        """The keys that may be set in parallel with a step before it runs.
 
-        A step to which this one leads waits for it, unless it joins nothing, or gates keep tokens waiting."""
+        A step that this one leads to waits for it, unless it does not join, or gates delay tokens.
+        """
         parallel = self.reachability.parallel_with(number, always_taken=always_taken)
         found = 0
         for other in range(len(self.steps)) if parallel else ():
@@ -152,7 +153,7 @@ class _UnsetAnalysis:
         return reduce(or_, (self._ensured_by(rule.when) | self._ensured_by(rule.allow) for rule in rules), 0)
 
     def _ensured_by(self, node: Node | None) -> int:
-        """What a guard makes sure of: keys it asks about, and what the steps set that it asks about."""
+        """The keys that a guard ensures: those that it reads, and those set by the steps that it reads."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str) or "{" not in node.value:
             return 0
         template = analyze_template(node.value)
@@ -192,7 +193,7 @@ class _UnsetAnalysis:
     # --- one step or block ---
 
     def body_state(self, body: BodySyntax) -> _BodyState:
-        """What is known inside a step or block; looked at once."""
+        """The analysis of a step or block, cached."""
         known = self._body_states.get(id(body))
         if known is None:
             known = self._body_states[id(body)] = self._analyze_body(body)
@@ -232,9 +233,9 @@ class _UnsetAnalysis:
             for position, edge in enumerate(node.edges):
                 sets = ensured | (0 if edge.skips else own) | self._bits(edge.sets, state.keys)
                 if loop_sets and position == len(node.edges) - 1:
-                    sets |= loop_sets  # who writes a `while` expects it to run
+                    sets |= loop_sets  # a `while` is expected to run at least once
                 found.append((edge.target, sets))
-            # Ways that lead to the same place and set the same are one way.
+            # Edges with the same target and the same assignments count as one.
             choice = len({each for each in found if each[0] != number}) > 1
             for target, sets in found:
                 edges.append(AssignmentEdge(number, target, sets, may=sets, choice=choice and target != number))
@@ -274,7 +275,7 @@ class _UnsetAnalysis:
         return found
 
     def _order_task(self, task: TaskSyntax, state: _BodyState) -> None:
-        """What is set before each assignment of a task, and before its rules are asked."""
+        """Record what is set before each assignment of a task, and before its rules are evaluated."""
         called = self._set_by_call(task) if task.kind == "workbook" else 0
         own = self._order_sets(task.sets, called, state)
         for rule in task.policy.rules if task.policy else ():
@@ -290,7 +291,7 @@ class _UnsetAnalysis:
     # --- reads ---
 
     def report(self) -> None:
-        """Note every read of something that may be unset, once for each step and key."""
+        """Report every read of a value that may be unset, once per step and key."""
         reported: set[tuple[int, Key]] = set()
         for site, read in self.reads:
             assert site.body is not None
@@ -307,7 +308,7 @@ class _UnsetAnalysis:
                 self._report(site, read, certain=bool(unset.never & bit), bit=bit)
 
     def _unset_at(self, site: TemplateSite, body: BodySyntax, state: _BodyState) -> Unset:
-        """What may be unset where a template stands."""
+        """What may be unset at a template."""
         on_entry = state.on_entry
         if on_entry is None:
             on_entry = state.on_entry = self._on_entry(body, state)
@@ -316,7 +317,7 @@ class _UnsetAnalysis:
         if isinstance(body, StepSyntax) and body.admit is not None:
             on_entry = on_entry.without(self._ensured_by_gate(body))
         if body.loop is not None:
-            on_entry = on_entry._replace(chosen=0)  # the loop may have nothing to go over
+            on_entry = on_entry._replace(chosen=0)  # the collection may be empty
         if site.task is not None:
             return self._at_task(site, site.task, state, on_entry)
         if site.visibility is at.RULE:  # the guard of a choose, while or until
@@ -386,7 +387,7 @@ class _UnsetAnalysis:
         return "it is set later"
 
     def _path_without_set(self, body: BodySyntax | None, bit: int) -> str:
-        """The shortest way from the entry on which nothing sets the key, for the message."""
+        """The shortest path from the entry that does not set the key, for the message."""
         if body is None or body.name not in self.number:
             return ""
         predecessor: dict[str, str] = {self.context.entry: ""}
@@ -414,7 +415,7 @@ _AFTER_TASKS = (at.LOOP_UNTIL, at.STEP_SET, at.BLOCK_SET, at.ARC)
 
 
 def _on_failure(arc: ArcSyntax) -> bool:
-    """Whether an arc is for failures: then what the step would have set may be there or not."""
+    """Whether an arc handles failures: then the values that the step sets may be set or not."""
     if arc.when is None:
         return False
     required = required_events(arc.when)

@@ -1,6 +1,6 @@
-"""What is declared and never used: workbook blocks and keychain entries.
+"""Declarations that are never used: workbook blocks and keychain entries.
 
-What cannot be told counts as used: a name that a template makes, code that mentions it, steps made at run time.
+Uncertain cases count as used: a name computed by a template, code that mentions it, steps created at run time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 
 def check(context: AnalysisContext) -> None:
-    """Look for blocks that no task calls, and for secrets that nobody reads."""
+    """Report blocks that are never called, and secrets that are never read."""
     if context.open_ctx:
-        return  # steps that are made at run time may use what they like
+        return  # steps created at run time may use anything
     _check_blocks(context)
     if context.document.keychain:
         _check_keychain(context)
@@ -29,7 +29,7 @@ def _check_blocks(context: AnalysisContext) -> None:
     while pending:
         names = pending.pop()
         if names is None:
-            return  # a call by template may mean any of them
+            return  # a call by template may call any of them
         new = (names - called) & blocks.keys()
         called |= new
         pending += [blocks_called(blocks[name]) for name in new]
@@ -54,7 +54,7 @@ def _check_keychain(context: AnalysisContext) -> None:
         for read in site.template.reads:
             if read.path[0] == "keychain":
                 if len(read.path) == 1:
-                    return  # read as a whole, or by a name that is made at run time
+                    return  # read as a whole, or by a name computed at run time
                 used.add(read.path[1])
             elif read.path[0] == "context":
                 return
@@ -82,7 +82,7 @@ def _check_keychain(context: AnalysisContext) -> None:
 
 
 def _texts(context: AnalysisContext) -> Iterator[tuple[str, str, bool]]:
-    """Every text that may name an entry: its key, itself, and whether it is code."""
+    """Every text that may name an entry: its key, the text, and whether it is code."""
     document = context.document
     if document.executor is not None and document.executor.spec is not None:
         yield from _inside(document.executor.spec)

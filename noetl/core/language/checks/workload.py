@@ -1,6 +1,6 @@
-"""Workload defaults that are made from each other in a circle.
+"""Workload defaults that depend on each other in a cycle.
 
-A warning: what comes with the request is laid over the defaults, and may break the circle.
+This is a warning, because a value of the request replaces a default and can break the cycle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Path = tuple[str, ...]
 
 
 def check(context: AnalysisContext) -> None:
-    """Tell each circle once, at the default it begins with."""
+    """Report each cycle once, at its first default."""
     workload = context.document.workload
     if workload is None:
         return
@@ -37,12 +37,12 @@ def check(context: AnalysisContext) -> None:
 
 
 def _overlaps(name: Path, other: Path) -> bool:
-    """Whether reading the one asks for the other: it is that default, a part of it, or holds it."""
+    """Whether reading one path requires the other: they are equal, or one contains the other."""
     return name[: len(other)] == other or other[: len(name)] == name
 
 
 def _find_cycle(start: Path, depends_on: dict[Path, set[Path]]) -> list[Path]:
-    """The way from a default back to itself, if there is one."""
+    """The path from a default back to itself, or an empty list."""
     before: dict[Path, Path] = {}
     waiting = [start]
     while waiting:
@@ -60,7 +60,7 @@ def _find_cycle(start: Path, depends_on: dict[Path, set[Path]]) -> list[Path]:
 
 
 def _templates(mapping: Mapping, path: Path) -> Iterator[tuple[Path, Node, set[Path]]]:
-    """The defaults that are evaluated as one: their paths, their keys, and what they read below the workload."""
+    """The defaults that contain templates: their paths, their keys, and what they read of the workload."""
     for name, (key, value) in mapping.entries.items():
         if isinstance(value, Mapping):
             yield from _templates(value, (*path, name))

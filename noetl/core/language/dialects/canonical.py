@@ -80,7 +80,7 @@ def read_document(reader: Reader, root: Node) -> DocumentSyntax | None:
 
 
 def document_for(playbook: Playbook) -> DocumentSyntax:
-    """An empty document whose steps will join a running playbook."""
+    """An empty document for steps that will join a running playbook."""
     return DocumentSyntax(mapping_node({}, node_from(None)), surface=playbook.surface, running=playbook)
 
 
@@ -268,7 +268,7 @@ def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
 
 
 def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
-    """What steps and blocks have in common."""
+    """Read the common part of steps and blocks."""
     for old in ("args",):
         if old in fields and "input" in fields:
             reader.add("parameter-twice", fields[old][0], "both `args` and `input` are given", "`input` is used")

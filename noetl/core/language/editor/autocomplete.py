@@ -1,7 +1,7 @@
-"""Which words can stand at a place of a text that is being written.
+"""Completion: the keys and values that are valid at a position of a text.
 
-The text need not be valid: the place is found by indentation alone, the way a person sees it, and the grammar
-says what belongs there. Values with a few choices, step names in arcs and tool kinds are offered too.
+The text need not be valid: the position is determined by indentation alone, and the grammar defines what is valid
+there. Values with few choices, step names in arcs and tool kinds are offered too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from noetl.core.model.tool import ToolSpec
 
 
 class Completion(NamedTuple):
-    """A word that can stand here, and its line of documentation."""
+    """A valid key or value, and its line of documentation."""
 
     word: str
     doc: str
@@ -34,7 +34,7 @@ ENVELOPE = {
 
 class _Line(NamedTuple):
     indent: int
-    dashes: tuple[int, ...]  # columns of the `- ` that begin it
+    dashes: tuple[int, ...]  # columns of the leading `- `
     key: str | None
     value: str
 
@@ -43,12 +43,12 @@ _LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- +)*)(?:(?P<key>[\w.<-]+):(?:\
 
 
 def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
-    """The words that can stand at line and column (both from 1)."""
+    """The completions at line and column (both from 1)."""
     return offer(text, line, column, specs)[1]
 
 
 def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
-    """The words that can stand at line and column, and the column at which what is begun begins (all from 1)."""
+    """The completions at line and column, and the column at which the typed text starts (all from 1)."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return column, []
@@ -75,11 +75,11 @@ def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> t
 
 
 class FlowContext(NamedTuple):
-    """Where one writes inside `{...}` on one line: the keys around, what stands before, what is begun."""
+    """A position inside `{...}` on one line: the enclosing keys, the entries before it, and the typed text."""
 
     path: list[str]
-    given: dict[str, str]  # the entries before, in the same braces
-    key: str | None  # whose value is being written; None: a key is
+    given: dict[str, str]  # the entries before it in the same braces
+    key: str | None  # the key whose value is typed; None: a key is typed
     typed: str
 
 
@@ -89,7 +89,7 @@ _ENTRY = re.compile(r"\s*([\w.<-]+):(?:\s+(.*)|$)")
 
 
 def flow_at(lines: list[str], line: int, current: str) -> FlowContext | None:
-    """The braces that are open at the end of `current`, which is the beginning of a line (from 1)."""
+    """The braces that are open at the end of `current`, which is the start of a line (from 1)."""
     plain = _OPAQUE.sub(lambda found: "x" * len(found[0]), current)
     open_frames: list[tuple[str | None, str, dict[str, str]]] = []  # key before it, brace, entries
     token = ""
@@ -129,7 +129,7 @@ def _flow_keys(flow: FlowContext, specs: Mapping[str, ToolSpec]) -> list[Complet
 
 
 class KeyPosition(NamedTuple):
-    """Where a key stands: its column (from 0), the keys around it, and its line (from 0)."""
+    """The position of a key: its column (from 0), the enclosing keys, and its line (from 0)."""
 
     key: str
     column: int
@@ -138,7 +138,7 @@ class KeyPosition(NamedTuple):
 
 
 def key_at(lines: list[str], line: int) -> KeyPosition | None:
-    """The key that a line (from 1) begins with."""
+    """The key at the start of a line (from 1)."""
     here = _parse_line(lines[line - 1])
     if here.key is None:
         return None
@@ -150,7 +150,7 @@ def key_at(lines: list[str], line: int) -> KeyPosition | None:
 def fields_at(
     shape: str, position: KeyPosition, lines: list[str], specs: Mapping[str, ToolSpec]
 ) -> tuple[ToolSpec | None, Mapping[str, Key]]:
-    """The fields that the `kind` beside a place (or above it, from inside `input`) adds to its shape."""
+    """The fields that the `kind` of the same mapping (or of the one that contains `input`) adds to its shape."""
     row, depth = position.row, position.column
     if position.parents[-1:] == ("input",):
         row = next(
@@ -163,7 +163,7 @@ def fields_at(
 
 
 def fields_of(shape: str, kind: str, specs: Mapping[str, ToolSpec]) -> tuple[ToolSpec | None, Mapping[str, Key]]:
-    """What a kind adds to its shape: a tool's or a keychain entry's fields."""
+    """The fields that a kind adds to its shape: those of a tool or of a keychain entry."""
     return (specs.get(kind) if shape == "task" else None, KEYCHAIN_KINDS.get(kind, {}) if shape == "keychain" else {})
 
 
@@ -180,12 +180,12 @@ def _parse_line(text: str) -> _Line:
 
 
 def _key_column(line: _Line) -> int:
-    """The column at which the line's key stands."""
+    """The column of the line's key."""
     return line.dashes[-1] + 2 if line.dashes else line.indent
 
 
 def _parents(before: list[_Line], depth: int) -> list[str]:
-    """The keys around a place of that depth, outermost first."""
+    """The keys that enclose a position of that depth, outermost first."""
     path: list[str] = []
     for line in reversed(before):
         if line.key is None:
@@ -224,11 +224,11 @@ def _value_of(lines: list[str], row: int, depth: int, key: str) -> str:
     return next((line.value for line in _mapping_lines(lines, row, depth) if line.key == key), "")
 
 
-# --- what the grammar says about a path ---------------------------------------------------------
+# --- the grammar at a path ----------------------------------------------------------------------
 
 
 def shape_at(path: list[str]) -> str | None:
-    """The shape of the mapping whose keys stand below this path."""
+    """The shape of the mapping below this path."""
     shape: str | None = "playbook"
     for key in path:
         shape = _below(shape, key)
@@ -264,7 +264,7 @@ def _keys(path: list[str], lines: list[str], row: int, depth: int, specs: Mappin
 
 
 def _key_completions(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]) -> list[Completion]:
-    """The keys of a shape, and what its kind adds."""
+    """The keys of a shape, and those that its kind adds."""
     keys = SHAPES[shape].keys if shape else {}
     words = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
     if spec is not None:
@@ -298,7 +298,7 @@ _DOTTED = re.compile(r"[\w.]*$")
 
 
 def _names(path: list[str], lines: list[str], row: int) -> Iterator[Completion]:
-    """What can follow `{{`, or a dot inside it."""
+    """The names that can follow `{{`, or a dot inside it."""
     if not path:
         yield from (Completion(scope, doc, True) for scope, doc in SCOPES.items() if scope not in OLDER_SCOPES)
         yield from (Completion(step, "The output of this step.", True) for step in _steps(lines))
@@ -321,7 +321,7 @@ def _names(path: list[str], lines: list[str], row: int) -> Iterator[Completion]:
 
 
 def _keyed_lines(lines: list[str]) -> Iterator[tuple[_Line, list[str]]]:
-    """The lines that begin with a key, each with the keys around it."""
+    """The lines that start with a key, each with the enclosing keys."""
     above: list[tuple[int, str]] = []
     for text in lines:
         line = _parse_line(text)

@@ -1,7 +1,7 @@
-"""What the word under the cursor means, for editors.
+"""Hover: the documentation of the key, kind or scope at a position.
 
-The place is found as completion finds it, by indentation, so that a text that is being written has
-words too; what they mean is in the grammar and in the tool specs.
+The position is determined by indentation, as for completion, so the text need not be valid; the documentation comes
+from the grammar and the tool specs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from noetl.core.model.tool import Field, ToolSpec
 
 
 class Hover(NamedTuple):
-    """What stands at a place: the word, its columns (from 1, the end just behind it), and its words."""
+    """The text at a position, its columns (from 1, the end exclusive), and its documentation."""
 
     word: str
     column: int
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def hover(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
-    """What stands at line and column (both from 1); None where there is nothing to say."""
+    """The documentation at line and column (both from 1); None if there is none."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return None
@@ -79,7 +79,7 @@ def _hover_flow(lines: list[str], line: int, column: int, specs: Mapping[str, To
 def _hover_field(
     shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], position: tuple[str, int, int]
 ) -> Hover | None:
-    """A key of a shape, or of what its kind adds."""
+    """A key of a shape, or of its kind."""
     word, begin, end = position
     known = SHAPES[shape].keys.get(word) if shape else None
     if known is not None:
@@ -134,7 +134,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def _takes(known: Key) -> str:
-    """The words of the reference page, without its links."""
+    """The value description of the reference page, without its links."""
     return _LINK.sub(r"\1", takes(known))
 
 

@@ -1,4 +1,4 @@
-"""The net of a playbook as data: steps, arcs, and what a drawing of them needs."""
+"""The graph of a playbook as data: steps, arcs, and what a drawing needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from noetl.core.model.playbook import Loop, Playbook, Step
 
 
 def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[str, Any]:
-    """Nodes and arcs in the author's order; steps made while running are marked."""
+    """Nodes and arcs in the author's order; steps created at run time are marked."""
     created = list(synthesized)
     nodes = [_node(step, playbook) for step in playbook.steps] + [
         _node(step, playbook, created=True) for step in created

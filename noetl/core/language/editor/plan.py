@@ -1,16 +1,17 @@
-"""What a playbook would do, told without doing it: its order, its tasks with effective specs, its needs."""
+"""The plan of a playbook without running it: the order of steps, tasks with effective specs, and requirements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from noetl.core.language.diagnostics import Diagnostic
+from noetl.core.language.flow.result_reads import template_texts
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.model.playbook import Block, Loop, Playbook, Rule, Step, Task
 from noetl.core.model.tool import ToolSpec
 
-# Kinds that wait for somebody else, so that a task without a timeout may wait long.
+# Kinds that wait for an external system, so that a task without a timeout may wait indefinitely.
 EXTERNAL_KINDS = frozenset({"http", "postgres", "duckdb", "nats", "snowflake", "mongodb", "shell", "playbook"})
 
 
@@ -35,7 +36,7 @@ def plan_document(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, A
 
 
 def reachable(playbook: Playbook) -> list[str]:
-    """Steps that arcs can lead to from the entry, nearest first."""
+    """The steps reachable from the entry, nearest first."""
     order = [playbook.entry]
     known = set(order)
     for name in order:
@@ -104,7 +105,7 @@ def _task(playbook: Playbook, task: Task, bounded: bool) -> dict[str, Any]:
 
 
 def missing_timeouts(plan: dict[str, Any], playbook: Playbook) -> tuple[Diagnostic, ...]:
-    """Findings about tasks that nothing would ever end: no mistake, so the validator does not tell them."""
+    """Warnings for tasks that may wait indefinitely; the validator does not report them."""
     found = []
     for body in (*plan["steps"], *plan["blocks"].values()):
         for task in body["tasks"]:
@@ -127,7 +128,7 @@ def _needs(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
     tasks = [task for body in bodies for task in body.tasks]
     kinds = sorted({task.kind for task in tasks if task.generated is None})
     read: set[str] = set()
-    for text in _texts(_values(playbook)):
+    for text in template_texts(_values(playbook)):
         for path, *_ in analyze_template(text).reads:
             if path[0] == "workload" and len(path) > 1 and path[1] not in playbook.workload:
                 read.add(path[1])
@@ -164,17 +165,6 @@ def _values(playbook: Playbook) -> Iterator[Any]:
     yield [entry.fields for entry in playbook.keychain]
 
 
-def _texts(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            if "{{" in value or "{%" in value:
-                yield value
-        elif isinstance(value, dict):
-            yield from _texts(value.values())
-        elif isinstance(value, list | tuple):
-            yield from _texts(value)
-
-
 def _bare(value: Any) -> str:
     text = "else" if value is None else " ".join(str(value).split())
     return text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") and text.count("{{") == 1 else text
@@ -185,11 +175,11 @@ def _line(playbook: Playbook, path: str) -> int | None:
     return place.line if place else None
 
 
-# ── for eyes ────────────────────────────────────────────────────────────────────────────────
+# ── text ────────────────────────────────────────────────────────────────────────────────────
 
 
 def as_text(plan: dict[str, Any]) -> str:
-    """The plan as lines for a person."""
+    """The plan as text."""
     lines = [f"{plan['path']} ({plan['surface']}): starts at {plan['entry']}"]
     if plan["return_step"]:
         lines.append(f"its output is the output of {plan['return_step']}")

@@ -1,4 +1,4 @@
-"""What a catalog says about a playbook without compiling it: its title, its description, how many steps it has."""
+"""The summary of a playbook without compiling it: name, description, number of steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.core.language.source.yaml_source import read_source
 
 
 class Summary(NamedTuple):
-    """A few words about a playbook."""
+    """Name, description and number of steps of a playbook."""
 
     name: str
     description: str
@@ -19,7 +19,7 @@ class Summary(NamedTuple):
 
 @lru_cache(maxsize=512)
 def summarize(text: str) -> Summary:
-    """The summary of a text; empty where it says nothing."""
+    """The summary of a text; missing parts are empty."""
     root = read_source(text).root
     if not isinstance(root, Mapping):
         return Summary("", "", 0)

@@ -1,8 +1,7 @@
-"""The ways a pipeline can take: from task to task, by its rules, through `choose`, `while` and `until`.
+"""The control-flow graph of a pipeline: from task to task, by its rules, through `choose`, `while` and `until`.
 
-A `FlowNode` is a place where the pipeline stands: before a task, or before the guard of a construct. A `Edge` leads to
-the next one, and knows what is set on it. Ways that errors take by default are not among them: they end the
-pipeline, and nothing behind them runs.
+A `FlowNode` is a position of the pipeline: before a task, or before the guard of a construct. An `Edge` leads to the
+next node and has the assignments made on it. The default path of an error is not an edge: it ends the pipeline.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from noetl.core.language.flow.guard_conditions import always_false, always_true
 from noetl.core.language.source.nodes import Node
 from noetl.core.language.syntax.tree import BodySyntax, ConstructSyntax, ItemSyntax, RuleSyntax, SetSyntax, TaskSyntax
 
-END = 0  # the point behind the last task
+END = 0  # the node after the last task
 
 
 class Edge(Struct, eq=False):
-    """One way on: `rule` chose it (None: nothing else was possible, or no rule matched)."""
+    """One edge; `rule` selected it (None: it is unconditional, or no rule matched)."""
 
     target: int
     rule: RuleSyntax | None = None
-    sets: list[SetSyntax] = field(default_factory=list)  # what the rule sets; the task's own `set` comes before
+    sets: list[SetSyntax] = field(default_factory=list)  # of the rule; the task's own `set` comes before
     skips: bool = False  # the task does not run, so its own `set` is not applied
 
 
 class FlowNode(Struct, eq=False):
-    """Where a pipeline can stand."""
+    """A position of the pipeline."""
 
     task: TaskSyntax | None = None
     construct: ConstructSyntax | None = None
@@ -35,13 +34,13 @@ class FlowNode(Struct, eq=False):
 
 
 class Pipeline:
-    """The points of a pipeline and the ways between them; point 0 is its end."""
+    """The control-flow graph of one body; node 0 is its end."""
 
     def __init__(self, body: BodySyntax) -> None:
         self.nodes: list[FlowNode] = [FlowNode()]
         self._labels: dict[str, int] = {}
         self._next: list[tuple[int, int]] = []
-        self.node_of: dict[int, int] = {}  # id of a task, or of a construct's guard -> its point
+        self.node_of: dict[int, int] = {}  # id of a task, or of a construct's guard -> its node
         self.first = self._add_items(body.items, END)
         for number, following in self._next:
             self._add_task_edges(self.nodes[number], number, following)
@@ -51,7 +50,7 @@ class Pipeline:
         return len(self.nodes) - 1
 
     def _add_items(self, items: list[ItemSyntax], following: int) -> int:
-        """Lay items down before the point that follows them; the answer is where they begin."""
+        """Add nodes for items before the node that follows them; returns the first node."""
         for item in reversed(items):
             if isinstance(item, TaskSyntax):
                 number = self._add_node(task=item)
@@ -68,9 +67,7 @@ class Pipeline:
         for branch in item.branches:
             self.node_of[id(branch.when)] = number
         if item.keyword == "choose":
-            always_decided = (
-                False  # a branch that is always taken: those behind it have their points, and no way to them
-            )
+            always_decided = False  # after a branch that is always taken, the others have nodes but no edges
             for branch in item.branches:
                 first = self._add_items(branch.items, following)
                 if not always_decided and not always_false(branch.when):

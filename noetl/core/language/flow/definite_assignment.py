@@ -1,19 +1,21 @@
-"""Which values may still be unset where: a data flow over the net and over each pipeline, in sets of bits.
+"""Definite assignment: which values may be unset where. A data flow analysis over the graph of steps and over each
+pipeline, with sets of bits.
 
-Each key of `ctx` (and inside a step each key of `step` and `iter`) is a bit. Three sets belong to every place:
+Each key of `ctx` (and inside a step each key of `step` and `iter`) is a bit. Every node has three sets:
 
-*never*: no way to this place sets the key. Reading it there is a mistake on every way.
+*never*: no path to this node sets the key. Reading it is an error on every path.
 
-*free*: some way comes here without setting the key, and no choice on that way had an alternative that sets it.
+*free*: some path reaches this node without setting the key, and no choice on that path had an alternative that sets
+it.
 
-*chosen*: some way comes here without setting the key, and one choice on it (an arc, a rule, a branch) left out the
-way that sets it. Reading the key here is a mistake on that way, unless a later choice is made for the same reason
-as the first: whoever reads only "when it is there" makes such a choice. So what is *chosen* goes on only where
-nothing more is chosen, and checks are left with what is certain.
+*chosen*: some path reaches this node without setting the key, and one choice on it (an arc, a rule, a branch) excluded
+the path that sets it. Reading the key is an error on that path, unless a later choice has the same condition as the
+first one, as in a branch that reads the value only if it is set. Therefore *chosen* is propagated only along edges
+without a further choice, and only certain errors remain.
 
-Everything else errs on the side of silence. What a step sets on any of its ways counts as set when it fails. A
-guard or gate that mentions a key, or a step that sets it, makes sure of it. What is set side by side with a step
-(behind another arc that is always taken) counts as set for it.
+Everything else avoids false positives. Keys that a step sets on any path count as set when it fails. A guard or gate
+that mentions a key, or a step that sets it, ensures it. Keys set in parallel with a step (after another arc that is
+always taken) count as set for it.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from noetl.core.language.flow.reachability import transitive_union, union_of_oth
 
 
 class Unset(NamedTuple):
-    """The keys that may be unset at a place."""
+    """The keys that may be unset at a node."""
 
     never: int = 0
     free: int = 0
     chosen: int = 0
 
     def without(self, bits: int) -> Unset:
-        """The same after some keys were set, or made sure of."""
+        """The state after some keys were set or ensured."""
         return Unset(self.never & ~bits, self.free & ~bits, self.chosen & ~bits) if bits else self
 
     def through(self, inner: Unset) -> Unset:
-        """What is unset behind a stretch of way, when `inner` is what stays unset on the stretch alone."""
+        """The state after a section of the path, if `inner` is the state of the section alone."""
         return Unset(
             self.never & inner.never,
             self.free & inner.free,
@@ -47,20 +49,20 @@ class Unset(NamedTuple):
 
 
 class AssignmentEdge(Struct, frozen=True):
-    """A way from one node to another."""
+    """An edge between two nodes."""
 
     source: int
     target: int
-    sets: int = 0  # what is set on it, or made sure of
-    some: int = 0  # what is set on some of the ways through the node it leaves, and not on others
-    may: int = 0  # all that may be set on it
-    choice: bool = False  # another way could have been taken
-    again: bool = False  # a choice that cannot have been made for the reason of an earlier one
+    sets: int = 0  # keys that are set on it or ensured
+    some: int = 0  # keys that only some paths through its source set
+    may: int = 0  # all keys that may be set on it
+    choice: bool = False  # another edge could have been taken
+    again: bool = False  # a choice whose condition differs from that of every earlier one
     gated: bool = False  # at its end a gate chooses once more
 
 
 def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int) -> list[Unset]:
-    """For each node what may be unset on arrival, beginning with everything at the first."""
+    """For each node, what may be unset on arrival; at the first node everything is unset."""
     outgoing: list[list[AssignmentEdge]] = [[] for _ in range(count)]
     may_set = [0] * count
     for edge in edges:
@@ -69,7 +71,7 @@ def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int)
     later = transitive_union([[edge.target for edge in edges] for edges in outgoing], may_set)
     set_by_others = [_set_by_alternatives(edges, later) for edges in outgoing]
     free, chosen = [0] * count, [0] * count
-    maybe: list[int | None] = [None] * count  # keys that some way may have set; None: no way has come here yet
+    maybe: list[int | None] = [None] * count  # keys that some path may have set; None: not reached yet
     free[first], maybe[first] = universe, 0
     order = _reverse_postorder(outgoing, first)
     pending = {first}
@@ -102,7 +104,7 @@ def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int)
 
 
 def _reverse_postorder(outgoing: list[list[AssignmentEdge]], first: int) -> list[int]:
-    """The nodes in an order in which most ways lead to later ones, so that few rounds are enough."""
+    """The nodes in reverse postorder, in which few passes reach the fixed point."""
     seen = {first}
     finished: list[int] = []
     stack = [(first, 0)]
@@ -121,6 +123,6 @@ def _reverse_postorder(outgoing: list[list[AssignmentEdge]], first: int) -> list
 
 
 def _set_by_alternatives(edges: list[AssignmentEdge], later: list[int]) -> list[int]:
-    """For each way what the ways that were not taken could have set."""
+    """For each edge, the keys that the edges not taken could set."""
     set_later = [edge.may | later[edge.target] if edge.target != edge.source else 0 for edge in edges]
     return [bits if edge.choice else 0 for edge, bits in zip(edges, union_of_others(set_later), strict=True)]

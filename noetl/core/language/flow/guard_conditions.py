@@ -1,8 +1,7 @@
-"""What a guard says for certain, read from its text: always, never, or what must hold for it to hold.
+"""Static properties of guards: whether a guard is always true, always false, or what it requires.
 
-Guards are templates, and most say little that can be known beforehand. Some do: `{{ true }}`, an event's name, the
-status of a step, a value of `ctx` that must be there. Whatever is not of these forms is unknown, and checks say
-nothing about it.
+Only some forms are recognized: `{{ true }}`, the name of an event, the status of a step, a value of `ctx`. All others
+are unknown, and checks report nothing about them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _EVENT = re.compile(r"""event\.name\s*==\s*(['"])([^'"]*)\1|(['"])([^'"]*)\3\s*=
 _EVENT_IN = re.compile(r"""event\.name\s+in\s*[\[(]((?:\s*(?:'[^']*'|"[^"]*")\s*,?)+)[\])]""")
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 _CONDITIONAL = re.compile(r"\{%|\b(?:if|and|or)\b")
-# Names that tell how the step's own run ended: no other guard of the playbook can know that beforehand.
+# Names of the outcome of the step's own run, which no earlier guard can have tested.
 _OUTCOME_FIELDS = {
     ("event", "name"),
     ("output", "status"),
@@ -29,7 +28,7 @@ _OUTCOME_FIELDS = {
 
 
 def expression(node: Node | None) -> str:
-    """The one expression a guard consists of; empty when it is anything else."""
+    """The expression of a guard that consists of one; else an empty text."""
     return _expression(node.text) if isinstance(node, Scalar) and isinstance(node.value, str) else ""
 
 
@@ -42,12 +41,12 @@ def _expression(text: str) -> str:
 
 
 def always_true(node: Node | None) -> bool:
-    """Whether a guard holds whatever happens; no guard holds too."""
+    """Whether a guard is always true; a missing guard is."""
     return node is None or (isinstance(node, Scalar) and _constant(node) == "true")
 
 
 def always_false(node: Node | None) -> bool:
-    """Whether a guard cannot hold."""
+    """Whether a guard is always false."""
     return isinstance(node, Scalar) and _constant(node) in ("false", "none", "")
 
 
@@ -63,7 +62,7 @@ def _constant(node: Scalar) -> str | None:
 
 @lru_cache(maxsize=4096)
 def conjuncts(text: str) -> tuple[str, ...]:
-    """The parts of an expression that must all hold for it to hold."""
+    """The parts of an expression that must all be true for it to be true."""
     text = _without_parentheses(text)
     parts = _split(text, "and", ("or", "if"))
     return parts if len(parts) == 1 else tuple(inner for part in parts for inner in conjuncts(part))
@@ -71,12 +70,12 @@ def conjuncts(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def alternatives(text: str) -> tuple[str, ...]:
-    """The parts of an expression of which one must hold for it to hold."""
+    """The parts of an expression of which one must be true for it to be true."""
     return _split(_without_parentheses(text), "or", ("if",))
 
 
 def _split(text: str, operator: str, others: tuple[str, ...]) -> tuple[str, ...]:
-    """The pieces between the joints, outside of brackets; the whole when another word binds it."""
+    """The operands of an operator outside brackets; the whole text if another operator binds it."""
     if operator not in text:
         return (text,)
     parts: list[str] = []
@@ -108,7 +107,7 @@ def _without_parentheses(text: str) -> str:
 
 
 def required_events(node: Node | None) -> frozenset[str] | None:
-    """The events for which a guard can hold, as far as it names them; None when it does not say."""
+    """The events for which a guard can be true; None if it does not name any."""
     required: frozenset[str] | None = None
     text = expression(node)
     for part in conjuncts(text) if "event.name" in text else ():
@@ -124,13 +123,13 @@ def required_events(node: Node | None) -> frozenset[str] | None:
 
 
 def tests_only_event(node: Node | None) -> bool:
-    """Whether the name of the event is all that a guard asks about."""
+    """Whether a guard tests nothing but the name of the event."""
     text = expression(node)
     return _EVENT.fullmatch(text) is not None or _EVENT_IN.fullmatch(text) is not None
 
 
 def tests_only_outcome(node: Node | None) -> bool:
-    """Whether a guard asks only how the step itself ended (no guard at all does too: it asks for success)."""
+    """Whether a guard tests only the outcome of its step; a missing guard does (it requires success)."""
     if node is None:
         return True
     reads = analyze_template(node.text).reads if isinstance(node, Scalar) else ()

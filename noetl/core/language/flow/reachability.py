@@ -1,4 +1,4 @@
-"""Which steps of a net lead to which, as sets of bits: questions about many steps answered at once."""
+"""Reachability between steps as sets of bits, so that one operation answers for many steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.core.language.syntax.tree import ArcSyntax, RouterSyntax, StepSyntax
 
 
 class Reachability:
-    """The steps of a net by number, and what lies behind each."""
+    """The graph of steps by number, and what is reachable from each step."""
 
     def __init__(self, steps: Sequence[StepSyntax]) -> None:
         self.steps = steps
@@ -23,26 +23,26 @@ class Reachability:
 
     @cached_property
     def reachable(self) -> list[int]:
-        """For each step the bits of the steps that can come after it, itself included."""
+        """For each step, the bits of the steps reachable from it, itself included."""
         return transitive_union(self.arcs, [1 << number for number in range(len(self.steps))])
 
     def leads_to(self, one: str, other: str) -> bool:
-        """Whether a token in one step can come to the other."""
+        """Whether a path leads from one step to the other."""
         target = 1 << self.number[other]
         return any(self.reachable[following] & target for following in self.arcs[self.number[one]])
 
     def can_run_before(self, one: str, other: str) -> bool:
-        """Whether a step can have run when the other does."""
+        """Whether a step can have run when the other one runs."""
         return self.leads_to(one, other) or bool(self.parallel_with(self.number[one]) & 1 << self.number[other])
 
     def both_can_run(self, one: str, other: str) -> bool:
-        """Whether one execution can run both: one after the other, or side by side behind an inclusive router."""
+        """Whether one execution can run both steps: one after the other, or in parallel after an inclusive router."""
         if one == other or self.leads_to(one, other) or self.leads_to(other, one):
             return True
         return bool(self.parallel_with(self.number[one]) & 1 << self.number[other])
 
     def parallel_with(self, number: int, *, always_taken: bool = False) -> int:
-        """The steps that can run side by side with one (behind an arc that is always taken)."""
+        """The steps that can run in parallel with one (with `always_taken`: after an arc that is always taken)."""
         found = self._parallel_cache.get((number, always_taken))
         if found is None:
             bit, found = 1 << number, 0
@@ -59,7 +59,7 @@ class Reachability:
 
     @cached_property
     def _forks(self) -> list[tuple[list[int], list[int], list[int]]]:
-        """For each inclusive router what lies behind each arc, behind all others, behind others without a guard."""
+        """For each inclusive router: what is reachable over each arc, all others, and unguarded others."""
         found = []
         for number, step in enumerate(self.steps):
             if step.router is not None and step.router.mode == "inclusive" and len(self.arcs[number]) > 1:
@@ -73,14 +73,14 @@ class Reachability:
 
 
 def open_arcs(router: RouterSyntax) -> list[ArcSyntax]:
-    """The arcs that can be taken: not those whose guard never holds, nor those behind one that is always taken."""
+    """The arcs that can be taken: no guard that is always false, not after an arc that is always taken."""
     found: list[ArcSyntax] = []
     for number, arc in enumerate(router.arcs):
         if always_false(arc.when):
             continue
         found.append(arc)
         if router.mode == "exclusive" and always_true(arc.when):
-            if arc.when is None:  # after a failure the arcs with a guard are asked
+            if arc.when is None:  # after a failure the guarded arcs are evaluated
                 rest = router.arcs[number + 1 :]
                 found += [other for other in rest if other.when is not None and not always_false(other.when)]
             break
@@ -88,7 +88,7 @@ def open_arcs(router: RouterSyntax) -> list[ArcSyntax]:
 
 
 def union_of_others(bits: Sequence[int]) -> list[int]:
-    """For each of some sets of bits all the others joined."""
+    """For each set of bits, the union of all others."""
     found = [0] * len(bits)
     seen = 0
     for number, each in enumerate(bits):
@@ -102,7 +102,7 @@ def union_of_others(bits: Sequence[int]) -> list[int]:
 
 
 def transitive_union(arcs: Sequence[Sequence[int]], own: Sequence[int]) -> list[int]:
-    """For each node its own bits and those of every node that can be reached from it."""
+    """For each node, its own bits and those of every node reachable from it."""
     bits = list(own)
     for group in components(arcs, range(len(arcs))):
         union = 0
@@ -116,7 +116,7 @@ def transitive_union(arcs: Sequence[Sequence[int]], own: Sequence[int]) -> list[
 
 
 def components(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> Iterator[list[int]]:
-    """Groups of nodes that all lead to each other (most are single nodes), each after the groups it leads to."""
+    """The strongly connected components, each after the components that it leads to."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

@@ -1,6 +1,6 @@
-"""Every template of a document, each with the place it stands at.
+"""All templates of a document with their positions.
 
-Checks about templates go over this list; which names exist at a place is said by `visibility`.
+Checks iterate over this list; `visibility` defines which names exist at a site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from noetl.core.templates.template import is_template
 
 
 class TemplateSite(Struct, eq=False):
-    """One template: its node, its place, and whose it is."""
+    """One template: its node, its visibility, and the body and task that contain it."""
 
     node: Scalar
     template: Template
@@ -101,7 +101,7 @@ class TemplateSites:
             self._defaults(level.spec, body, "loop")
 
     def _defaults(self, spec: Mapping | None, body: BodySyntax | None, level: str) -> None:
-        """Knobs that tasks inherit are rendered with each task."""
+        """Add defaults that tasks inherit; they are rendered with each task."""
         if spec is None:
             return
         for key, (_, value) in spec.entries.items():

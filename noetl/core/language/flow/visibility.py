@@ -1,7 +1,7 @@
-"""Which names a template may read at which place: the table of the language, said once.
+"""Which names a template can read where.
 
-A `Scope` is a kind of place. Names that every spot has are in `EVERYWHERE`; a spot adds its own scopes.
-Secrets never reach server-side templates, so that none can flow into `ctx`, an event or a route.
+A `Visibility` describes one kind of place. `EVERYWHERE` has the names that exist at every place; each place adds
+its own scopes. Secrets are not visible on the server, so that none can reach `ctx`, an event or a route.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ STATE = frozenset({"ctx", "args", "input", "steps"})
 LOCALS = frozenset({"_prev", "_task", "_attempt", "_visit"})
 STATUS_HELPERS = frozenset({"done", "ok", "fail", "running", "loop_done", "all_done", "any_done"})
 
-# Every name that has a meaning of its own somewhere; steps, tasks and iterators cannot take them.
+# Names of scopes; steps, tasks and iterators cannot have them.
 SCOPE_NAMES = EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
 
 
-# What a scope is, in a line: for editors.
+# One-line descriptions of scopes, for editors.
 SCOPES = {
     "workload": "The playbook's input: its defaults with the request's payload merged over them.",
     "ctx": "Values of this execution; written by `set: {ctx.name: ...}`, read by every later step.",
@@ -39,11 +39,11 @@ SCOPES = {
     "_visit": "The number of times the task was entered, from 1.",
     "loop_index": "The same as `iter.index`.",
 }
-OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # read, and not what one writes today
+OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # accepted, not canonical
 
 
 class Visibility(Struct, frozen=True):
-    """A kind of place: who evaluates it, and which scopes exist there."""
+    """A kind of place: where it is evaluated, and which scopes exist there."""
 
     title: str
     scopes: frozenset[str]
@@ -85,11 +85,11 @@ VISIBILITIES = (
 
 
 def task_visibility(late: tuple[str, ...]) -> Visibility:
-    """A task's fields to which the tool itself gives more names."""
+    """The fields of a task, with the names that the tool adds."""
     return replace(TASK, scopes=TASK.scopes | {*late}) if late else TASK
 
 
-# Where a scope that is not visible here can be read, for the hint.
+# Where a scope is available, for the hint.
 AVAILABILITY_HINTS = {
     "iter": "`iter` exists inside the iterations of a loop",
     "step": "`step` exists inside the step; write `ctx.*` to pass a value on",

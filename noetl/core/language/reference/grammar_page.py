@@ -1,29 +1,20 @@
-"""The grammar as a page of the reference, written from the tables the reader uses."""
+"""The reference page of the grammar, generated from the tables of the reader."""
 
 from __future__ import annotations
 
-from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS, REDUCERS, SHAPES, Key, Shape
-
-_TYPES = {
-    "any": "any data",
-    "text": "text",
-    "name": "a name",
-    "template": "a template, true or false",
-    "boolean": "true or false",
-    "count": "a whole number",
-    "number": "a number",
-    "mapping": "a mapping",
-    "list": "a list",
-    "texts": "a list of texts",
-    "tasks": "tasks: a list, or one",
-    "set": "assignments",
-    "blocks": "blocks by name",
-    "else": "`{then: ...}`",
-}
+from noetl.core.language.syntax.grammar import (
+    KEYCHAIN_ALIASES,
+    KEYCHAIN_KINDS,
+    REDUCERS,
+    SHAPES,
+    TYPE_NAMES,
+    Key,
+    Shape,
+)
 
 
 def grammar_page() -> str:
-    """docs/reference/grammar.md."""
+    """The text of docs/reference/grammar.md."""
     parts = [
         "# The grammar",
         "",
@@ -54,7 +45,7 @@ def _section(shape: Shape) -> list[str]:
 
 
 def takes(known: Key) -> str:
-    """What stands behind a key, in words."""
+    """A description of the value of a key."""
     if known.type == "shape":
         return _link(known.shape)
     if known.type == "shapes" or (known.type == "list" and known.shape):
@@ -63,7 +54,7 @@ def takes(known: Key) -> str:
         return ", ".join(f"`{choice}`" for choice in known.choices)
     if known.type == "any" and known.shape:
         return _link(known.shape)
-    words = _TYPES[known.type]
+    words = TYPE_NAMES[known.type]
     if known.least is not None and known.least > 0:
         words += f", at least {known.least:g}"
     if known.type in ("count", "number") and known.templated:

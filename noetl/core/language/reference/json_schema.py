@@ -1,8 +1,8 @@
-"""The JSON Schema of a playbook, written from the grammar and the tool specs.
+"""The JSON Schema of a playbook, generated from the grammar and the tool specs.
 
-Editors that speak JSON Schema (yaml-language-server among them) complete and check with it. It says what can be
-said in a schema; what only the validator knows (names, places, templates) it leaves out, so that nothing
-correct is marked wrong. Words of v10 and other accepted spellings are in it as deprecated.
+Editors with JSON Schema support (such as yaml-language-server) use it for completion and checks. It omits what a schema
+cannot express (names, positions, templates), so that a valid playbook never violates it. Keys of v10 and other accepted
+spellings are marked as deprecated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _described(known: Key, value: Schema) -> Schema:
         doc = "Reserved: accepted and ignored."
     if not doc and known.state == "canonical":
         return value
-    # Draft 7 looks at nothing beside `$ref`, so the words stand around it.
+    # Draft 7 ignores everything beside `$ref`, so the description wraps it.
     described: Schema = {"allOf": [value], "description": doc} if "$ref" in value else {**value, "description": doc}
     if known.state != "canonical":
         described["deprecated"] = True
@@ -123,7 +123,7 @@ def _blocks() -> Schema:
 
 
 def _labelled() -> Schema:
-    """v10's one-key labelled task."""
+    """v10's task under a label, a mapping with one key."""
     return {
         "type": "object",
         "minProperties": 1,
@@ -149,7 +149,7 @@ def _task(kinds: Mapping[str, ToolSpec]) -> Schema:
 
 
 def _kind(spec: ToolSpec) -> Schema:
-    """What a task of this kind may say beside `kind`, under `input` and under `spec`."""
+    """The parameters of this kind beside `kind`, under `input` and under `spec`."""
     fields = {name: _parameter(field) for name, field in spec.fields.items()}
     for name, field in spec.fields.items():
         for alias in field.aliases:

@@ -1,8 +1,8 @@
-"""`noetl fmt`: one canonical layout, the same meaning.
+"""`noetl fmt`: one canonical layout without a change of meaning.
 
-Only what must change changes: line ends, white space at the end of lines, the final newline, indentation by two,
-flat `set` targets, `name:` tasks, `else` with its own `then`. Comments, blank lines, quotes, flow and block style
-and the order of keys stay. Each sort of change is kept only when the text means the same afterwards.
+The formatter changes line ends, trailing white space, the final newline, indentation (two columns), nested `set`
+targets, labelled tasks, and `else` without `then`. Comments, blank lines, quotes, flow and block style and the order
+of keys stay. A change is applied only if the text compiles to the same playbook afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from noetl.core.model.tool import ToolSpec
 
 
 def format_text(text: str, specs: Table[str, ToolSpec]) -> str:
-    """The text in its canonical layout; a text that is no YAML comes back as it is."""
+    """The text in its canonical layout; a text that is not valid YAML is returned unchanged."""
     source = read_source(text)
     if source.root is None or any(problem.code != "yaml-number" for problem in source.problems):
         return text
@@ -70,45 +70,45 @@ def _name_labelled_tasks(editor: Editor, document: DocumentSyntax) -> None:
 
 
 def labelled_items(root: Node) -> list[Mapping]:
-    """Tasks under their labels, wherever a task list stands."""
+    """Tasks under their labels, in every task list."""
     found: list[Mapping] = []
-
-    def tasks(node: Node | None) -> None:
-        if isinstance(node, Mapping):
-            item(node, single=True)
-        elif isinstance(node, Sequence):
-            for each in node.items:
-                if isinstance(each, Mapping):
-                    item(each)
-
-    def item(node: Mapping, single: bool = False) -> None:
-        for word in ("while", "until"):
-            inner = node.get(word)
-            if isinstance(inner, Mapping) and "kind" not in node.entries:
-                tasks(inner.get("tool"))
-        chosen = node.get("choose")
-        if isinstance(chosen, Sequence) and "kind" not in node.entries:
-            for branch in chosen.items:
-                if isinstance(branch, Mapping):
-                    tasks(branch.get("then"))
-                    other = branch.get("else")
-                    if isinstance(other, Mapping):
-                        tasks(other.get("then"))
-            return
-        if is_labelled(node) and entries_in_place(node):
-            found.append(node)
-
-    if isinstance(root, Mapping):
-        workflow, workbook = root.get("workflow"), root.get("workbook")
-        bodies = [*workflow.items] if isinstance(workflow, Sequence) else []
-        if isinstance(workbook, Mapping):
-            bodies += [value for _, value in workbook.entries.values()]
-        elif isinstance(workbook, Sequence):
-            bodies += workbook.items
-        for body in bodies:
-            if isinstance(body, Mapping) and "tool" in body.entries:
-                tasks(body.get("tool"))
+    for body in _bodies(root):
+        if isinstance(body, Mapping):
+            _collect_labelled(body.get("tool"), found)
     return found
+
+
+def _bodies(root: Node) -> list[Node]:
+    """The steps and blocks of a document."""
+    if not isinstance(root, Mapping):
+        return []
+    workflow, workbook = root.get("workflow"), root.get("workbook")
+    bodies = [*workflow.items] if isinstance(workflow, Sequence) else []
+    if isinstance(workbook, Mapping):
+        return bodies + [value for _, value in workbook.entries.values()]
+    return bodies + (workbook.items if isinstance(workbook, Sequence) else [])
+
+
+def _collect_labelled(tasks: Node | None, found: list[Mapping]) -> None:
+    for item in tasks.items if isinstance(tasks, Sequence) else [tasks]:
+        if not isinstance(item, Mapping):
+            continue
+        for inner in [] if "kind" in item.entries else _construct_tasks(item):
+            _collect_labelled(inner, found)
+        if is_labelled(item) and entries_in_place(item):
+            found.append(item)
+
+
+def _construct_tasks(item: Mapping) -> list[Node | None]:
+    """The task lists inside a `choose`, `while` or `until`."""
+    bodies = [item.get(word) for word in ("while", "until")]
+    lists = [body.get("tool") for body in bodies if isinstance(body, Mapping)]
+    chosen = item.get("choose")
+    for branch in chosen.items if isinstance(chosen, Sequence) else ():
+        if isinstance(branch, Mapping):
+            other = branch.get("else")
+            lists += [branch.get("then"), other.get("then") if isinstance(other, Mapping) else None]
+    return lists
 
 
 def _flatten_sets(editor: Editor, document: DocumentSyntax) -> None:
@@ -143,7 +143,7 @@ def _set_blocks(root: Node) -> list[Mapping]:
     return found
 
 
-# Blocks in which keys are the author's own.
+# Blocks with keys that the author defines.
 _DATA_KEYS = frozenset(
     {"input", "args", "payload", "params", "headers", "json", "body", "data", "form", "set", "workload"}
 )
@@ -209,7 +209,7 @@ def _nest_else(editor: Editor, rule: Mapping) -> None:
 
 
 def _trim(text: str) -> str:
-    """No white space at the end of lines, one newline at the end of the file."""
+    """Remove trailing white space, and end the file with one newline."""
     root = read_source(text).root
     kept = _literal_lines(Editor(text), root) if root is not None else set()
     lines = [line if number in kept else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
@@ -233,12 +233,12 @@ def _literal_lines(editor: Editor, root: Node) -> set[int]:
 
 
 def _reindent(text: str) -> str:
-    """Every block mapping and list two columns right of what holds it."""
+    """Indent every block mapping and list by two columns."""
     root = read_source(text).root
     if root is None or "\t" in text[: text.find("\n") + 1]:
         return text
     editor = Editor(text)
-    starts_at: dict[int, tuple[int, int]] = {}  # line -> old and new column of what begins there
+    starts_at: dict[int, tuple[int, int]] = {}  # line -> old and new column of its first entry
     gaps: list[tuple[int, int]] = []
     _ColumnFinder(editor, starts_at, gaps).walk(root, 0)
     moves = {line: new - old for line, (old, new) in starts_at.items()}
@@ -259,7 +259,7 @@ def _reindent(text: str) -> str:
 
 
 def _comment_shift(editor: Editor, starts_at: dict[int, tuple[int, int]], line: int, follow: int) -> int:
-    """How far a comment goes: with the line below if it stands like it, else with what is above."""
+    """How far a comment moves: with the line below if both have the same column, else with the line above."""
     column = editor.indent(line)
     for number in range(line + 1, min(line + 50, len(editor.starts))):
         if number in starts_at:
@@ -269,7 +269,7 @@ def _comment_shift(editor: Editor, starts_at: dict[int, tuple[int, int]], line: 
 
 
 class _ColumnFinder:
-    """Finds the lines in which block entries begin, and where they should."""
+    """Finds the lines where block entries start, and their new columns."""
 
     def __init__(self, editor: Editor, starts_at: dict[int, tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
         self.editor = editor
@@ -281,7 +281,7 @@ class _ColumnFinder:
         while waiting:
             node, new, after = waiting.pop()
             if node.start < after:
-                continue  # an alias: its lines are elsewhere
+                continue  # an alias: its text is elsewhere
             if isinstance(node, Mapping) and not node.flow:
                 for key, value in node.entries.values():
                     if key.start >= node.start:
@@ -301,7 +301,7 @@ class _ColumnFinder:
             self.starts_at[line] = (offset - start, new)
 
     def _dash_offset(self, item: Node) -> int | None:
-        """Where the dash of an item stands, when it is in the item's line."""
+        """The offset of the dash of an item, if it is on the item's line."""
         start = self.editor.starts[self.editor.line_at(item.start)]
         before = re.search(r"-([ ]+)\Z", self.editor.text[start : item.start])
         if before is None:

@@ -1,7 +1,7 @@
-"""What every surface needs to read nodes: expect a mapping, a list, a name, a known key.
+"""Read nodes against the grammar: expect a mapping, a list, a name, a known key.
 
-The reader holds documents against the grammar. What it cannot read it reports and leaves out; it never
-stops and never raises. A surface gives it the words it renames and the words it rejects.
+The reader reports what does not match the grammar and omits it; it never stops and never raises. A dialect provides
+the keys that it deprecates and the keys that it rejects.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from noetl.core.language.diagnostics import Findings, did_you_mean
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.foreign_idioms import KEYS
-from noetl.core.language.syntax.grammar import SHAPES, Key, Shape
+from noetl.core.language.syntax.grammar import SHAPES, TYPE_NAMES, Key, Shape
 from noetl.core.model.tool import ToolSpec
 from noetl.core.templates.template import is_template as is_templated
 
@@ -21,19 +21,19 @@ Fields = dict[str, tuple[Scalar, Node]]
 
 
 class ReplacedKey(NamedTuple):
-    """An older word at a place of the grammar: how it is told, and what to write instead."""
+    """A deprecated or rejected key of the grammar: its diagnostic, and the replacement."""
 
     code: str
     message: str
     hint: str
-    canonical_key: str = ""  # the key it stands for, so that its absence need not be told as well
+    canonical_key: str = ""  # the key that it replaces, which is then not reported as missing
 
 
-ReplacedKeys = Table[tuple[str, str], ReplacedKey]  # (shape, key) -> word
+ReplacedKeys = Table[tuple[str, str], ReplacedKey]  # (shape, key) -> replacement
 
 
 class Reader:
-    """Reads nodes against the grammar and notes what does not fit."""
+    """Reads nodes against the grammar and reports what does not match."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Reader:
         self.rejected_count = 0
 
     def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
-        """Note a finding."""
+        """Record a diagnostic."""
         self.findings.add(code, node, message, hint)
 
     # --- whole shapes ---
@@ -59,10 +59,10 @@ class Reader:
     def shape(
         self, node: Node | None, name: str, *, what: str = "", defer: bool = False, reported: tuple[str, ...] = ()
     ) -> Fields:
-        """The known keys of a mapping of this shape; values of a wrong type are reported and left out.
+        """The known keys of a mapping of this shape; values of a wrong type are reported and omitted.
 
-        `defer` leaves the judgement about unknown keys to the caller; what is missing and `told` already is
-        not told again."""
+        With `defer` the caller handles unknown keys; missing keys in `reported` are not reported again.
+        """
         shape = SHAPES[name]
         mapping = self.mapping(node, what or shape.noun)
         if mapping is None:
@@ -93,7 +93,7 @@ class Reader:
         return fields
 
     def report_rejected(self, shape: str, key: str, key_node: Node) -> bool:
-        """Whether this key belongs to a surface that is not spoken here; if so it is reported."""
+        """Report a key that is rejected; returns whether it is."""
         word = self.rejected.get((shape, key))
         if word is None:
             return False
@@ -102,7 +102,7 @@ class Reader:
         return True
 
     def report_deprecated(self, shape: str, key: str, node: Node) -> None:
-        """Report a word of an older surface that is read all the same."""
+        """Report a deprecated key."""
         word = self.deprecated.get((shape, key))
         if word is not None:
             self.deprecated_count += 1
@@ -125,7 +125,7 @@ class Reader:
         self.add("unknown-key", node, f'{with_article(shape.noun)} has no key "{key}"', hint)
 
     def report_missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
-        """Report a key that must be there."""
+        """Report a missing required key."""
         doc = known.doc[:1].lower() + known.doc[1:].removesuffix(".")
         hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else doc and f"add `{key}: ...`: {doc}"
         self.add("missing-key", node, f'this {shape.noun} has no "{key}"', hint)
@@ -133,12 +133,12 @@ class Reader:
     # --- single values ---
 
     def check_type(self, node: Node, known: Key, key: str, shape: Shape) -> bool:
-        """Whether a value has the type its key asks for; if not it is reported."""
+        """Whether a value has the type of its key; if not, it is reported."""
         kind = known.type
         if kind in _READ_INSIDE:
-            return True  # told by whoever reads the inside
+            return True  # checked by the reader of the contents
         if not isinstance(node, Scalar):
-            self.add("wrong-type", node, f"`{key}` must be {_NOUNS[kind]}, not {describe_node(node)}", known.doc)
+            self.add("wrong-type", node, f"`{key}` must be {TYPE_NAMES[kind]}, not {describe_node(node)}", known.doc)
             return False
         if kind == "template":
             if node.value is None:
@@ -157,7 +157,7 @@ class Reader:
         return True
 
     def check_choice(self, node: Scalar, key: str, choices: tuple[str, ...]) -> bool:
-        """Whether a value is one of those allowed; if not it is reported."""
+        """Whether a value is one of those allowed; if not, it is reported."""
         if node.text in choices:
             return True
         allowed = ", ".join(choices)
@@ -192,7 +192,7 @@ class Reader:
         return True
 
     def mapping(self, node: Node | None, what: str) -> Mapping | None:
-        """The node as a mapping, reported if it is none."""
+        """The node as a mapping; another type is reported."""
         if isinstance(node, Mapping):
             return node
         if node is not None:
@@ -202,7 +202,7 @@ class Reader:
         return None
 
     def sequence(self, node: Node | None, what: str, first: str = "") -> list[Node]:
-        """The node's items, reported if it is no list."""
+        """The node's items; another type is reported."""
         if isinstance(node, Sequence):
             return node.items
         if node is not None:
@@ -223,7 +223,7 @@ class Reader:
         return found
 
     def name(self, node: Node | None, what: str) -> str | None:
-        """A name, reported if it cannot be one."""
+        """A name; an invalid one is reported."""
         if not isinstance(node, Scalar) or node.value is None or not node.text.strip():
             if node is not None:
                 self.add(
@@ -254,14 +254,6 @@ class Reader:
 _READ_INSIDE = frozenset(["any", "list", "shapes", "texts", "mapping", "shape", "tasks", "set", "blocks", "else"])
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 DASHED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
-_NOUNS = {
-    "text": "text",
-    "name": "a name",
-    "template": "a template, true or false",
-    "boolean": "true or false",
-    "count": "a whole number",
-    "number": "a number",
-}
 
 
 def is_template(node: Node | None) -> bool:
@@ -270,7 +262,7 @@ def is_template(node: Node | None) -> bool:
 
 
 def has_template(text: str) -> bool:
-    """Whether there is something to evaluate in a text."""
+    """Whether a text contains a template."""
     return "{" in text and is_templated(text)
 
 
@@ -280,7 +272,7 @@ def text_of(node: Node | None) -> str | None:
 
 
 def describe_node(node: Node) -> str:
-    """What a node is, in words."""
+    """The type of a node and its value, for messages."""
     if isinstance(node, Mapping):
         return "a mapping"
     if isinstance(node, Sequence):

@@ -1,7 +1,7 @@
-"""Where a character of a scalar's value stands in the text.
+"""The position in the text of a character of a scalar's value.
 
-Block, folded and quoted scalars are walked along their source, since folding and escapes make the
-value differ from what was written. Only diagnostics about the inside of a value need this.
+Block, folded and quoted scalars are aligned with their source, because folding and escapes make the value differ from
+its text. Only diagnostics about characters inside a value need this.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.source.yaml_source import LINE_BREAK
 
-# How far into a folded or quoted value its source is walked; beyond, the value's own place must do.
+# Beyond this offset of a folded or quoted value, its start is used as the position.
 MAX_OFFSET = 100_000
 
 
 def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
-    """Line and column (from 1) at which character `offset` of a scalar's value stands in the text."""
+    """Line and column (from 1) of character `offset` of a scalar's value."""
     line, column = node.line, node.column
     if node.start >= node.end:
         return line, column
@@ -68,7 +68,7 @@ def _block_indent(text: str, node: Scalar, cursor: int) -> int:
 
 
 def _align(text: str, value: str, cursor: int, end: int, style: str = "") -> Iterator[tuple[str, int]]:
-    """Walk value and source side by side: runs of white space match each other, escapes match what they mean."""
+    """Walk value and source in parallel: runs of white space match each other, escapes match their characters."""
     for character in value:
         if style == '"' and text.startswith("\\", cursor):
             while (joined := _ESCAPED_BREAK.match(text, cursor)) is not None:

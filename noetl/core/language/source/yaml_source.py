@@ -1,11 +1,11 @@
-"""YAML text to a tree of nodes, every node with its place in the text.
+"""Read YAML text into a tree of nodes with positions.
 
-The tree is built from the parser's events with a stack of our own, so that depth, size and
-aliases are bounded while reading and nothing recurses. Scalars follow the YAML 1.2 core schema:
-only `true` and `false` (in three spellings) are booleans, `on` and `yes` are text, numbers are decimal,
-`0o17` or `0x1f`, and dates stay text. Duplicate keys are errors. Anchors and merge keys (`<<`) work.
+The tree is built from the parser's events with an explicit stack, so that depth, size and aliases are limited while
+reading and nothing recurses. Scalars follow the YAML 1.2 core schema: only `true` and `false` (in three spellings) are
+booleans, `on` and `yes` are text, numbers are decimal, `0o17` or `0x1f`, and dates are text. Duplicate keys are
+errors. Anchors and merge keys (`<<`) are supported.
 
-Whatever the input is, the answer is a tree, problems, or both; never an exception.
+For every input the result is a tree, problems, or both; never an exception.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from noetl.core.language.source.nodes import data_of as data_of
 
 try:
     from yaml import CSafeLoader as _Parser
-except ImportError:  # PyYAML was built without libyaml: slower, same events
+except ImportError:  # PyYAML without libyaml: slower, same events
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -39,7 +39,7 @@ MAX_DEPTH = 100
 
 
 class Problem(NamedTuple):
-    """What is wrong with the text itself; `diagnostics` gives it a file and a severity."""
+    """A problem of the text itself; `diagnostics` adds the file and the severity."""
 
     code: str
     node: Node
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A text and its tree; `root` is None when there is nothing to go on with."""
+    """A text and its tree; `root` is None if it cannot be read."""
 
     text: str
     root: Node | None
@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
 
 def read_source(content: str | bytes) -> Source:
-    """Read a playbook's text into nodes, with everything that is wrong with it as text."""
+    """Read the text of a playbook into nodes, and collect its problems."""
     size = len(content)
     if size > MAX_BYTES:
         found = f"the file has {size / 1048576:.1f} MB; the limit is {MAX_BYTES // 1048576} MB"
@@ -73,7 +73,7 @@ def read_source(content: str | bytes) -> Source:
 
 
 def within_limits(data: object) -> bool:
-    """Whether data that has no text of its own is as bounded as what is read from text."""
+    """Whether data without text respects the limits of text."""
     level, depth, count = [data], 0, 0
     while level:
         depth += 1
@@ -110,7 +110,7 @@ def _decode(content: str | bytes) -> tuple[str, Problem | None]:
 
 
 _UNPRINTABLE = re.compile(
-    # Said by what is not allowed: the class of what is allowed takes 5 ms to compile at every start.
+    # The class of allowed characters would take 5 ms to compile at every start.
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]",
 )
 
@@ -139,7 +139,7 @@ def _point_at(text: str, offset: int) -> Node:
 
 
 class _Stop(Exception):
-    """Reading cannot go on; the problem is already noted."""
+    """Reading cannot continue; the problem is already recorded."""
 
 
 class _OpenCollection:
@@ -314,7 +314,7 @@ class _Builder:
         self._stop("yaml-limit", node, f"more than {MAX_NODES:,} values, aliases expanded", hint)
 
     def _add(self, node: Node, anchor: str | None, size: int, height: int) -> None:
-        """Put a finished node where it belongs; `size` counts it with everything below, aliases expanded."""
+        """Add a finished node to its parent; `size` counts it with everything below it, aliases expanded."""
         if anchor:
             self.anchors[anchor] = _Anchor(node, size, height)
         if not self.stack:
@@ -343,7 +343,7 @@ class _Builder:
             self._add_special_entry(parent, key, node)  # type: ignore[arg-type]
 
     def _add_special_entry(self, parent: Mapping, key: Node, value: Node) -> None:
-        """A key that is no text, is empty, merges, or was there before."""
+        """Handle a key that is not text, is empty, merges, or is a duplicate."""
         if not isinstance(key, Scalar):
             parent.broken = True
             hint = (
@@ -366,7 +366,7 @@ class _Builder:
             parent.entries[key.text] = (key, value)
 
     def _merge(self, parent: Mapping) -> None:
-        """Lay merged mappings under the holder's own keys; of several, the first wins."""
+        """Add the entries of merged mappings to the parent; its own keys take precedence, then earlier mappings."""
         for value in parent.merges:
             for mapping in value.items if isinstance(value, Sequence) else [value]:
                 if not isinstance(mapping, Mapping):
@@ -402,7 +402,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z")
 
 
 def resolve_plain(text: str) -> tuple[Any, str]:
-    """What an unquoted scalar means, and what is wrong with it if it is a number that cannot be kept."""
+    """The value of an unquoted scalar, and the problem if it is a number that cannot be represented."""
     if text in _CONSTANTS:
         return _CONSTANTS[text], ""
     if _INTEGER.match(text):
@@ -422,7 +422,7 @@ def resolve_plain(text: str) -> tuple[Any, str]:
     return text, ""
 
 
-# --- what the parser says, in the author's words ------------------------------------------------
+# --- messages for parser errors -----------------------------------------------------------------
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:

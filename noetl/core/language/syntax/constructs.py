@@ -12,8 +12,8 @@ Each construct becomes `noop` tasks that only jump, around the author's own task
     until U:    U
                 tasks ...    U__check: guard holds -> continue, else -> U
 
-A branch that has run goes to the merge point, so nothing falls through into the next one. Names come from the
-construct's name (or its position), so they are the same each time the text is compiled. A generated task is
+A branch ends with a jump to the merge point, so that it does not fall through into the next one. Names are derived from
+the construct's name (or its position), so every compilation of a text yields the same names. A generated task is
 transparent: it changes neither `output` nor `_prev`, and its path leads to the construct's line.
 """
 
@@ -101,7 +101,7 @@ class _Expander:
         return Task(name=name, kind="noop", rules=rules or None, generated=item.keyword, path=item.path)
 
     def name(self, wanted: str) -> str:
-        """A name nobody has yet."""
+        """A name that is not used yet."""
         while wanted in self.taken:
             wanted += "_"
         self.taken.add(wanted)

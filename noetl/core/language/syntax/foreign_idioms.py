@@ -1,13 +1,13 @@
-"""Words that people bring along from other tools and languages, and what is said here instead.
+"""Keys and names of other tools and languages, and their equivalents here.
 
-Only hints come from here: a foreign word is as unknown as any other.
+They are used only for hints; such a key is unknown like any other.
 """
 
 from __future__ import annotations
 
 import re
 
-# Keys that a mapping of some shape does not have, and how the same is written here.
+# Keys that a shape does not have, and their equivalents.
 KEYS: dict[str, dict[str, str]] = {
     "playbook": {
         "steps": "write the steps under `workflow`",
@@ -98,7 +98,7 @@ KEYS: dict[str, dict[str, str]] = {
     },
 }
 
-# Names that templates here do not have.
+# Names that templates do not have, and their equivalents.
 NAMES = {
     "null": "write `none`",
     "nil": "write `none`",
@@ -122,7 +122,7 @@ NAMES = {
     "execution": "write `execution_id`",
 }
 
-# Patterns as text: they are compiled when somebody needs advice, which most never do.
+# Patterns as text: they are compiled only when a hint is needed.
 _SUGGESTIONS = (
     (r"&&", "write `and` for `&&`"),
     (r"\|\|", "write `or` for `||`"),
@@ -138,7 +138,7 @@ _STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 
 
 def clarify_message(message: str) -> str:
-    """What the template engine says, in words of the one who wrote the template."""
+    """The message of the template engine in plainer terms."""
     opened = re.match(_OPEN_BLOCK, message)
     if opened:
         return f"`{{% {opened.group(1)} %}}` is never closed by `{{% end{opened.group(1)} %}}`"
@@ -147,7 +147,7 @@ def clarify_message(message: str) -> str:
 
 
 def suggest_fix(text: str) -> str:
-    """What an author may have meant by a template that cannot be read."""
+    """A hint for a template with a syntax error."""
     if text.count("{{") > text.count("}}"):
         return "an expression ends with `}}`"
     if text.count("{{") < text.count("}}"):

@@ -1,13 +1,11 @@
-"""The grammar of a playbook, said once.
+"""The grammar of a playbook, defined once.
 
-A `Shape` is a mapping with named keys. The reader checks documents against these shapes, tells unknown
-keys and offers the nearest known one; the JSON Schema, the reference pages and completion are written
-from the same tables (`schema.py`). What a word means is in `lower.py`; what may not be said at all and
-what to say instead is in the surfaces.
+A `Shape` is a mapping with named keys. The reader checks documents against the shapes; the JSON Schema, the reference
+pages and completion are generated from the same tables. `lower.py` implements the meaning of the keys; the dialects
+list rejected keys with their replacements.
 
-States of a key: `canonical` is what formatter and docs write; `v10` runs with a warning that names the
-canonical word; `accepted` is another spelling playbooks rely on; `reserved` is read, kept and ignored
-with a warning.
+States of a key: `canonical` is what the formatter and the documentation use; `v10` runs with a warning that names the
+canonical key; `accepted` is an alternative spelling; `reserved` is accepted and ignored with a warning.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ Type = Literal[
     "name",  # a name: an identifier, dashes with a warning
     "template",  # a guard or expression: text, boolean or number
     "boolean",
-    "count",  # a whole number from `least` on, or a template
-    "number",  # a number from `least` on, or a template
+    "count",  # a whole number, at least `least`, or a template
+    "number",  # a number, at least `least`, or a template
     "mapping",
     "list",
     "shape",  # a mapping of `shape`
@@ -35,6 +33,23 @@ Type = Literal[
     "blocks",  # workbook blocks: a mapping, or a list of named ones
     "else",  # `{then: ...}` of the rule around it, which is of `shape`
 ]
+# Names of the types in messages and on the reference page.
+TYPE_NAMES: dict[str, str] = {
+    "any": "any data",
+    "text": "text",
+    "name": "a name",
+    "template": "a template, true or false",
+    "boolean": "true or false",
+    "count": "a whole number",
+    "number": "a number",
+    "mapping": "a mapping",
+    "list": "a list",
+    "texts": "a list of texts",
+    "tasks": "tasks: a list, or one",
+    "set": "assignments",
+    "blocks": "blocks by name",
+    "else": "`{then: ...}`",
+}
 State = Literal["canonical", "v10", "accepted", "reserved"]
 
 
@@ -49,11 +64,11 @@ class Key(Struct, frozen=True):
     least: float | None = None
     templated: bool = True  # a number may be given as a template
     state: State = "canonical"
-    instead: str = ""  # the canonical word, for what is v10 or accepted
+    instead: str = ""  # the canonical key, if this one is v10 or accepted
 
 
 class Shape(Struct, frozen=True):
-    """A mapping with named keys. `open` shapes take other keys too (a tool's parameters)."""
+    """A mapping with named keys. An `open` shape allows other keys (the parameters of a tool)."""
 
     name: str
     title: str

@@ -1,9 +1,9 @@
-"""A task's parameters: found beside `kind` or under `input`, called by their canonical names.
+"""The parameters of a task: read beside `kind` or under `input`, stored under their canonical names.
 
-What a kind takes is in its `ToolSpec`; other spellings of a field are read as the field. `input` wins over
-what stands beside `kind`. For kinds whose spec declares `input` itself (a child playbook's input), the block
-is that field's value, unless the kind's required fields are found only inside it.
-Calls of playbooks and blocks hand their `input` on as `payload`.
+The `ToolSpec` of a kind declares its fields; other spellings of a field are read as the field. `input` takes precedence
+over parameters beside `kind`. If a kind declares a field `input` (the input of a child playbook), the block is the
+value of that field, unless required fields of the kind occur only inside it. Calls of playbooks and blocks pass their
+`input` as `payload`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_SPEC = ToolSpec(kind="", open_fields=True)
 
 
 def bind_parameters(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
-    """Give the task its parameters, and tell what its kind does not take."""
+    """Add the parameters to a task, and report those that its kind does not accept."""
     spec = task.tool or _NO_SPEC
     names = field_names(spec)
     beside = {key: entry for key, entry in fields.items() if key not in SHAPES["task"].keys}
@@ -62,14 +62,14 @@ def _bind_input(
 
 
 def _merge_payload(outer: Node, inner: Mapping) -> Node:
-    """`payload` and `input` of one call: `input` wins key by key."""
+    """Merge `payload` and `input` of one call: keys of `input` take precedence."""
     if not isinstance(outer, Mapping):
         return inner
     return mapping_node({**outer.entries, **inner.entries}, inner)
 
 
 def _holds_parameters(task: TaskSyntax, spec: ToolSpec, names: dict[str, str], node: Node) -> bool:
-    """Whether an `input` block holds the kind's own fields: a required one is in it and not beside it."""
+    """Whether an `input` block contains the kind's own fields: a required field is in it and not beside it."""
     if not isinstance(node, Mapping):
         return False
     inside = {names.get(key, key) for key in node.entries}
@@ -109,7 +109,7 @@ def _bind(
 def _accepts(
     reader: Reader, task: TaskSyntax, spec: ToolSpec, key: str, key_node: Scalar, value: Node, beside: bool
 ) -> bool:
-    """Whether a parameter that the kind does not declare is passed on all the same."""
+    """Whether a parameter that the kind does not declare is passed to the tool."""
     if beside and task.tool is not None and reader.report_rejected("task", key, key_node):
         return False
     if spec.open_fields:
@@ -130,7 +130,7 @@ def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fi
     if task.tool is None:
         return
     if any(("task", key) in reader.rejected and key not in spec.fields for key in fields):
-        return  # written in older words: those are told, and what they stand for is not missing
+        return  # replaced keys are reported, and the parameters that they replace are not missing
     spec_node = fields["spec"][1] if "spec" in fields else None
     inside = spec_node.entries if isinstance(spec_node, Mapping) else {}
     for name, known in spec.fields.items():
@@ -142,7 +142,7 @@ def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fi
 
 
 def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: ToolSpec) -> None:
-    """Tell a literal whose type or value the field cannot take; templates are known only at run time."""
+    """Report a literal with a type or value that the field does not accept; templates are checked at run time."""
     if is_template(value) or (isinstance(value, Scalar) and value.value is None):
         return
     if isinstance(value, Mapping) and value.broken:

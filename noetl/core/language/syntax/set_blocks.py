@@ -12,7 +12,7 @@ _CONTEXTS = frozenset({"context", "vars", "variables", "global", "globals", "wor
 
 
 def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str, ...] = SCOPES) -> list[SetSyntax]:
-    """The assignments of a `set` block; `scopes` are those that may be written at this place."""
+    """The assignments of a `set` block; `scopes` are those that can be written here."""
     mapping = reader.mapping(node, "`set` block") if node is not None else None
     if mapping is None:
         return []
@@ -40,14 +40,14 @@ def read_set(reader: Reader, node: Node | None, path: str, *, scopes: tuple[str,
 
 
 def read_scoped(reader: Reader, node: Node | None, scope: str, path: str, word: str) -> list[SetSyntax]:
-    """Assignments under a word that names the scope itself: v10's `set_ctx`, `set_iter` and an arc's `args`."""
+    """Assignments under a key that names the scope: v10's `set_ctx`, `set_iter` and an arc's `args`."""
     mapping = reader.mapping(node, f"`{word}` block") if node is not None else None
     if mapping is None:
         return []
     found: list[SetSyntax] = []
     for text, (key, value) in mapping.entries.items():
         bare = text.removeprefix(f"{scope}.")
-        # A path is that of the canonical form, so that a rewritten playbook keeps its paths.
+        # The path is that of the canonical form, so that migration does not change paths.
         where = f"{path}/args/{bare}" if scope == "args" else f"{path}/set/{scope}.{bare}"
         _assign(reader, found, scope, bare, key, value, where, (*SCOPES, "args"))
     return found

@@ -1,4 +1,4 @@
-"""Reading `tool`: tasks in all their shapes, their policies, and `choose`/`while`/`until`."""
+"""Read `tool`: tasks in all their forms, their policies, and `choose`/`while`/`until`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSTRUCTS = ("choose", "while", "until")
 
 
 def read_tool(reader: Reader, node: Node, owner: str, path: str) -> list[ItemSyntax]:
-    """The tasks of a step or block; `owner` names it."""
+    """The tasks of a step or block; `owner` is its name."""
     items: list[ItemSyntax]
     if isinstance(node, Mapping):
         items = _read_item(reader, node, f"{path}/0", f"{owner}_task", single=True)
@@ -67,15 +67,11 @@ def _read_item(
     for word in CONSTRUCTS:
         if word in mapping.entries and "kind" not in mapping.entries:
             return [_read_construct(reader, mapping, word, path, f"{prefix}{word}_{number}")]
-    if not single and is_labelled(mapping):
+    if is_labelled(mapping):
         ((label, inner),) = mapping.entries.values()
         reader.report_deprecated("task", "label", label)
-        name = reader.name(label, "task") or default
+        name = label.text if single else reader.name(label, "task") or default
         return [_read_task(reader, inner, path, name, label, labelled=True)]
-    if single and "kind" not in mapping.entries and is_labelled(mapping):
-        ((label, inner),) = mapping.entries.values()
-        reader.report_deprecated("task", "label", label)
-        return [_read_task(reader, inner, path, label.text, label, labelled=True)]
     named = mapping.entries.get("name")
     name = (reader.name(named[1], "task") if named else None) or default
     return [_read_task(reader, mapping, path, name, named[1] if named else mapping, named=named is not None)]
@@ -86,7 +82,7 @@ def is_labelled(mapping: Mapping) -> bool:
     if len(mapping.entries) != 1:
         return False
     ((key, value),) = mapping.entries.values()
-    return key.text not in SHAPES["task"].keys and isinstance(value, Mapping)
+    return key.text not in (*SHAPES["task"].keys, *CONSTRUCTS) and isinstance(value, Mapping)
 
 
 def _read_task(
@@ -140,7 +136,7 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
 
 
 def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
-    """`kind: workbook` without `block`: the older `name:` names the block."""
+    """`kind: workbook` without `block`: the old key `name` names the block."""
     if task.kind != "workbook" or "block" in fields or "name" not in fields:
         return
     inner = fields["input"][1] if "input" in fields else None
@@ -160,7 +156,7 @@ def _read_retry(reader: Reader, node: Node) -> Node | None:
 
 
 def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | None:
-    """`output: {store, select}` and the older `output_select`."""
+    """`output: {store, select}` and the old `output_select`."""
     block = fields.get("output")
     if block is None and "output_select" not in fields:
         return None
@@ -228,7 +224,7 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
 
 
 def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[Node | None, bool, Node | None] | None:
-    """Guard, whether it is `else`, and `then` of a rule in any of its spellings; `verdict` is `do` or `allow`."""
+    """Guard, whether it is `else`, and `then` of a rule in any of its forms; `verdict` is `do` or `allow`."""
     mapping = reader.mapping(node, SHAPES[shape].noun)
     if mapping is None:
         return None

@@ -1,9 +1,8 @@
-"""The positioned tree that every surface reads into.
+"""The syntax tree with positions, common to all dialects.
 
-It has the author's words sorted into their places, not yet their meaning: shorthand is not expanded, specs
-are not layered, templates are text. Every part keeps the node it was read from and its `path`, the name
-under which the lowered playbook finds the author's line again. Parts that could not be read are None or
-missing: the reader has said why, and checks go on with what is there.
+It has the structure of the document, not its meaning: shorthand is not expanded, specs are not layered, templates are
+text. Every part stores the node that it was read from and its `path`, which maps the lowered playbook back to lines of
+the text. Parts that could not be read are None or missing; the reader has reported them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from noetl.core.model.tool import ToolSpec
 
 
 class SetSyntax(Struct, eq=False):
-    """One assignment: `ctx.page: ...`, or what v10 wrote as `set_ctx: {page: ...}`."""
+    """One assignment: `ctx.page: ...`, or v10's `set_ctx: {page: ...}`."""
 
     scope: str  # ctx, step, iter or args
     keys: tuple[str, ...]
@@ -29,7 +28,7 @@ class SetSyntax(Struct, eq=False):
 
     @property
     def target(self) -> str:
-        """The target as the canonical surface writes it."""
+        """The target in its canonical form."""
         return ".".join((self.scope, *self.keys))
 
 
@@ -57,13 +56,13 @@ class PolicySyntax(Struct, eq=False):
 
 
 class Parameter(Struct, eq=False):
-    """One parameter of a task under its canonical name: where it was written, and the value."""
+    """One parameter of a task under its canonical name, with its position and value."""
 
     key: Scalar
     value: Node
     path: str
     raw: bool = False
-    late: tuple[str, ...] = ()  # names that the tool gives to templates in it
+    late: tuple[str, ...] = ()  # names that the tool adds to templates in it
 
 
 class OutputSyntax(Struct, eq=False):
@@ -81,7 +80,7 @@ class TaskSyntax(Struct, eq=False):
     path: str
     name: str
     name_node: Node
-    named: bool = True  # False when the name was made from the position
+    named: bool = True  # False if the name is derived from the position
     labelled: bool = False  # v10's one-key map
     kind: str | None = None
     kind_node: Scalar | None = None
@@ -106,7 +105,7 @@ class BranchSyntax(Struct, eq=False):
 
 
 class ConstructSyntax(Struct, eq=False):
-    """`choose`, `while` or `until`: sugar that is compiled into tasks and jumps."""
+    """`choose`, `while` or `until`, which are compiled to tasks and jumps."""
 
     node: Node
     path: str
@@ -121,7 +120,7 @@ ItemSyntax = TaskSyntax | ConstructSyntax
 
 
 class LoopSyntax(Struct, eq=False):
-    """`loop`, with what its spec says about scheduling."""
+    """`loop`, with the scheduling options of its spec."""
 
     node: Mapping
     path: str
@@ -167,7 +166,7 @@ class AdmitSyntax(Struct, eq=False):
 
 
 class ArcSyntax(Struct, eq=False):
-    """A way out of a step."""
+    """An arc that leaves a step."""
 
     node: Node
     path: str
@@ -197,7 +196,7 @@ class SynthesisSyntax(Struct, eq=False):
 
 
 class BodySyntax(Struct, eq=False):
-    """What steps and workbook blocks have in common."""
+    """The common part of steps and workbook blocks."""
 
     node: Node
     path: str
@@ -220,7 +219,7 @@ class BodySyntax(Struct, eq=False):
         """Every task in the author's order, also those inside choose, while and until."""
         items = self.items
         if len(items) == 1 and isinstance(items[0], TaskSyntax):
-            return iter((items[0],))  # the common case, asked for by every check
+            return iter((items[0],))  # the common case, used by every check
         return _tasks_of(items)
 
     def constructs(self) -> Iterator[ConstructSyntax]:
@@ -284,7 +283,14 @@ class DocumentSyntax(Struct, eq=False):
     executor: ExecutorSyntax | None = None
     steps: list[StepSyntax] = field(default_factory=list)
     blocks: list[BlockSyntax] = field(default_factory=list)
-    running: Playbook | None = None  # the running playbook that steps made at run time join
+    running: Playbook | None = None  # the running playbook that synthesized steps join
+
+    def entry(self) -> str:
+        """The first step to run: `entry_step` of the executor, else `start`, else the first step."""
+        if self.executor is not None and self.executor.entry_step is not None:
+            return self.executor.entry_step.text
+        names = [step.name for step in self.steps]
+        return "start" if "start" in names else names[0] if names else ""
 
     def step_names(self) -> list[str]:
         """Every step that templates and arcs may name."""

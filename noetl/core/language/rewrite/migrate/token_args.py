@@ -1,4 +1,4 @@
-"""What v10's arcs hand along with the token: which steps it reaches, and what it is called in `ctx`."""
+"""The `args` of v10 arcs, which travel with the token: which steps they reach, and their names in `ctx`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.core.language.syntax.tree import BodySyntax, DocumentSyntax, StepSynt
 
 
 class TokenArgs:
-    """The args of all arcs. `bases` gives each (target step, name) its key of `ctx`."""
+    """The args of all arcs. `bases` maps each (target step, name) to its key of `ctx`."""
 
     def __init__(self, document: DocumentSyntax, context: AnalysisContext) -> None:
         self.document = document
@@ -35,7 +35,7 @@ class TokenArgs:
         """Step -> what `name` can be when a token arrives: keys of `ctx`, and None where no arc gave it."""
         steps = {step.name: step for step in self.document.steps}
         reach: dict[str, set[str | None]] = {step: set() for step in steps}
-        entry = self._entry()
+        entry = self.context.entry
         if entry in reach:
             reach[entry].add(None)
         waiting = [entry] if entry in steps else []
@@ -50,13 +50,6 @@ class TokenArgs:
                     reach[arc.target] |= arriving
                     waiting.append(arc.target)
         return reach
-
-    def _entry(self) -> str:
-        executor = self.document.executor
-        if executor is not None and executor.entry_step is not None:
-            return executor.entry_step.text
-        names = [step.name for step in self.document.steps]
-        return "start" if "start" in names else names[0] if names else ""
 
     def reaching(self, step: StepSyntax, name: str) -> set[str | None]:
         """What `name` can be when a token arrives at a step."""

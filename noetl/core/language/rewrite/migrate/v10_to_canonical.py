@@ -1,8 +1,8 @@
-"""v10 text to canonical text, in place: comments, blank lines and order stay.
+"""Migrate v10 text to canonical text in place: comments, blank lines and order stay.
 
-`args` becomes `input`, `outcome` becomes `output`, `set_ctx` and `set_iter` become `set`, a task under its label
-gets a `name`. An arc's `args`, which travel with the token, become a `set` on `ctx`, and the steps that read them
-take them through their `input`. What cannot be said exactly is marked with a comment and noted with its line.
+`args` becomes `input`, `outcome` becomes `output`, `set_ctx` and `set_iter` become `set`, a labelled task gets a
+`name`. The `args` of an arc, which travel with the token, become a `set` on `ctx`, and the steps that read them get an
+`input`. What cannot be translated exactly is marked with a comment and listed with its line.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from noetl.core.model.tool import ToolSpec
 
 COMMENT_PREFIX = "noetl migrate:"
 
-# Where `args` is only what travels with the token: the step's own `input` is not made yet.
+# Where `args` has only the values of the token, because the step's `input` is not evaluated yet.
 BEFORE_INPUT = (at.ADMIT, at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT)
 
 
 class Note(NamedTuple):
-    """Something that was not translated exactly, at a line of the text it was found in."""
+    """Something that was not translated exactly, with its line."""
 
     line: int
     message: str
 
 
 class Migration(NamedTuple):
-    """The new text, and what an author should look at."""
+    """The new text, and notes for the author."""
 
     text: str
     notes: tuple[Note, ...]
 
 
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
-    """Rewrite a v10 playbook that compiles; canonical text comes back as it is."""
+    """Rewrite a v10 playbook that compiles; canonical text is returned unchanged."""
     ends = "\r\n" if "\r\n" in text else "\n"
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     compiled = compile_playbook(plain, file="", specs=specs)
@@ -60,13 +60,13 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
 
 
 def _remaining_errors(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
-    """What strict reading still finds in the new text."""
+    """Errors that strict validation reports for the new text."""
     found = compile_playbook(text, file="", specs=specs, strict=True).diagnostics
     return [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
 
 
 class _V10Migration:
-    """One migration: the editor, and what was found while editing."""
+    """One migration: the editor and the notes."""
 
     def __init__(self, text: str, document: DocumentSyntax, specs: Table[str, ToolSpec]) -> None:
         self.editor = Editor(text)
@@ -78,7 +78,7 @@ class _V10Migration:
         self.marked: set[tuple[int, str]] = set()
 
     def run(self) -> None:
-        """All rewritings, over the whole document."""
+        """Apply all rewrites to the document."""
         for body in self.document.bodies():
             self._rename(body.node, "args", "input")
             for task in body.tasks():
@@ -120,7 +120,7 @@ class _V10Migration:
                 self._sets(rule.then)
 
     def _sets(self, then: Mapping) -> None:
-        """`set_ctx` and `set_iter` become `set`; several of them become one."""
+        """Rewrite `set_ctx` and `set_iter` to one `set`."""
         words = [word for word in then.entries if word in _SCOPE_OF or word == "set"]
         if not any(word in _SCOPE_OF for word in words):
             return
@@ -179,7 +179,7 @@ class _V10Migration:
             editor.replace(editor.starts[key.line - 1], stop, "")
 
     def _value(self, node: Node) -> str:
-        """A value's text with its templates rewritten, for a value that moves."""
+        """The text of a moved value, with its templates rewritten."""
         text = self.editor.text[node.start : node.end]
         inner = Editor(text)
         for site in self.context.sites.templates:
@@ -216,7 +216,7 @@ class _V10Migration:
         return found
 
     def _replacement(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
-        """The characters of a read that change, and what they become."""
+        """The characters of a read that change, and their replacement."""
         root = read.path[0]
         if root == "args":
             name = read.path[1] if len(read.path) > 1 else ""
@@ -233,7 +233,7 @@ class _V10Migration:
         return found.group(), "output.data"
 
     def _nested_data(self, old: str, below: re.Match[str] | None) -> tuple[str, str]:
-        """v10 means what the payload has under `data`, and what it has itself when that is not there."""
+        """v10 reads the payload's own `data` key, and the payload itself if there is none."""
         if below is None:
             return old, "(output.data.data | default(output.data))"
         key = below.group("name") or below.group("text")
@@ -241,7 +241,7 @@ class _V10Migration:
         other = f"output.data{field}" + (f" | default(output{field})" if key in _HTTP_FIELDS else "")
         return old + below.group(), f"(output.data.data{field} | default({other}))"
 
-    # ── what travels with the token ──────────────────────────────────────────────────────
+    # ── arguments of the token ───────────────────────────────────────────────────────────
 
     def _arcs(self, step: StepSyntax) -> None:
         for arc in step.router.arcs if step.router else ():
@@ -259,7 +259,7 @@ class _V10Migration:
                 self.editor.key(inner, f"ctx.{base}" + (f".{rest}" if rest else ""))
 
     def _inputs(self, step: StepSyntax) -> None:
-        """Let a step take what arcs hand it through its `input`."""
+        """Add the values that arcs pass to a step to its `input`."""
         wanted = self.token_args.wanted(step)
         lines = []
         for name in wanted:
@@ -301,7 +301,7 @@ class _V10Migration:
             end = editor.starts[line] + len(editor.line(line))
             editor.replace(end, end, f"\n{indent}input:" + "".join(f"\n{indent}  {each}" for each in lines))
 
-    # ── what is left to a person ─────────────────────────────────────────────────────────
+    # ── notes for the author ─────────────────────────────────────────────────────────────
 
     def _note(self, node: Node, message: str) -> None:
         if (node.line, message) in self.marked:
@@ -312,7 +312,7 @@ class _V10Migration:
 
 
 def _has_closed_payload(site: TemplateSite) -> bool:
-    """Whether the payload that a template reads is of a kind that has no key `data` of its own."""
+    """Whether a template reads the payload of a kind that has no key `data`."""
     task = site.task if site.visibility in (at.RULE, at.TASK_SET) else None
     if task is None and site.visibility in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
         tasks = list(site.body.tasks())
@@ -337,7 +337,7 @@ def _rest_of_line(text: str, offset: int) -> str:
     return text[offset:] if stop < 0 else text[offset:stop]
 
 
-# Kinds whose payload has keys of the kind's own choosing, `data` not among them.
+# Kinds whose payload has fixed keys without `data`.
 _CLOSED_PAYLOADS = frozenset({"postgres", "duckdb", "sqlite", "shell"})
 _SCOPE_OF = {"set_ctx": "ctx", "set_iter": "iter"}
 _ROOTS = frozenset({"outcome", "output", "args"})

@@ -1,7 +1,7 @@
-"""2025-11 text to canonical text, step by step: what a step meant is written, the rest stays as it is.
+"""Migrate 2025-11 text to canonical text, step by step.
 
-The same telling that runs the older text (`older/`) says what to write, so both behave alike. Steps without an
-older word stay untouched; of the others comments go along with what their line became.
+The migration writes the translation that also runs 2025-11 text (`dialects.v2025_11`), so both behave the same. Steps
+without 2025-11 syntax do not change; in other steps, comments move with the lines that they belong to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Splice(NamedTuple):
 
 
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
-    """Rewrite a 2025-11 playbook that compiles with the legacy extension; other text comes back as it is."""
+    """Rewrite a 2025-11 playbook that compiles with the legacy extension; other text is returned unchanged."""
     ends = "\r\n" if "\r\n" in text else "\n"
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     root = read_source(plain).root
@@ -64,7 +64,7 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
 def _rewrite_item(
     writer: Writer, lines: list[str], old: Node, new: Node, translation_notes: list[TranslationNote]
 ) -> _Splice:
-    """A step written anew; comments above its dash stay where they are."""
+    """A rewritten step; comments above its dash stay."""
     first = old.line
     last = _last_line(lines, first, _next_item(lines, first))
     indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
@@ -77,7 +77,7 @@ def _rewrite_item(
 
 
 def _next_item(lines: list[str], first: int) -> int:
-    """The line (from 1) behind the item that begins in this line."""
+    """The line (from 1) after the item that starts on this line."""
     indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
     for number in range(first, len(lines)):
         line = lines[number]
@@ -87,7 +87,7 @@ def _next_item(lines: list[str], first: int) -> int:
 
 
 def _last_line(lines: list[str], first: int, behind: int) -> int:
-    """The item's last line with content: blank lines and comments behind it belong to what follows."""
+    """The item's last line with content: blank lines and comments after it belong to the next item."""
     last = behind - 1
     while last > first and (not lines[last - 1].strip() or lines[last - 1].strip().startswith("#")):
         last -= 1
@@ -101,7 +101,7 @@ def _end_of(root: Mapping, key: str, lines: list[str]) -> int:
 
 
 def _without_extension(executor: Node, lines: list[str]) -> list[_Splice]:
-    """`extensions: [legacy]` is not needed any more."""
+    """Empty the list of `extensions`, which is no longer needed."""
     spec = executor.get("spec") if isinstance(executor, Mapping) else None
     found = spec.get("extensions") if isinstance(spec, Mapping) else None
     if not isinstance(found, Sequence) or found.line != found.end_line or not found.flow:

@@ -1,7 +1,7 @@
-"""Writing a changed tree as YAML beside the author's text: what was not changed is written as it was.
+"""Write a changed tree as YAML: unchanged parts keep their text.
 
-Comments keep their company: one above a line goes above what that line became, one behind it goes behind.
-A comment whose line is gone is handed back, so that none is lost.
+Comments stay with their lines: a comment above a line is written above the new line, a trailing comment after it. The
+comments of removed lines are returned, so that none is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Writer:
         self.lines = text.split("\n")
         self.original: set[int] = set()
         self._ends: dict[int, int] = {}
-        self._inside: set[int] = set()  # lines that begin inside a scalar: a `#` there is no comment
+        self._inside: set[int] = set()  # lines that start inside a scalar: a `#` there is not a comment
         self._walk(tree)
         self.above: dict[int, list[str]] = {}
         self.trailing: dict[int, str] = {}
@@ -107,7 +107,7 @@ class Writer:
         return [*lines, f"{head} {self.inline(value)}".rstrip() + comment]
 
     def _is_short(self, node: Node) -> bool:
-        """Whether it stood on one line, as a flow, and still says the same."""
+        """Whether it was written on one line in flow style and has not changed."""
         flow = isinstance(node, Mapping | Sequence) and node.flow
         return flow and id(node) in self.original and "\n" not in self.text[node.start : node.end]
 
@@ -124,7 +124,7 @@ class Writer:
         return "{}" if isinstance(node, Mapping) else "[]"
 
     def take_unplaced(self, first: int, last: int) -> list[str]:
-        """The comments of these lines that found no place, taken out."""
+        """Remove and return the comments of these lines that have not been written."""
         found: list[str] = []
         for number in range(first, last + 1):
             found += self.above.pop(number, [])
@@ -134,7 +134,7 @@ class Writer:
 
 
 def _has_key_at(node: Node, line: int) -> bool:
-    """Whether something inside came of this line: it is nearer to the line's comments."""
+    """Whether a nested key comes from this line; the line's comments then belong to it."""
     if isinstance(node, Mapping):
         return any(key.line == line or _has_key_at(value, line) for key, value in node.entries.values())
     return isinstance(node, Sequence) and any(_has_key_at(item, line) for item in node.items)
