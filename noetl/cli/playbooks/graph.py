@@ -55,14 +55,15 @@ def graph(target: str, format: str, legacy: bool, place: Target) -> None:
     mermaid is what Markdown pages show, dot is for Graphviz, svg stands alone and follows the reader's light or
     dark scheme, json has the nodes and arcs as data.
     """
-    from noetl.core.language.editor import graph as draw
+    from noetl.core.language.editor.graph import as_dot, as_mermaid
+    from noetl.core.language.editor.graph_svg import as_svg
 
     is_file = target == "-" or os.path.exists(target) or target.endswith((".yaml", ".yml", ".json"))
     net = _net(compiled(target, legacy=legacy)) if is_file else asyncio.run(_kept_net(target, legacy, place))
     if format == "json":
         terminal.json(net)
     else:
-        sys.stdout.write({"mermaid": draw.as_mermaid, "dot": draw.as_dot, "svg": draw.as_svg}[format](net))
+        sys.stdout.write({"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg}[format](net))
 
 
 def _net(compilation: Any) -> Any:

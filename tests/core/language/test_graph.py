@@ -9,7 +9,8 @@ import pytest
 from dsl_kinds import SPECS
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.editor.graph import as_dot, as_mermaid, as_svg, layout
+from noetl.core.language.editor.graph import as_dot, as_mermaid
+from noetl.core.language.editor.graph_svg import as_svg, layout
 from noetl.core.language.editor.net_document import net_document
 from noetl.core.language.editor.plan import as_text, plan_document
 from noetl.tools import registry as tools

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from noetl.core.language.flow.reachability import transitive_union, union_of_others
+from noetl.core.language.flow.reachability import reverse_postorder, transitive_union, union_of_others
 
 
 class Unset(NamedTuple):
@@ -68,12 +68,13 @@ def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int)
     for edge in edges:
         outgoing[edge.source].append(edge)
         may_set[edge.source] |= edge.may
-    later = transitive_union([[edge.target for edge in edges] for edges in outgoing], may_set)
+    targets = [[edge.target for edge in edges] for edges in outgoing]
+    later = transitive_union(targets, may_set)
     set_by_others = [_set_by_alternatives(edges, later) for edges in outgoing]
     free, chosen = [0] * count, [0] * count
     maybe: list[int | None] = [None] * count  # keys that some path may have set; None: not reached yet
     free[first], maybe[first] = universe, 0
-    order = _reverse_postorder(outgoing, first)
+    order = reverse_postorder(targets, [first])  # few passes reach the fixed point
     pending = {first}
     while pending:
         for node in order:
@@ -101,25 +102,6 @@ def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int)
                     pending.add(target)
     never = [universe & ~maybe_here if maybe_here is not None else 0 for maybe_here in maybe]
     return [Unset(*found) for found in zip(never, free, chosen, strict=True)]
-
-
-def _reverse_postorder(outgoing: list[list[AssignmentEdge]], first: int) -> list[int]:
-    """The nodes in reverse postorder, in which few passes reach the fixed point."""
-    seen = {first}
-    finished: list[int] = []
-    stack = [(first, 0)]
-    while stack:
-        node, position = stack.pop()
-        if position < len(outgoing[node]):
-            stack.append((node, position + 1))
-            target = outgoing[node][position].target
-            if target not in seen:
-                seen.add(target)
-                stack.append((target, 0))
-        else:
-            finished.append(node)
-    finished.reverse()
-    return finished
 
 
 def _set_by_alternatives(edges: list[AssignmentEdge], later: list[int]) -> list[int]:

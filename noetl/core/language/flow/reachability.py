@@ -148,3 +148,24 @@ def components(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> Iterator[
                 if work:
                     parent = work[-1][0]
                     low[parent] = min(low[parent], low[node])
+
+
+def reverse_postorder(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> list[int]:
+    """The nodes reachable from the roots in an order in which only arcs that close a cycle lead to an earlier node."""
+    seen: set[int] = set()
+    finished: list[int] = []
+    for root in roots:
+        stack = [(root, 0)] if root not in seen else []
+        seen.add(root)
+        while stack:
+            node, position = stack.pop()
+            if position == len(arcs[node]):
+                finished.append(node)
+                continue
+            stack.append((node, position + 1))
+            target = arcs[node][position]
+            if target not in seen:
+                seen.add(target)
+                stack.append((target, 0))
+    finished.reverse()
+    return finished
