@@ -95,7 +95,7 @@ class Lowering:
         blocks = {block.name: self.block(block, outer) for block in document.blocks}
         executor = document.executor
         return_step = executor.return_step.text if executor and executor.return_step else None
-        exports, reads = exports_of(steps, blocks), reads_of(steps, blocks)
+        exports, reads = exports_of(steps), reads_of(steps, blocks)
         steps = tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
         return Playbook(
             name=document.name,
@@ -129,7 +129,7 @@ class Lowering:
         outer = tuple(_Layer(layer, {}) for layer in _executor_data(playbook.executor.spec))
         steps = tuple(self.step(step, outer) for step in document.steps)
         everything = (*playbook.steps, *steps)
-        exports, reads = exports_of(everything, playbook.blocks), reads_of(everything, playbook.blocks)
+        exports, reads = exports_of(everything), reads_of(everything, playbook.blocks)
         return tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
 
     def executor(self, executor: ExecutorSyntax | None) -> Executor:

@@ -3,7 +3,7 @@
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.editor.autocomplete import offer
+from noetl.core.language.editor.autocomplete import complete
 from noetl.core.language.editor.hover import hover
 from noetl.core.language.editor.run_form import form_document, values_document
 from noetl.core.language.editor.summary import summarize
@@ -107,7 +107,7 @@ def test_hover_never_raises_on_half_a_text():
 def test_completion_knows_the_names_inside_a_template(begun, offered):
     text = TEXT + f"    desc: {begun}"
     last = text.count("\n") + 1
-    column, words = offer(text, last, len(f"    desc: {begun}") + 1, SPECS)
+    column, words = complete(text, last, len(f"    desc: {begun}") + 1, SPECS)
     assert {word.word for word in words} == offered
     typed = begun.rpartition(".")[2].rpartition(" ")[2]
     assert not words or column == len(f"    desc: {begun}") + 1 - len(typed)
@@ -128,7 +128,7 @@ def test_completion_knows_the_names_inside_a_template(begun, offered):
 )
 def test_completion_knows_its_place_inside_braces(begun, some, none):
     text = TEXT + "  - step: more\n" + begun
-    column, words = offer(text, text.count("\n") + 1, len(begun) + 1, SPECS)
+    column, words = complete(text, text.count("\n") + 1, len(begun) + 1, SPECS)
     found = {word.word for word in words}
     assert some <= found
     assert not none & found
@@ -139,7 +139,7 @@ def test_completion_knows_its_place_inside_braces(begun, some, none):
 def test_completion_offers_a_kinds_parameters_inside_its_input():
     text = TEXT.replace("        set:\n", "          me\n        set:\n", 1)
     line, column = place_of("          me", text)
-    _, words = offer(text, line, column + 12, SPECS)
+    _, words = complete(text, line, column + 12, SPECS)
     assert "method" in {word.word for word in words}
 
 

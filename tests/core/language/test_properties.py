@@ -289,9 +289,7 @@ class Whole:
     def task(self, name: str, names: list[str]) -> dict[str, object]:
         rules = [self.rule(names) for _ in range(self.chance.randrange(1, 3))]
         if self.chance.random() < 0.7:
-            rules.append(
-                {"else": {"then": self.chance.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}}
-            )
+            rules.append({"else": {"then": self.chance.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}})
         return {
             "name": name, **self.chance.choice([{"kind": "noop"}, {"kind": "http", "url": "u"}, {"kind": "workbook", "block": "b0"}]),
             **self.maybe(0.5, input={"v": self.guard(INSIDE)}),

@@ -113,14 +113,14 @@ def test_completion_offers_the_words_that_can_stand_at_a_place(mark, some, none)
     row = next(number for number, each in enumerate(lines) if mark in each)
     column = lines[row].index(mark)
     text = "\n".join(lines).replace(mark, "")
-    words = {found.word for found in complete(text, row + 1, column + 1, SPECS)}
+    words = {found.word for found in complete(text, row + 1, column + 1, SPECS)[1]}
     assert some <= words
     assert not none & words
 
 
 def test_completion_knows_what_was_begun_and_never_raises():
     text = "apiVersion: noetl.io/v2\nkind: Playbook\nwor"
-    assert {found.word for found in complete(text, 3, 4, SPECS)} == {"workload", "workflow", "workbook"}
+    assert {found.word for found in complete(text, 3, 4, SPECS)[1]} == {"workload", "workflow", "workbook"}
     for line in range(1, 6):
         for column in range(1, 8):
             complete("a: [\n\t{{\n - b:", line, column, SPECS)

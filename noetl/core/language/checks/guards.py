@@ -16,16 +16,16 @@ def check(context: AnalysisContext) -> None:
                 message = f'`allow` must be true or false, not "{shorten(allow.text)}"'
                 context.reader.add("wrong-type", allow, message, "only true and false are booleans")
     for guard in context.sites.plain_text_guards:
-        text = guard.node.value.strip()
+        text = guard.value.strip()
         if text.lower() in ("true", "false"):
             continue
         if not text:
             context.reader.add(
                 "guard-without-template",
-                guard.node,
+                guard,
                 "an empty guard is always false",
                 "write a condition, or remove it",
             )
             continue
         message = "this guard is plain text, so it is always true"
-        context.reader.add("guard-without-template", guard.node, message, f'write "{{{{ {shorten(text)} }}}}"')
+        context.reader.add("guard-without-template", guard, message, f'write "{{{{ {shorten(text)} }}}}"')

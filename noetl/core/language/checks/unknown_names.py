@@ -28,16 +28,13 @@ def _check_read(context: AnalysisContext, site: TemplateSite, read: Read) -> Non
     if name == "keychain":
         _check_keychain(context, site, read)
     elif name in site.visibility.scopes or (name in LOCALS and site.visibility.locals):
-        _FIELDS.get(name, _nothing)(context, site, read)
+        if name in _FIELDS:  # the fields of other scopes are known only at run time
+            _FIELDS[name](context, site, read)
     elif name in SCOPE_NAMES:
         message = f"`{name}` does not exist in {site.visibility.title}"
         context.report_read("name-not-visible", site, read, message, AVAILABILITY_HINTS.get(name, ""))
     else:
         _check_bare(context, site, read)
-
-
-def _nothing(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    """Do nothing: the fields of this scope are known only at run time."""
 
 
 # --- secrets ------------------------------------------------------------------------------------

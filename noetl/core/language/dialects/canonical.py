@@ -178,7 +178,7 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
             message = f'a keychain entry of kind {kind} has no field "{key}"'
             place = fields[key][0] if key in fields else value  # a field of the token request's `data`
             reader.add("unknown-keychain-field", place, message, hint)
-        elif not reader.check_type(value, known, key, shape):
+        elif not reader.check_type(value, known, key):
             del entry.fields[key]
     for key, known in keys.items():
         if known.required and key not in entry.fields and key not in fields:
@@ -366,11 +366,11 @@ def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
         loop.collection = fields["in"][1]
         _check_collection(reader, loop.collection)
     if "iterator" in fields:
-        loop.iterator_node = fields["iterator"][1]
-        loop.iterator = reader.name(loop.iterator_node, "iterator")
+        iterator_node = fields["iterator"][1]
+        loop.iterator = reader.name(iterator_node, "iterator")
         if loop.iterator in ITERATION_NAMES:
             message = f"`iter.{loop.iterator}` is reserved: the iterator cannot have this name"
-            reader.add("reserved-name", loop.iterator_node, message, "choose another name")
+            reader.add("reserved-name", iterator_node, message, "choose another name")
     if "spec" in fields:
         _read_loop_spec(reader, loop, fields["spec"][1])
     if "loop" in fields:

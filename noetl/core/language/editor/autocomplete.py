@@ -42,12 +42,7 @@ class _Line(NamedTuple):
 _LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- +)*)(?:(?P<key>[\w.<-]+):(?:\s+(?P<value>.*))?)?(?P<rest>.*)")
 
 
-def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
-    """The completions at line and column (both from 1)."""
-    return offer(text, line, column, specs)[1]
-
-
-def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
+def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
     """The completions at line and column, and the column at which the typed text starts (all from 1)."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
@@ -56,7 +51,7 @@ def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> t
     here = _parse_line(current)
     if current.rfind("{{") > current.rfind("}}"):
         *path, typed = _DOTTED.findall(current)[0].split(".")
-        offered = list(_names(path, lines, line - 1))
+        offered = list(_names(path, lines))
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
         offered = list(_values([*flow.path, flow.key], lines, specs)) if flow.key else _flow_keys(flow, specs)
@@ -297,7 +292,7 @@ def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) ->
 _DOTTED = re.compile(r"[\w.]*$")
 
 
-def _names(path: list[str], lines: list[str], row: int) -> Iterator[Completion]:
+def _names(path: list[str], lines: list[str]) -> Iterator[Completion]:
     """The names that can follow `{{`, or a dot inside it."""
     if not path:
         yield from (Completion(scope, doc, True) for scope, doc in SCOPES.items() if scope not in OLDER_SCOPES)

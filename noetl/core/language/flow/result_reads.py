@@ -20,7 +20,7 @@ _CONTEXT = re.compile(r"\bcontext\b")
 _ENVELOPE = frozenset({"status", "data", "ref", "_ref", "error", "meta", "http", "pg", "py", "loop", "stats"})
 
 
-def exports_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tuple[str, ...]]:
+def exports_of(steps: Iterable[Step]) -> dict[str, tuple[str, ...]]:
     """The parts of each step's output that server-side templates read."""
     steps = tuple(steps)
     found: dict[str, dict[str, None]] = {step.name: {} for step in steps}

@@ -38,19 +38,12 @@ class TemplateSite(Struct, eq=False):
     depth: int = 0  # how many loop levels are open (inner loops see the outer iterations)
 
 
-class Guard(Struct, eq=False):
-    """A `when` or `until` that has no template in it."""
-
-    node: Scalar
-    body: BodySyntax | None = None
-
-
 class TemplateSites:
     """All templates and guards of a document."""
 
     def __init__(self, document: DocumentSyntax) -> None:
         self.templates: list[TemplateSite] = []
-        self.plain_text_guards: list[Guard] = []
+        self.plain_text_guards: list[Scalar] = []  # `when` and `until` without a template
         self.keys: list[Scalar] = []  # keys with template delimiters in them
         if document.workload is not None:
             for _, value in document.workload.entries.values():
@@ -59,7 +52,7 @@ class TemplateSites:
             for node in entry.fields.values():
                 self._add(node, at.KEYCHAIN)
         if document.executor is not None:
-            self._defaults(document.executor.spec, None, "executor")
+            self._defaults(document.executor.spec, None)
         for step in document.steps:
             self._step(step)
         for block in document.blocks:
@@ -75,7 +68,7 @@ class TemplateSites:
         self._loop(step.loop, step, at.LOOP_IN, at.INNER_LOOP_IN)
         self._add(step.timeout_s, at.LIMIT, step)
         self._add(step.deadline_s, at.LIMIT, step)
-        self._defaults(step.spec, step, "step")
+        self._defaults(step.spec, step)
         self._tasks(step)
         self._sets(step.sets, at.STEP_SET, step)
         if step.synthesis is not None:
@@ -87,7 +80,7 @@ class TemplateSites:
     def _block(self, block: BlockSyntax) -> None:
         self._add(block.input, at.BLOCK_INPUT, block)
         self._loop(block.loop, block, at.BLOCK_LOOP_IN, at.BLOCK_LOOP_IN)
-        self._defaults(block.spec, block, "step")
+        self._defaults(block.spec, block)
         self._tasks(block)
         self._sets(block.sets, at.BLOCK_SET, block)
 
@@ -98,9 +91,9 @@ class TemplateSites:
             self._add(level.collection, inner if depth else outer, body, depth=depth)
             self._add(level.max_in_flight, inner if depth else outer, body, depth=depth)
             self._guard(level.until, at.LOOP_UNTIL, body, depth=depth + 1)
-            self._defaults(level.spec, body, "loop")
+            self._defaults(level.spec, body)
 
-    def _defaults(self, spec: Mapping | None, body: BodySyntax | None, level: str) -> None:
+    def _defaults(self, spec: Mapping | None, body: BodySyntax | None) -> None:
         """Add defaults that tasks inherit; they are rendered with each task."""
         if spec is None:
             return
@@ -156,7 +149,7 @@ class TemplateSites:
         depth: int = 0,
     ) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str) and not is_template(node.value):
-            self.plain_text_guards.append(Guard(node, body))
+            self.plain_text_guards.append(node)
         else:
             self._add(node, visibility, body, task, depth=depth)
 

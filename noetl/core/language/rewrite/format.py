@@ -211,12 +211,12 @@ def _nest_else(editor: Editor, rule: Mapping) -> None:
 def _trim(text: str) -> str:
     """Remove trailing white space, and end the file with one newline."""
     root = read_source(text).root
-    kept = _literal_lines(Editor(text), root) if root is not None else set()
+    kept = _literal_lines(root) if root is not None else set()
     lines = [line if number in kept else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _literal_lines(editor: Editor, root: Node) -> set[int]:
+def _literal_lines(root: Node) -> set[int]:
     """Lines inside scalars, where white space may be content."""
     kept: set[int] = set()
     waiting = [root]

@@ -85,7 +85,7 @@ class Reader:
                 continue
             if known.state != "canonical":
                 self._report_state(name, key, known, key_node)
-            if self.check_type(value, known, key, shape):
+            if self.check_type(value, known, key):
                 fields[key] = (key_node, value)
         for key, known in shape.keys.items():
             if known.required and key not in mapping.entries and key not in fields and key not in reported:
@@ -132,7 +132,7 @@ class Reader:
 
     # --- single values ---
 
-    def check_type(self, node: Node, known: Key, key: str, shape: Shape) -> bool:
+    def check_type(self, node: Node, known: Key, key: str) -> bool:
         """Whether a value has the type of its key; if not, it is reported."""
         kind = known.type
         if kind in _READ_INSIDE:

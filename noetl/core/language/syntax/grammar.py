@@ -78,13 +78,11 @@ class Shape(Struct, frozen=True):
     noun: str = ""
 
 
-EVENTS = ("step.done", "step.failed", "loop.done")
 SCOPES = ("ctx", "step", "iter")
 READ_ONLY_SCOPES = ("workload", "input", "output", "keychain", "event", "args", "steps", "execution_id")
 DIRECTIVES = ("continue", "skip", "retry", "jump", "break", "fail")
 BACKOFFS = ("none", "linear", "exponential")
 REDUCERS = ("sum", "min", "max", "count", "append", "extend", "merge", "any", "all", "last")
-STORES = ("relational", "nats", "object_store", "blob")
 ITERATION_NAMES = ("index", "count", "first", "last", "parent")
 EXTENSIONS = ("legacy",)
 

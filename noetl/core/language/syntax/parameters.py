@@ -90,7 +90,7 @@ def _bind(
 ) -> None:
     name = names.get(key)
     if name is None:
-        if not _accepts(reader, task, spec, key, key_node, value, beside):
+        if not _accepts(reader, task, spec, key, key_node, beside):
             return
         name = key
     known = task.parameters.get(name)
@@ -106,9 +106,7 @@ def _bind(
     task.parameters[name] = Parameter(key_node, value, f"{task.path}/input/{name}", raw, late)
 
 
-def _accepts(
-    reader: Reader, task: TaskSyntax, spec: ToolSpec, key: str, key_node: Scalar, value: Node, beside: bool
-) -> bool:
+def _accepts(reader: Reader, task: TaskSyntax, spec: ToolSpec, key: str, key_node: Scalar, beside: bool) -> bool:
     """Whether a parameter that the kind does not declare is passed to the tool."""
     if beside and task.tool is not None and reader.report_rejected("task", key, key_node):
         return False

@@ -71,7 +71,7 @@ def _read_item(
         ((label, inner),) = mapping.entries.values()
         reader.report_deprecated("task", "label", label)
         name = label.text if single else reader.name(label, "task") or default
-        return [_read_task(reader, inner, path, name, label, labelled=True)]
+        return [_read_task(reader, inner, path, name, label)]
     named = mapping.entries.get("name")
     name = (reader.name(named[1], "task") if named else None) or default
     return [_read_task(reader, mapping, path, name, named[1] if named else mapping, named=named is not None)]
@@ -85,11 +85,9 @@ def is_labelled(mapping: Mapping) -> bool:
     return key.text not in (*SHAPES["task"].keys, *CONSTRUCTS) and isinstance(value, Mapping)
 
 
-def _read_task(
-    reader: Reader, node: Node, path: str, name: str, name_node: Node, *, named: bool = True, labelled: bool = False
-) -> TaskSyntax:
+def _read_task(reader: Reader, node: Node, path: str, name: str, name_node: Node, *, named: bool = True) -> TaskSyntax:
     fields = reader.shape(node, "task", defer=True)
-    task = TaskSyntax(node, path, name, name_node, named=named, labelled=labelled)
+    task = TaskSyntax(node, path, name, name_node, named=named)
     _read_kind(reader, task, fields)
     for old, word in (("args", "input"),):
         if old in fields and word in fields:

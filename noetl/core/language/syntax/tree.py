@@ -81,7 +81,6 @@ class TaskSyntax(Struct, eq=False):
     name: str
     name_node: Node
     named: bool = True  # False if the name is derived from the position
-    labelled: bool = False  # v10's one-key map
     kind: str | None = None
     kind_node: Scalar | None = None
     tool: ToolSpec | None = None
@@ -126,7 +125,6 @@ class LoopSyntax(Struct, eq=False):
     path: str
     collection: Node | None = None
     iterator: str | None = None
-    iterator_node: Node | None = None
     spec: Mapping | None = None
     spec_path: str = ""
     mode: str = "sequential"

@@ -79,10 +79,10 @@ async def migrate(request: Request, body: WrittenBody, _: Caller = requires_role
 @router.post("/api/complete", summary="The words that can stand at a place")
 async def complete(request: Request, body: PlaceBody, _: Caller = requires_role("viewer")) -> Response:
     """`column` is where the word that is being written begins."""
-    from noetl.core.language.editor.autocomplete import offer
+    from noetl.core.language.editor.autocomplete import complete as completions_at
 
     parts = app_state(request)
-    column, words = await parts.aside(lambda: offer(body.content, body.line, body.column, parts.specs()))
+    column, words = await parts.aside(lambda: completions_at(body.content, body.line, body.column, parts.specs()))
     items = [{"word": word.word, "doc": word.doc, "kind": "value" if word.is_value else "key"} for word in words]
     return answer({"column": column, "items": items})
 
