@@ -54,22 +54,22 @@ def _compile_text(
     for problem in source.problems:
         findings.add(*problem)
     document = None
-    root, deprecated = source.root, False
+    root, is_v2025_11 = source.root, False
     if root is not None and (legacy or enables_legacy(root)):
         from noetl.core.language.dialects.v2025_11.translate_steps import (
             translate,  # most documents need none of it
         )
 
         translation = translate(root, specs)
-        root, deprecated = translation.root, translation.older
+        root, is_v2025_11 = translation.root, translation.is_v2025_11
         for problem in translation.problems:
             findings.add(*problem)
     if root is not None:
-        reader = Reader(findings, specs, deprecated=v10.KEYS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+        reader = _reader(findings, specs)
         document = canonical.read_document(reader, root)
         if document is not None:
             check_document(document, reader)
-            document.surface = "2025-11" if deprecated else detect(reader)
+            document.surface = "2025-11" if is_v2025_11 else detect(reader)
     playbook = None
     if document is not None and not findings.failed:
         playbook = Lowering(specs).playbook(document, file=file, digest=text_digest(text))
@@ -88,7 +88,7 @@ def compile_steps(
         message = f"the steps are nested deeper than {MAX_DEPTH} levels, or have more than {MAX_NODES:,} values"
         findings.add("yaml-limit", node_from(None), message, "return fewer steps with less nesting")
         return (), findings.result()
-    reader = Reader(findings, specs, deprecated=v10.KEYS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+    reader = _reader(findings, specs)
     document = canonical.document_for(playbook)
     document.steps = canonical.read_steps(reader, node_from(data), "synthesized")
     known = set(playbook.steps_by_name)
@@ -104,6 +104,10 @@ def compile_steps(
     if findings.failed:
         return (), findings.result()
     return Lowering(specs).synthesized(document, playbook), findings.result()
+
+
+def _reader(findings: Findings, specs: Mapping[str, ToolSpec]) -> Reader:
+    return Reader(findings, specs, deprecated=v10.KEYS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
 
 
 @contextmanager

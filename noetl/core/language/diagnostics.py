@@ -92,25 +92,25 @@ class Findings:
 
     def result(self) -> tuple[Diagnostic, ...]:
         """All diagnostics in text order, without those that comments suppress."""
-        kept = set(self.found)
+        remaining = set(self.found)
         if "noetl:" in self.text:
-            kept = self._apply_ignores(kept)
+            remaining = self._apply_ignores(remaining)
         left_out = sum(max(0, count - MAX_LISTED) for count in self._counts.values())
         if left_out:
             message = f"{left_out:,} more problems are not listed"
-            kept.add(
+            remaining.add(
                 Diagnostic(
                     self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "fix the listed problems first"
                 )
             )
-        return tuple(sorted(kept, key=_sort_key))
+        return tuple(sorted(remaining, key=_sort_key))
 
     def _apply_ignores(self, found: set[Diagnostic]) -> set[Diagnostic]:
         silenced: dict[int, list[_Ignore]] = {}
         ignores = _find_ignores(self.text)
         for ignore in ignores:
             silenced.setdefault(ignore.applies_to, []).append(ignore)
-        kept = set()
+        remaining = set()
         for diagnostic in found:
             ignored = False
             for ignore in silenced.get(diagnostic.line, ()):
@@ -118,10 +118,10 @@ class Findings:
                     ignore.used.add(diagnostic.code)
                     ignored = True
             if not ignored:
-                kept.add(diagnostic)
+                remaining.add(diagnostic)
         for ignore in ignores:
-            kept |= {self._unused_ignore(ignore, code) for code in ignore.codes if code not in ignore.used}
-        return kept
+            remaining |= {self._unused_ignore(ignore, code) for code in ignore.codes if code not in ignore.used}
+        return remaining
 
     def _unused_ignore(self, ignore: _Ignore, code: str) -> Diagnostic:
         if code not in CODES:
@@ -173,10 +173,10 @@ def _find_ignores(text: str) -> list[_Ignore]:
 # --- did you mean -------------------------------------------------------------------------------
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
+def closest(name: str, known: Iterable[str]) -> str | None:
     """The most similar known name, if it is similar enough."""
-    lowered = word.lower()
-    length = len(word)
+    lowered = name.lower()
+    length = len(name)
     allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
     best: tuple[int, str] | None = None
     for candidate in sorted(set(known)):
@@ -188,21 +188,21 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return best[1] if best else None
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = closest(word, known)
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = closest(name, known)
     return f'did you mean "{near}"?' if near else ""
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint that names the most similar known name, or lists the known names if there are few."""
-    words = sorted(set(known))
-    hint = _did_you_mean(word, words)
+    names = sorted(set(known))
+    hint = _did_you_mean(name, names)
     if hint:
         return hint
     if otherwise:
         return otherwise
-    if 0 < len(words) <= 12:
-        return "valid here: " + ", ".join(words)
+    if 0 < len(names) <= 12:
+        return "valid here: " + ", ".join(names)
     return ""
 
 

@@ -118,12 +118,12 @@ def _reads_more_than_errors(rule: RuleSyntax) -> bool:
 
 def _reachable_from(first: list[int], successors: dict[int, list[int]]) -> set[int]:
     known = set(first)
-    waiting = list(first)
-    while waiting:
-        for following in successors.get(waiting.pop(), ()):
+    pending = list(first)
+    while pending:
+        for following in successors.get(pending.pop(), ()):
             if following not in known:
                 known.add(following)
-                waiting.append(following)
+                pending.append(following)
     return known
 
 

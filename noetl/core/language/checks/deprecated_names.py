@@ -13,9 +13,9 @@ def check(context: AnalysisContext) -> None:
     """Report each deprecated name with its canonical form."""
     for site in context.sites.templates:
         for read in site.template.reads:
-            tell = _NAMES.get(read.path[0])
-            if tell is not None:
-                tell(context, site, read)
+            report = _NAMES.get(read.path[0])
+            if report is not None:
+                report(context, site, read)
             elif read.path == ("event", "name"):
                 _event_name(context, site)
 

@@ -15,7 +15,7 @@ from noetl.core.language.syntax.tree import BodySyntax, TaskSyntax
 
 # Kinds that run locally: no external error is a `timeout` there.
 _LOCAL = frozenset({"python", "shell"})
-_ASKS = re.compile(r"""out(?:put|come)\.error\.kind\s*==\s*(['"])timeout\1""")
+_TESTS_TIMEOUT = re.compile(r"""out(?:put|come)\.error\.kind\s*==\s*(['"])timeout\1""")
 
 
 def check(context: AnalysisContext) -> None:
@@ -23,7 +23,7 @@ def check(context: AnalysisContext) -> None:
     for body in context.document.bodies():
         for task in body.tasks():
             for rule in task.policy.rules if task.policy is not None and task.kind in _LOCAL else ():
-                if _ASKS.fullmatch(expression(rule.when)) and not _has_timeout(context, body, task):
+                if _TESTS_TIMEOUT.fullmatch(expression(rule.when)) and not _has_timeout(context, body, task):
                     message = f'this rule handles a timeout, but the task "{task.name}" has none'
                     hint = "set one on the task: `spec: {timeout: 60}`"
                     context.reader.add("missing-timeout", rule.when or rule.node, message, hint)

@@ -44,9 +44,9 @@ def _overlaps(name: Path, other: Path) -> bool:
 def _find_cycle(start: Path, depends_on: dict[Path, set[Path]]) -> list[Path]:
     """The path from a default back to itself, or an empty list."""
     before: dict[Path, Path] = {}
-    waiting = [start]
-    while waiting:
-        path = waiting.pop()
+    pending = [start]
+    while pending:
+        path = pending.pop()
         for other in sorted(depends_on[path]):
             if other == start:
                 path_back = [path]
@@ -55,7 +55,7 @@ def _find_cycle(start: Path, depends_on: dict[Path, set[Path]]) -> list[Path]:
                 return path_back[::-1]
             if other not in before:
                 before[other] = path
-                waiting.append(other)
+                pending.append(other)
     return []
 
 

@@ -119,8 +119,8 @@ def _flow_keys(flow: FlowContext, specs: Mapping[str, ToolSpec]) -> list[Complet
     shape = shape_at(flow.path)
     if inside_input or shape is None or shape not in SHAPES:
         return []
-    words = _key_completions(shape, *fields_of(shape, flow.given.get("kind", ""), specs))
-    return [word for word in words if word.word not in flow.given]
+    completions = _key_completions(shape, *fields_of(shape, flow.given.get("kind", ""), specs))
+    return [word for word in completions if word.word not in flow.given]
 
 
 class KeyPosition(NamedTuple):
@@ -261,10 +261,10 @@ def _keys(path: list[str], lines: list[str], row: int, depth: int, specs: Mappin
 def _key_completions(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]) -> list[Completion]:
     """The keys of a shape, and those that its kind adds."""
     keys = SHAPES[shape].keys if shape else {}
-    words = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
+    completions = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
     if spec is not None:
-        words += [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys]
-    return words + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
+        completions += [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys]
+    return completions + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
 
 
 def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) -> Iterator[Completion]:

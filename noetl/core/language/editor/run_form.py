@@ -86,9 +86,9 @@ def _is_secret(name: str) -> bool:
 
 def _help(lines: list[str], line: int) -> str:
     """The comment after a key, else the comments directly above it."""
-    behind = re.search(r"(?:^|\s)#\s?(.*)$", _without_quotes(lines[line - 1])) if line <= len(lines) else None
-    if behind:
-        return behind[1].strip()
+    trailing = re.search(r"(?:^|\s)#\s?(.*)$", _without_quotes(lines[line - 1])) if line <= len(lines) else None
+    if trailing:
+        return trailing[1].strip()
     above: list[str] = []
     for text in reversed(lines[: line - 1]):
         if not text.lstrip().startswith("#"):

@@ -33,12 +33,15 @@ def _section(shape: Shape) -> list[str]:
     for key, known in shape.keys.items():
         if known.state == "canonical":
             lines.append(f"| `{key}`{' (required)' if known.required else ''} | {takes(known)} | {known.doc} |")
-    older = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
+    others = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
     reserved = [f"`{key}`" for key, known in shape.keys.items() if known.state == "reserved"]
     if shape.open:
         lines += ["", "Other keys are allowed."]
-    if older:
-        lines += ["", "Also accepted: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in older) + "."]
+    if others:
+        lines += [
+            "",
+            "Also accepted: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in others) + ".",
+        ]
     if reserved:
         lines += ["", f"Reserved, without effect: {', '.join(reserved)}."]
     return [*lines, ""]
@@ -54,12 +57,12 @@ def takes(known: Key) -> str:
         return ", ".join(f"`{choice}`" for choice in known.choices)
     if known.type == "any" and known.shape:
         return _link(known.shape)
-    words = TYPE_NAMES[known.type]
+    description = TYPE_NAMES[known.type]
     if known.least is not None and known.least > 0:
-        words += f", at least {known.least:g}"
+        description += f", at least {known.least:g}"
     if known.type in ("count", "number") and known.templated:
-        words += ", or a template"
-    return words
+        description += ", or a template"
+    return description
 
 
 def _link(shape: str) -> str:

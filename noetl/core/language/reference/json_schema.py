@@ -44,7 +44,7 @@ def _ref(name: str) -> Schema:
 
 
 def _shape(shape: Shape) -> Schema:
-    made: Schema = {
+    schema: Schema = {
         "type": "object",
         "description": shape.doc,
         "properties": {key: _described(known, _value(known, shape.name)) for key, known in shape.keys.items()},
@@ -52,8 +52,8 @@ def _shape(shape: Shape) -> Schema:
     }
     required = [key for key, known in shape.keys.items() if known.required]
     if required:
-        made["required"] = required
-    return made
+        schema["required"] = required
+    return schema
 
 
 def _described(known: Key, value: Schema) -> Schema:
@@ -138,14 +138,14 @@ def _labelled() -> Schema:
 
 
 def _task(kinds: Mapping[str, ToolSpec]) -> Schema:
-    made = _shape(SHAPES["task"])
+    schema = _shape(SHAPES["task"])
     names = sorted({*kinds, *(alias for spec in kinds.values() for alias in spec.aliases), *PLUGIN_KINDS})
-    made["properties"]["kind"] = {
+    schema["properties"]["kind"] = {
         "description": SHAPES["task"].keys["kind"].doc,
         "anyOf": [{"enum": names}, {"type": "string"}],
     }
-    made["allOf"] = [_kind(spec) for _, spec in sorted(kinds.items())]
-    return made
+    schema["allOf"] = [_kind(spec) for _, spec in sorted(kinds.items())]
+    return schema
 
 
 def _kind(spec: ToolSpec) -> Schema:
@@ -172,33 +172,33 @@ def _parameter(field: Field) -> Schema:
         "mapping": ["object", "null"],
         "list": ["array", "null"],
     }
-    made: Schema = {}
+    schema: Schema = {}
     if field.type in types:
-        made["type"] = types[field.type]
+        schema["type"] = types[field.type]
         if field.type not in ("string", "code"):
-            made = {"anyOf": [made, TEMPLATE]}
+            schema = {"anyOf": [schema, TEMPLATE]}
     if field.choices:
-        made = {"anyOf": [{"enum": list(field.choices)}, {"type": "string"}]}
+        schema = {"anyOf": [{"enum": list(field.choices)}, {"type": "string"}]}
     if field.doc:
-        made["description"] = field.doc
-    return made
+        schema["description"] = field.doc
+    return schema
 
 
 # --- keychain -----------------------------------------------------------------------------------
 
 
 def _keychain() -> Schema:
-    made = _shape(SHAPES["keychain"])
+    schema = _shape(SHAPES["keychain"])
     names = [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES]
-    made["properties"]["kind"] = {
+    schema["properties"]["kind"] = {
         "description": SHAPES["keychain"].keys["kind"].doc,
         "anyOf": [{"enum": names}, {"type": "string", "pattern": "_credential$"}],
     }
-    made["allOf"] = [
+    schema["allOf"] = [
         {
             "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
             "then": {"properties": {key: _described(known, _value(known, "keychain")) for key, known in keys.items()}},
         }
         for kind, keys in KEYCHAIN_KINDS.items()
     ]
-    return made
+    return schema

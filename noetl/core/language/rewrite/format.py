@@ -211,25 +211,25 @@ def _nest_else(editor: Editor, rule: Mapping) -> None:
 def _trim(text: str) -> str:
     """Remove trailing white space, and end the file with one newline."""
     root = read_source(text).root
-    kept = _literal_lines(root) if root is not None else set()
-    lines = [line if number in kept else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
+    literal = _literal_lines(root) if root is not None else set()
+    lines = [line if number in literal else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _literal_lines(root: Node) -> set[int]:
     """Lines inside scalars, where white space may be content."""
-    kept: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+    literal: set[int] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
         if isinstance(node, Scalar):
             if node.end_line > node.line:
-                kept.update(range(node.line - (0 if node.style in ("|", ">") else 1), node.end_line))
+                literal.update(range(node.line - (0 if node.style in ("|", ">") else 1), node.end_line))
         elif isinstance(node, Mapping):
-            waiting += [value for _, value in node.entries.values()]
+            pending += [value for _, value in node.entries.values()]
         elif isinstance(node, Sequence):
-            waiting += node.items
-    return kept
+            pending += node.items
+    return literal
 
 
 def _reindent(text: str) -> str:
@@ -277,22 +277,22 @@ class _ColumnFinder:
         self.gaps = gaps
 
     def walk(self, root: Node, column: int) -> None:
-        waiting = [(root, column, 0)]
-        while waiting:
-            node, new, after = waiting.pop()
+        pending = [(root, column, 0)]
+        while pending:
+            node, new, after = pending.pop()
             if node.start < after:
                 continue  # an alias: its text is elsewhere
             if isinstance(node, Mapping) and not node.flow:
                 for key, value in node.entries.values():
                     if key.start >= node.start:
                         self._add_start(key.start, new)
-                        waiting.append((value, new + 2, key.start))
+                        pending.append((value, new + 2, key.start))
             elif isinstance(node, Sequence) and not node.flow:
                 for item in node.items:
                     dash = self._dash_offset(item)
                     if dash is not None:
                         self._add_start(dash, new)
-                        waiting.append((item, new + 2, dash))
+                        pending.append((item, new + 2, dash))
 
     def _add_start(self, offset: int, new: int) -> None:
         line = self.editor.line_at(offset)

@@ -39,13 +39,13 @@ class Editor:
         """Rename a key."""
         self.replace(key.start, key.end, text)
 
-    def comment(self, node: Node, words: str) -> None:
+    def comment(self, node: Node, text: str) -> None:
         """Add a comment above the line of a node, or above the value that extends into that line."""
         line = min(node.line - 1, len(self.starts) - 1)
         while line in self.inside:
             line -= 1
         start = self.starts[line]
-        self.replace(start, start, " " * self.indent(line) + f"# {words}\n")
+        self.replace(start, start, " " * self.indent(line) + f"# {text}\n")
 
     def shift(self, first: int, last: int, columns: int) -> None:
         """Move lines (from 0, both included) to the right."""

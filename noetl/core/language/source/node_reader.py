@@ -71,13 +71,13 @@ class Reader:
         for key, (key_node, value) in mapping.entries.items():
             known = shape.keys.get(key)
             if known is None:
-                word = self.rejected.get((name, key))
+                replaced = self.rejected.get((name, key))
                 if defer:
                     fields[key] = (key_node, value)
-                elif word is not None:
+                elif replaced is not None:
                     self.report_rejected(name, key, key_node)
-                    if word.canonical_key and word.canonical_key not in mapping.entries:
-                        fields[word.canonical_key] = (key_node, value)
+                    if replaced.canonical_key and replaced.canonical_key not in mapping.entries:
+                        fields[replaced.canonical_key] = (key_node, value)
                 elif shape.open:
                     fields[key] = (key_node, value)
                 else:
@@ -94,19 +94,19 @@ class Reader:
 
     def report_rejected(self, shape: str, key: str, key_node: Node) -> bool:
         """Report a key that is rejected; returns whether it is."""
-        word = self.rejected.get((shape, key))
-        if word is None:
+        replaced = self.rejected.get((shape, key))
+        if replaced is None:
             return False
         self.rejected_count += 1
-        self.add(word.code, key_node, word.message, word.hint)
+        self.add(replaced.code, key_node, replaced.message, replaced.hint)
         return True
 
     def report_deprecated(self, shape: str, key: str, node: Node) -> None:
         """Report a deprecated key."""
-        word = self.deprecated.get((shape, key))
-        if word is not None:
+        replaced = self.deprecated.get((shape, key))
+        if replaced is not None:
             self.deprecated_count += 1
-            self.add(word.code, node, word.message, word.hint)
+            self.add(replaced.code, node, replaced.message, replaced.hint)
 
     def _report_state(self, shape: str, key: str, known: Key, node: Node) -> None:
         if known.state == "v10":
@@ -115,20 +115,20 @@ class Reader:
             self.add("reserved-word", node, f"`{key}` is reserved: it is accepted and ignored", "remove it")
 
     def _report_unknown(self, node: Scalar, key: str, shape: Shape) -> None:
-        words = [word for word, known in shape.keys.items() if known.state in ("canonical", "accepted")]
-        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, words, " ").strip()
+        valid = [name for name, known in shape.keys.items() if known.state in ("canonical", "accepted")]
+        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, valid, " ").strip()
         if not hint and "\u00a0" in key:
             hint = "the key contains a non-breaking space: replace it with a space"
         if not hint and shape.name == "step" and any(key in spec.fields for spec in self.specs.values()):
             hint = f"`{key}` is a parameter of a tool: write it under `tool`"
-        hint = hint or "valid here: " + ", ".join(words)
+        hint = hint or "valid here: " + ", ".join(valid)
         self.add("unknown-key", node, f'{with_article(shape.noun)} has no key "{key}"', hint)
 
     def report_missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
         """Report a missing required key."""
         doc = known.doc[:1].lower() + known.doc[1:].removesuffix(".")
         hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else doc and f"add `{key}: ...`: {doc}"
-        self.add("missing-key", node, f'this {shape.noun} has no "{key}"', hint)
+        self.add("missing-key", node, f'this {shape.noun} is missing the required key "{key}"', hint)
 
     # --- single values ---
 

@@ -160,9 +160,9 @@ def suggest_fix(text: str) -> str:
         bare = re.sub(_STRING, "''", expression)
         if re.sub(r"''", "", bare).count("'") % 2 or bare.count('"') % 2:
             return "a quote is not closed"
-        for pattern, words in _SUGGESTIONS:
-            if re.search(pattern, bare) and not (words.startswith("write `==` to") and "(" in bare):
-                return words
+        for pattern, suggestion in _SUGGESTIONS:
+            if re.search(pattern, bare) and not (suggestion.startswith("write `==` to") and "(" in bare):
+                return suggestion
         if bare.count("(") != bare.count(")") or bare.count("[") != bare.count("]"):
             return "a bracket is not closed"
     return ""

@@ -219,10 +219,12 @@ class SinkTranslator:
         if source is not None:
             inner = source[1]
             if isinstance(inner, Mapping):
-                kept = dict(inner.entries)
-                chunk = kept.pop("chunk", None) or chunk
-                _unwrap(kept)
-                inner = self.names.translate_node(to_node({key: value for key, (_, value) in kept.items()}, inner))
+                given_source = dict(inner.entries)
+                chunk = given_source.pop("chunk", None) or chunk
+                _unwrap(given_source)
+                inner = self.names.translate_node(
+                    to_node({key: value for key, (_, value) in given_source.items()}, inner)
+                )
             entries["source"] = (source[0], inner)
         if sink is not None:
             known = dict.fromkeys((*_RESULTS, *((self.task,) if self.task else ())), "")
@@ -246,9 +248,9 @@ class SinkTranslator:
 
 def _is_single_query(text: str | None) -> bool:
     """Whether this is certainly a single statement that returns rows."""
-    words = (text or "").split(None, 1)
+    parts = (text or "").split(None, 1)
     return (
-        bool(words) and words[0].lower() in ("select", "with", "values") and ";" not in str(text).rstrip().rstrip(";")
+        bool(parts) and parts[0].lower() in ("select", "with", "values") and ";" not in str(text).rstrip().rstrip(";")
     )
 
 

@@ -90,11 +90,11 @@ def _dotted(tokens: list[_Token], index: int) -> tuple[tuple[str, ...], list[int
 
 def _assigned_names(tokens: list[_Token]) -> set[str]:
     """Names that the template binds itself: `{% for x in ... %}`, `{% set x = ... %}`."""
-    words = [token for token in tokens if token.kind != "whitespace"]
+    code = [token for token in tokens if token.kind != "whitespace"]
     found: set[str] = set()
-    for index, token in enumerate(words):
-        if token.kind == "name" and token.value in ("for", "set") and index and words[index - 1].kind == "block_begin":
-            for word in words[index + 1 :]:
+    for index, token in enumerate(code):
+        if token.kind == "name" and token.value in ("for", "set") and index and code[index - 1].kind == "block_begin":
+            for word in code[index + 1 :]:
                 if word.value in ("in", "=") or word.kind == "block_end":
                     break
                 if word.kind == "name":

@@ -45,10 +45,10 @@ _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
 
 
 class Translation(NamedTuple):
-    """A canonical document. `older`: the source was 2025-11; `problems`: what could not be translated."""
+    """A canonical document. `is_v2025_11`: it was translated; `problems`: what could not be translated."""
 
     root: Node
-    older: bool
+    is_v2025_11: bool
     problems: list[Problem]
     notes: list[TranslationNote]
 

@@ -183,12 +183,12 @@ def _without_spec_wrapper(task: Mapping, spec: ToolSpec | None) -> Entries:
         if key != "spec" or not isinstance(value, Mapping):
             entries[key] = (key_node, value)
             continue
-        kept: Entries = {}
+        remaining: Entries = {}
         for inner, (inner_key, inner_value) in value.entries.items():
             if is_tool_parameter(inner, spec):
                 entries.setdefault(inner, (inner_key, inner_value))
             else:
-                kept[inner] = (inner_key, inner_value)
-        if kept:
-            entries["spec"] = (key_node, with_entries(value, kept))
+                remaining[inner] = (inner_key, inner_value)
+        if remaining:
+            entries["spec"] = (key_node, with_entries(value, remaining))
     return entries

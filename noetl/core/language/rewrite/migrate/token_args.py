@@ -38,9 +38,9 @@ class TokenArgs:
         entry = self.context.entry
         if entry in reach:
             reach[entry].add(None)
-        waiting = [entry] if entry in steps else []
-        while waiting:
-            step = steps[waiting.pop()]
+        pending = [entry] if entry in steps else []
+        while pending:
+            step = steps[pending.pop()]
             for arc in step.router.arcs if step.router else ():
                 if arc.target not in reach:
                     continue
@@ -48,7 +48,7 @@ class TokenArgs:
                 arriving: set[str | None] = {self.bases[arc.target, name]} if sets_it else reach[step.name]
                 if not arriving <= reach[arc.target]:
                     reach[arc.target] |= arriving
-                    waiting.append(arc.target)
+                    pending.append(arc.target)
         return reach
 
     def reaching(self, step: StepSyntax, name: str) -> set[str | None]:

@@ -54,9 +54,9 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
         return Migration(text, ())
     migration = _V10Migration(plain, compiled.document, specs)
     migration.run()
-    made = migration.editor.apply()
-    notes = [*migration.notes, *_remaining_errors(made, specs)]
-    return Migration(made.replace("\n", ends), tuple(sorted(notes)))
+    new_text = migration.editor.apply()
+    notes = [*migration.notes, *_remaining_errors(new_text, specs)]
+    return Migration(new_text.replace("\n", ends), tuple(sorted(notes)))
 
 
 def _remaining_errors(text: str, specs: Table[str, ToolSpec]) -> list[Note]:

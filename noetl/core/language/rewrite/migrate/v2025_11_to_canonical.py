@@ -33,7 +33,7 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
     if not isinstance(root, Mapping) or compile_playbook(plain, file="", specs=specs, legacy=True).playbook is None:
         return Migration(text, ())
     translation = translate(root, specs)
-    if not translation.older or not isinstance(translation.root, Mapping):
+    if not translation.is_v2025_11 or not isinstance(translation.root, Mapping):
         return Migration(text, ())
     writer = Writer(plain, root)
     lines = plain.split("\n")
@@ -86,9 +86,9 @@ def _next_item(lines: list[str], first: int) -> int:
     return len(lines) + 1
 
 
-def _last_line(lines: list[str], first: int, behind: int) -> int:
+def _last_line(lines: list[str], first: int, next_line: int) -> int:
     """The item's last line with content: blank lines and comments after it belong to the next item."""
-    last = behind - 1
+    last = next_line - 1
     while last > first and (not lines[last - 1].strip() or lines[last - 1].strip().startswith("#")):
         last -= 1
     return last

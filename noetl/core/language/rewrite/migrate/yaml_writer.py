@@ -150,11 +150,11 @@ def _is_block(node: Node) -> bool:
 
 def _literal(value: str) -> list[str]:
     """A block scalar: its header, then its lines."""
-    kept = value.rstrip("\n")
-    tail = len(value) - len(kept)
-    chomp = "-" if tail == 0 else "" if tail == 1 and kept else "+"
-    indented = "2" if kept[:1] == " " or kept[:1] == "\n" else ""
-    return [f"|{indented}{chomp}", *(kept + "\n" * max(tail - 1, 0)).split("\n")]
+    content = value.rstrip("\n")
+    tail = len(value) - len(content)
+    chomp = "-" if tail == 0 else "" if tail == 1 and content else "+"
+    indented = "2" if content[:1] == " " or content[:1] == "\n" else ""
+    return [f"|{indented}{chomp}", *(content + "\n" * max(tail - 1, 0)).split("\n")]
 
 
 def _scalar(value: object) -> str:
