@@ -211,7 +211,7 @@ class Lowering:
         layers = list(outer)
         if body.spec is not None:
             layers.append(self.layer(body.spec, "step", body.spec_path))
-        levels = body.loop.levels() if body.loop else ()
+        levels = body.loops()
         layers += [self.layer(level.spec, "loop", level.spec_path) for level in levels if level.spec is not None]
         return tuple(layers)
 

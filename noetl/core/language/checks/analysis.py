@@ -46,11 +46,7 @@ class AnalysisContext:
             self.keychain |= {entry.name for entry in running.keychain}
         self.entry = document.entry()
         self.iterators = frozenset(
-            level.iterator
-            for body in document.bodies()
-            if body.loop is not None
-            for level in body.loop.levels()
-            if level.iterator
+            level.iterator for body in document.bodies() for level in body.loops() if level.iterator
         )
 
     def body(self, body: BodySyntax) -> Body:
@@ -121,11 +117,8 @@ class AnalysisContext:
 def _all_sets(body: BodySyntax) -> list[SetSyntax]:
     found = list(body.sets)
     for task in body.tasks():
-        found += task.sets
-        for rule in task.policy.rules if task.policy else ():
-            found += rule.sets
-    router = getattr(body, "router", None)
-    for arc in router.arcs if router else ():
+        found += task.all_sets()
+    for arc in body.arcs:
         found += arc.sets
     return found
 
@@ -148,7 +141,7 @@ def _body_of(task: TaskSyntax) -> BodySyntax:
 
 
 def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:
-    levels = list(body.loop.levels()) if body.loop else []
+    levels = list(body.loops())
     return Body(
         tasks=frozenset(task.name for task in body.tasks()) | {construct.name for construct in body.constructs()},
         iterators=tuple(level.iterator or "" for level in levels),

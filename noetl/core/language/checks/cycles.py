@@ -72,21 +72,21 @@ def _check_pipeline(context: AnalysisContext, body: BodySyntax) -> None:
 
 
 def _has_jump(task: TaskSyntax) -> bool:
-    return any(rule.do == "jump" for rule in task.policy.rules) if task.policy is not None else False
+    return any(rule.do == "jump" for rule in task.rules)
 
 
 def _routes_failures(body: BodySyntax) -> bool:
     """Whether a failure is handled: by a guarded arc, or by the caller of a block."""
     if not isinstance(body, StepSyntax):
         return True
-    return any(arc.when is not None for arc in body.router.arcs) if body.router is not None else False
+    return any(arc.when is not None for arc in body.arcs)
 
 
 def _can_fail(task: TaskSyntax, fails: list[RuleSyntax], handled: bool) -> bool:
     """Whether a failure of the task is an intended end of the cycle."""
     if any("raise" in text or "exit" in text for text in _code(task)):
         return True
-    rules = task.policy.rules if task.policy is not None else []
+    rules = task.rules
     if handled and (fails or not rules):
         return True
     conditional = False
@@ -98,7 +98,7 @@ def _can_fail(task: TaskSyntax, fails: list[RuleSyntax], handled: bool) -> bool:
 
 
 def _failing(task: TaskSyntax) -> list[RuleSyntax]:
-    return [rule for rule in task.policy.rules if rule.do in ("fail", "retry")] if task.policy is not None else []
+    return [rule for rule in task.rules if rule.do in ("fail", "retry")]
 
 
 def _code(task: TaskSyntax) -> Iterable[str]:
@@ -135,10 +135,7 @@ def _check_graph(context: AnalysisContext) -> None:
     numbers = {step.name: number for number, step in enumerate(steps)}
     if context.entry not in numbers:
         return
-    arcs = [
-        [numbers[arc.target] for arc in (step.router.arcs if step.router else ()) if arc.target in numbers]
-        for step in steps
-    ]
+    arcs = [[numbers[arc.target] for arc in step.arcs if arc.target in numbers] for step in steps]
     for cycle in components(arcs, [numbers[context.entry]]):
         if len(cycle) == 1 and cycle[0] not in arcs[cycle[0]]:
             continue
@@ -184,7 +181,7 @@ def _back_arc(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
     earlier: set[str] = set()
     for step in steps:
         earlier.add(step.name)
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             if arc.target in earlier and arc.target in inside:
                 return arc
     return None
@@ -218,4 +215,4 @@ def _check_calls(context: AnalysisContext) -> None:
 
 
 def _may_skip(task: TaskSyntax) -> bool:
-    return any(rule.do == "skip" for rule in task.policy.rules) if task.policy is not None else False
+    return any(rule.do == "skip" for rule in task.rules)

@@ -32,7 +32,7 @@ _DEFINED = re.compile(r"ctx\.(\w+)(?:\.\w+)*\s+is\s+defined")
 
 def check(context: AnalysisContext) -> None:
     """Compute what can happen, and report the gates that stay closed."""
-    gated = [step for step in context.document.steps if step.admit is not None and step.admit.rules]
+    gated = [step for step in context.document.steps if step.admit_rules]
     if not gated or context.open_ctx:
         return
     proof = GateProof(context)
@@ -68,8 +68,7 @@ class GateProof:
             if not self._can_open(self.steps[name]):
                 continue
             self.ran.add(name)
-            router = self.steps[name].router
-            work += [arc.target for arc in (router.arcs if router else ()) if arc.target and not always_false(arc.when)]
+            work += [arc.target for arc in self.steps[name].arcs if arc.target and not always_false(arc.when)]
             for fact in (("ran", name), *self.sets[name]):
                 if fact not in self.facts:
                     self.facts.add(fact)
@@ -77,8 +76,7 @@ class GateProof:
 
     def requirements(self, step: StepSyntax) -> Iterator[set[Fact]]:
         """For each rule that can open the gate, the facts that it requires; an empty set if they are unknown."""
-        rules = step.admit.rules if step.admit is not None else []
-        for rule in rules:
+        for rule in step.admit_rules:
             if not _denies(rule):
                 yield from self._alternatives(rule)
 
@@ -109,9 +107,9 @@ class GateProof:
         yield from ([{*found, fact} for fact in choice] or [found])
 
     def _can_open(self, step: StepSyntax) -> bool:
-        if step.admit is None or not step.admit.rules:
-            return True
-        return any(required <= self.facts and self._can_all_run(required) for required in self.requirements(step))
+        return not step.admit_rules or any(
+            required <= self.facts and self._can_all_run(required) for required in self.requirements(step)
+        )
 
     def _can_all_run(self, required: set[Fact]) -> bool:
         """Whether all the steps that must have run can run in one execution."""
@@ -137,10 +135,10 @@ class GateProof:
 
 
 def _report(context: AnalysisContext, step: StepSyntax, proof: GateProof) -> None:
-    assert step.admit is not None
-    rule = next(rule for rule in step.admit.rules if not _denies(rule)) if _can_allow(step) else step.admit.rules[0]
+    allowing = [rule for rule in step.admit_rules if not _denies(rule)]
+    rule = (allowing or step.admit_rules)[0]
     where: Node = rule.when if rule.when is not None else rule.node
-    if not _can_allow(step):
+    if not allowing:
         message = f'the gate of "{step.name}" never opens: none of its rules allows the token'
         context.reader.add("closed-gate", where, message, "write a rule with `then: {allow: true}`")
         return
@@ -148,10 +146,6 @@ def _report(context: AnalysisContext, step: StepSyntax, proof: GateProof) -> Non
     context.reader.add(
         "closed-gate", where, message, "require only what can happen before the token arrives at the gate"
     )
-
-
-def _can_allow(step: StepSyntax) -> bool:
-    return step.admit is not None and any(not _denies(rule) for rule in step.admit.rules)
 
 
 def _denies(rule: AdmitRuleSyntax) -> bool:

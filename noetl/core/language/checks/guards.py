@@ -10,7 +10,7 @@ from noetl.core.language.source.nodes import Scalar
 def check(context: AnalysisContext) -> None:
     """Report guards that are plain text: they are always true (or always false)."""
     for step in context.document.steps:
-        for rule in step.admit.rules if step.admit else ():
+        for rule in step.admit_rules:
             allow = rule.allow
             if isinstance(allow, Scalar) and not isinstance(allow.value, bool) and not is_template(allow):
                 message = f'`allow` must be true or false, not "{shorten(allow.text)}"'

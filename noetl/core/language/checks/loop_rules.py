@@ -7,15 +7,15 @@ from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import REDUCERS
-from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
+from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, StepSyntax, TaskSyntax
 
 
 def check(context: AnalysisContext) -> None:
     """Check every loop, and the writes that require one."""
     for body in context.document.bodies():
-        for level in body.loop.levels() if body.loop else ():
+        for level in body.loops():
             _check_level(context, level)
-        if body.loop is not None and any(level.mode == "parallel" for level in body.loop.levels()):
+        if body.loop is not None and any(level.mode == "parallel" for level in body.loops()):
             _check_parallel(context, body, body.loop)
         if body.loop is None and isinstance(body, StepSyntax):
             _check_writes(context, body)
@@ -47,7 +47,7 @@ def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax
         if level.reduce is not None
         for key in level.reduce.entries
     }
-    for assigned in _iteration_sets(body):
+    for assigned in (assigned for task in body.tasks() for assigned in task.all_sets()):
         if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
             continue
         if _may_differ(assigned.value):
@@ -87,17 +87,8 @@ def _may_differ(node: Node) -> bool:
 _SAME_FOR_ALL = frozenset({"workload", "execution_id", "job"})
 
 
-def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:
-    found: list[SetSyntax] = []
-    for task in body.tasks():
-        found += task.sets
-        for rule in task.policy.rules if task.policy else ():
-            found += rule.sets
-    return found
-
-
 def _check_writes(context: AnalysisContext, body: BodySyntax) -> None:
-    for assigned in (*_iteration_sets(body), *body.sets):
+    for assigned in (*(assigned for task in body.tasks() for assigned in task.all_sets()), *body.sets):
         if assigned.scope == "iter":
             message = f'the step "{body.name}" has no loop, so there is no iteration to write to'
             hint = f"write `step.{'.'.join(assigned.keys)}`"

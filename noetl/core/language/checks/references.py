@@ -20,7 +20,7 @@ def check(context: AnalysisContext) -> None:
     for body in context.document.bodies():
         for assigned in context.sets_of(body):
             _check_assignment(context, assigned)
-        for level in body.loop.levels() if body.loop is not None else ():
+        for level in body.loops():
             path = whole_name(level.collection)
             if path is not None and level.collection is not None and is_reference(path):
                 message = f"a loop iterates over data, but `{'.'.join(path)}` is a reference to stored data"

@@ -26,8 +26,7 @@ def check(context: AnalysisContext) -> None:
         for construct in body.constructs():
             _check_order(context, [(branch.when, branch.node) for branch in construct.branches], "branch")
     for step in context.document.steps:
-        if step.admit is not None:
-            _check_order(context, [(rule.when, rule.node) for rule in step.admit.rules], "rule")
+        _check_order(context, [(rule.when, rule.node) for rule in step.admit_rules], "rule")
 
 
 def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSyntax]) -> None:

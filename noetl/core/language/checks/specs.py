@@ -28,7 +28,7 @@ def check(context: AnalysisContext) -> None:
         _check_level(context, document.executor.defaults, "", general | {"timeouts", "resources"}, specs)
     for body in document.bodies():
         _check_level(context, body.spec, "step.spec", general, specs)
-        for level in body.loop.levels() if body.loop else ():
+        for level in body.loops():
             _check_level(context, level.spec, "loop.spec", general, specs)
         for task in body.tasks():
             _check_task(context, task)

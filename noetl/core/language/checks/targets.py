@@ -24,7 +24,7 @@ def check(context: AnalysisContext) -> None:
                 message = f'`{word}` names the unknown step "{node.text}"'
                 reader.add("unknown-step", node, message, did_you_mean(node.text, steps))
     for step in document.steps:
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             if arc.target is not None and arc.target_node is not None and arc.target not in steps:
                 message = f'this arc leads to the unknown step "{arc.target}"'
                 reader.add("unknown-step", arc.target_node, message, did_you_mean(arc.target, steps))
@@ -47,7 +47,7 @@ def _check_names(body: BodySyntax, reader: Reader) -> None:
 def _check_jumps(body: BodySyntax, reader: Reader) -> None:
     labels = [task.name for task in body.tasks()] + [construct.name for construct in body.constructs()]
     for task in body.tasks():
-        for rule in task.policy.rules if task.policy else ():
+        for rule in task.rules:
             to = rule.fields.get("to")
             if rule.do == "jump" and to is None:
                 where = rule.then or rule.node

@@ -22,7 +22,7 @@ def check(context: AnalysisContext) -> None:
     """Check every rule that handles a timeout."""
     for body in context.document.bodies():
         for task in body.tasks():
-            for rule in task.policy.rules if task.policy is not None and task.kind in _LOCAL else ():
+            for rule in task.rules if task.kind in _LOCAL else ():
                 if _TESTS_TIMEOUT.fullmatch(expression(rule.when)) and not _has_timeout(context, body, task):
                     message = f'this rule handles a timeout, but the task "{task.name}" has none'
                     hint = "set one on the task: `spec: {timeout: 60}`"
@@ -34,7 +34,7 @@ def _has_timeout(context: AnalysisContext, body: BodySyntax, task: TaskSyntax) -
     if task.timeout is not None or "timeout" in task.parameters or (task.tool and "timeout" in task.tool.defaults):
         return True
     executor = context.document.executor
-    layers = [task.spec, body.spec, *(level.spec for level in (body.loop.levels() if body.loop else ()))]
+    layers = [task.spec, body.spec, *(level.spec for level in (body.loops()))]
     if executor is not None:
         layers += [executor.spec, executor.defaults]
     for layer in layers:

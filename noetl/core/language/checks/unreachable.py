@@ -22,7 +22,7 @@ _NONDETERMINISTIC = frozenset({"now", "uuid", "random"})
 def check(context: AnalysisContext) -> None:
     """Check the arcs of every step, and the steps that they lead to."""
     for step in context.document.steps:
-        arcs = step.router.arcs if step.router else []
+        arcs = step.arcs
         open_arcs = [arc for arc in arcs if arc.when is None or _may_fire(context, step, arc)]
         if step.router is not None and step.router.mode == "exclusive" and len(open_arcs) > 1:
             _check_order(context, open_arcs, looping=step.loop is not None)
@@ -38,8 +38,7 @@ def _check_reachable(context: AnalysisContext) -> None:
     reached = [context.entry]
     known = set(reached)
     for name in reached:
-        router = steps[name].router
-        for arc in router.arcs if router else ():
+        for arc in steps[name].arcs:
             if arc.target in steps and arc.target not in known:
                 known.add(arc.target)
                 reached.append(arc.target)

@@ -79,13 +79,13 @@ class _UnsetAnalysis:
         self.number = {step.name: number for number, step in enumerate(self.steps)}
         self._body_states: dict[int, _BodyState] = {}
         self.reachability = Reachability(self.steps)
-        self.any_gate = any(step.admit is not None and step.admit.rules for step in self.steps)
+        self.any_gate = any(step.admit_rules for step in self.steps)
         self.may = {step.name: self._all_keys(step) for step in self.steps}
         self.step_states = (
             self._analyze_steps() if self.universe and context.entry in self.number else [Unset()] * len(self.steps)
         )
 
-    # --- the net ---
+    # --- the graph of steps ---
 
     def _analyze_steps(self) -> list[Unset]:
         edges: list[AssignmentEdge] = []
@@ -98,7 +98,7 @@ class _UnsetAnalysis:
         state = self.body_state(step)
         unset_after = (state.end.free | state.end.chosen) & self.universe
         own = self.universe & ~unset_after | self._sets(step.sets)
-        known = self._ensured_by_gate(step) if step.admit is not None else 0
+        known = self._ensured_by_gate(step)
         for arc in arcs:
             if arc.when is not None:
                 known |= self._ensured_by(arc.when)
@@ -120,7 +120,7 @@ class _UnsetAnalysis:
                 (every | sets) & self.universe,
                 choice=not (all_taken or (position == 0 and not inclusive and always_true(arc.when))),
                 again=ended,
-                gated=self._is_gated(target),
+                gated=bool(self.steps[target].admit_rules),
             )
 
     def _set_in_parallel(self, number: int, *, always_taken: bool) -> int:
@@ -142,15 +142,10 @@ class _UnsetAnalysis:
         return found
 
     def _arc_sets(self, step: StepSyntax) -> int:
-        return reduce(or_, (self._sets(arc.sets) for arc in (step.router.arcs if step.router else ())), 0)
-
-    def _is_gated(self, number: int) -> bool:
-        admit = self.steps[number].admit
-        return admit is not None and bool(admit.rules)
+        return reduce(or_, (self._sets(arc.sets) for arc in step.arcs), 0)
 
     def _ensured_by_gate(self, step: StepSyntax) -> int:
-        rules = step.admit.rules if step.admit is not None else []
-        return reduce(or_, (self._ensured_by(rule.when) | self._ensured_by(rule.allow) for rule in rules), 0)
+        return reduce(or_, (self._ensured_by(rule.when) | self._ensured_by(rule.allow) for rule in step.admit_rules), 0)
 
     def _ensured_by(self, node: Node | None) -> int:
         """The keys that a guard ensures: those that it reads, and those set by the steps that it reads."""
@@ -183,9 +178,7 @@ class _UnsetAnalysis:
     def _all_keys(self, body: BodySyntax) -> int:
         found = self._sets(body.sets)
         for task in body.tasks():
-            found |= self._sets(task.sets)
-            for rule in task.policy.rules if task.policy is not None else ():
-                found |= self._sets(rule.sets)
+            found |= self._sets(task.all_sets())
         for key in self.context.called_keys(body):
             found |= self.bits.get(key, 0)
         return found
@@ -215,8 +208,7 @@ class _UnsetAnalysis:
             for task in body.tasks():
                 self._order_task(task, state)
         self._order_sets(body.sets, 0, state)
-        router = body.router if isinstance(body, StepSyntax) else None
-        for arc in router.arcs if router else ():
+        for arc in body.arcs:
             self._order_sets(arc.sets, 0, state)
         return state
 
@@ -227,8 +219,7 @@ class _UnsetAnalysis:
             ensured = self._ensured_by_guards(pipeline, number, state)
             loop_sets = 0
             if node.construct is not None and node.construct.keyword == "while":
-                tasks = [task for branch in node.construct.branches for task in _tasks_in(branch.items)]
-                loop_sets = self._may_set(tasks, state.keys)
+                loop_sets = self._may_set(node.construct.tasks(), state.keys)
             found: list[tuple[int, int]] = []
             for position, edge in enumerate(node.edges):
                 sets = ensured | (0 if edge.skips else own) | self._bits(edge.sets, state.keys)
@@ -244,8 +235,8 @@ class _UnsetAnalysis:
     def _ensured_by_guards(self, pipeline: Pipeline, number: int, state: _BodyState) -> int:
         node = pipeline.nodes[number]
         guards: list[Node | None] = []
-        if node.task is not None and node.task.policy is not None:
-            guards = [rule.when for rule in node.task.policy.rules]
+        if node.task is not None:
+            guards = [rule.when for rule in node.task.rules]
         elif node.construct is not None:
             guards = [branch.when for branch in node.construct.branches]
         found = 0
@@ -259,7 +250,7 @@ class _UnsetAnalysis:
     def _may_set(self, tasks: Iterable[TaskSyntax], keys: dict[str, int], *, rules: bool = True) -> int:
         found = 0
         for task in tasks:
-            found |= self._bits(_task_sets(task) if rules else task.sets, keys)
+            found |= self._bits(task.all_sets() if rules else task.sets, keys)
             if task.kind == "workbook":
                 found |= self._set_by_call(task)
         return found
@@ -278,7 +269,7 @@ class _UnsetAnalysis:
         """Record what is set before each assignment of a task, and before its rules are evaluated."""
         called = self._set_by_call(task) if task.kind == "workbook" else 0
         own = self._order_sets(task.sets, called, state)
-        for rule in task.policy.rules if task.policy else ():
+        for rule in task.rules:
             state.before[id(rule.when)] = own
             self._order_sets(rule.sets, own, state)
 
@@ -314,7 +305,7 @@ class _UnsetAnalysis:
             on_entry = state.on_entry = self._on_entry(body, state)
         if site.visibility is at.ADMIT:
             return on_entry._replace(chosen=0)
-        if isinstance(body, StepSyntax) and body.admit is not None:
+        if isinstance(body, StepSyntax):
             on_entry = on_entry.without(self._ensured_by_gate(body))
         if body.loop is not None:
             on_entry = on_entry._replace(chosen=0)  # the collection may be empty
@@ -345,7 +336,7 @@ class _UnsetAnalysis:
             here = on_entry
         else:
             here = on_entry.through(state.nodes[state.pipeline.node_of[id(task)]])
-        if any(rule.do == "skip" for rule in task.policy.rules) if task.policy is not None else False:
+        if any(rule.do == "skip" for rule in task.rules):
             here = Unset(here.never)
         if site.assigns is not None:
             return here.without(state.before.get(id(site.assigns), 0))
@@ -360,8 +351,7 @@ class _UnsetAnalysis:
             ended = ended.without(self._bits(body.sets, state.keys))
             if site.assigns is not None:
                 return Unset(*ended.without(state.before.get(id(site.assigns), 0))[:2])
-            router = body.router if isinstance(body, StepSyntax) else None
-            first = router is not None and bool(router.arcs) and router.arcs[0].when is site.node
+            first = bool(body.arcs) and body.arcs[0].when is site.node
             return ended if first else ended._replace(chosen=0)
         return ended
 
@@ -420,17 +410,3 @@ def _on_failure(arc: ArcSyntax) -> bool:
         return False
     required = required_events(arc.when)
     return (required is not None and required <= _FAILURES) or "error" in expression(arc.when)
-
-
-def _task_sets(task: TaskSyntax) -> list[SetSyntax]:
-    rules = task.policy.rules if task.policy is not None else []
-    return [*task.sets, *(each for rule in rules for each in rule.sets)]
-
-
-def _tasks_in(items: Iterable[object]) -> Iterator[TaskSyntax]:
-    for item in items:
-        if isinstance(item, TaskSyntax):
-            yield item
-        else:
-            for branch in getattr(item, "branches", ()):
-                yield from _tasks_in(branch.items)

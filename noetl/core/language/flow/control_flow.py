@@ -87,7 +87,7 @@ class Pipeline:
 
     def _add_task_edges(self, node: FlowNode, number: int, following: int) -> None:
         task = node.task
-        rules = task.policy.rules if task is not None and task.policy is not None else []
+        rules = task.rules if task is not None else []
         for rule in rules:
             if rule.do == "skip" and not always_false(rule.when):
                 node.edges.append(Edge(following, rule, skips=True))

@@ -59,11 +59,10 @@ class TemplateSites:
             self._block(block)
 
     def _step(self, step: StepSyntax) -> None:
-        if step.admit is not None:
-            for rule in step.admit.rules:
-                self._guard(rule.when, at.ADMIT, step)
-                self._add(rule.allow, at.ADMIT, step)
-        depth = sum(1 for _ in step.loop.levels()) if step.loop else 0
+        for rule in step.admit_rules:
+            self._guard(rule.when, at.ADMIT, step)
+            self._add(rule.allow, at.ADMIT, step)
+        depth = sum(1 for _ in step.loops())
         self._add(step.input, at.LOOP_INPUT if depth else at.STEP_INPUT, step, depth=depth)
         self._loop(step.loop, step, at.LOOP_IN, at.INNER_LOOP_IN)
         self._add(step.timeout_s, at.LIMIT, step)
@@ -73,7 +72,7 @@ class TemplateSites:
         self._sets(step.sets, at.STEP_SET, step)
         if step.synthesis is not None:
             self._add(step.synthesis.source, at.SYNTHESIS, step)
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             self._guard(arc.when, at.ARC, step)
             self._sets(arc.sets, at.ARC, step)
 
@@ -102,7 +101,7 @@ class TemplateSites:
                 self._add(value, at.TASK, body)
 
     def _tasks(self, body: BodySyntax) -> None:
-        depth = sum(1 for _ in body.loop.levels()) if body.loop else 0
+        depth = sum(1 for _ in body.loops())
         for task in body.tasks():
             for parameter in task.parameters.values():
                 if not parameter.raw:
@@ -116,7 +115,7 @@ class TemplateSites:
             if task.output is not None:
                 self._add(task.output.store, at.TASK, body, task, depth=depth)
             self._sets(task.sets, at.TASK_SET, body, task, depth=depth)
-            for rule in task.policy.rules if task.policy else ():
+            for rule in task.rules:
                 self._guard(rule.when, at.RULE, body, task, depth=depth)
                 for name, value in rule.fields.items():
                     if name != "to":

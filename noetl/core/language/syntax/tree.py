@@ -93,6 +93,15 @@ class TaskSyntax(Struct, eq=False):
     sets: list[SetSyntax] = field(default_factory=list)
     output: OutputSyntax | None = None
 
+    @property
+    def rules(self) -> list[RuleSyntax]:
+        """The rules of its policy."""
+        return self.policy.rules if self.policy is not None else []
+
+    def all_sets(self) -> list[SetSyntax]:
+        """Its own assignments and those of its rules."""
+        return [*self.sets, *(assigned for rule in self.rules for assigned in rule.sets)]
+
 
 class BranchSyntax(Struct, eq=False):
     """A guarded list of tasks inside `choose`, `while` or `until`."""
@@ -113,6 +122,10 @@ class ConstructSyntax(Struct, eq=False):
     name_node: Node
     named: bool
     branches: list[BranchSyntax] = field(default_factory=list)
+
+    def tasks(self) -> Iterator[TaskSyntax]:
+        """Every task inside it, in order."""
+        return _tasks_of([self])
 
 
 ItemSyntax = TaskSyntax | ConstructSyntax
@@ -213,6 +226,15 @@ class BodySyntax(Struct, eq=False):
     deadline_s: Node | None = None
     max_task_runs: int | None = None
 
+    @property
+    def arcs(self) -> list[ArcSyntax]:
+        """The arcs that leave it."""
+        return []
+
+    def loops(self) -> Iterator[LoopSyntax]:
+        """Its nested loops, outermost first."""
+        return self.loop.levels() if self.loop is not None else iter(())
+
     def tasks(self) -> Iterator[TaskSyntax]:
         """Every task in the author's order, also those inside choose, while and until."""
         items = self.items
@@ -233,6 +255,16 @@ class StepSyntax(BodySyntax, eq=False):
     synthesis: SynthesisSyntax | None = None
     output: OutputSyntax | None = None
     pool: str | None = None
+
+    @property
+    def arcs(self) -> list[ArcSyntax]:
+        """The arcs that leave it."""
+        return self.router.arcs if self.router is not None else []
+
+    @property
+    def admit_rules(self) -> list[AdmitRuleSyntax]:
+        """The rules of its admission gate."""
+        return self.admit.rules if self.admit is not None else []
 
 
 class BlockSyntax(BodySyntax, eq=False):

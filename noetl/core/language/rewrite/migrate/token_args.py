@@ -18,7 +18,7 @@ class TokenArgs:
         self.bases: dict[tuple[str, str], str] = {}
         targets: dict[str, list[str]] = {}
         for step in document.steps:
-            for arc in step.router.arcs if step.router else ():
+            for arc in step.arcs:
                 for assigned in arc.sets:
                     if assigned.scope == "args" and arc.target:
                         targets.setdefault(assigned.keys[0], []).append(arc.target)
@@ -41,7 +41,7 @@ class TokenArgs:
         pending = [entry] if entry in steps else []
         while pending:
             step = steps[pending.pop()]
-            for arc in step.router.arcs if step.router else ():
+            for arc in step.arcs:
                 if arc.target not in reach:
                     continue
                 sets_it = any(each.scope == "args" and each.keys[0] == name for each in arc.sets)

@@ -115,7 +115,7 @@ class _V10Migration:
 
     def _task(self, task: TaskSyntax) -> None:
         self._rename(task.node, "args", "input")
-        for rule in task.policy.rules if task.policy else ():
+        for rule in task.rules:
             if rule.then is not None:
                 self._sets(rule.then)
 
@@ -244,7 +244,7 @@ class _V10Migration:
     # ── arguments of the token ───────────────────────────────────────────────────────────
 
     def _arcs(self, step: StepSyntax) -> None:
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             node = arc.node
             if not isinstance(node, Mapping) or "args" not in node.entries:
                 continue
