@@ -206,10 +206,10 @@ def _check_calls(context: AnalysisContext) -> None:
             seen[name] = start
             name = calls[name][0]
         if seen.get(name) == start and name in calls:
-            edge = [name]
-            while calls[edge[-1]][0] != name:
-                edge.append(calls[edge[-1]][0])
-            message = f"endless recursion: the block calls itself unconditionally ({' → '.join([*edge, name])})"
+            chain = [name]
+            while calls[chain[-1]][0] != name:
+                chain.append(calls[chain[-1]][0])
+            message = f"endless recursion: the block calls itself unconditionally ({' → '.join([*chain, name])})"
             hint = "put the call under `choose`, or give it a rule with `do: skip`"
             context.reader.add("endless-cycle", calls[name][1].node, message, hint)
 

@@ -107,9 +107,9 @@ class GateProof:
         yield from ([{*found, fact} for fact in choice] or [found])
 
     def _can_open(self, step: StepSyntax) -> bool:
-        return not step.admit_rules or any(
-            required <= self.facts and self._can_all_run(required) for required in self.requirements(step)
-        )
+        if not step.admit_rules:
+            return True
+        return any(required <= self.facts and self._can_all_run(required) for required in self.requirements(step))
 
     def _can_all_run(self, required: set[Fact]) -> bool:
         """Whether all the steps that must have run can run in one execution."""
