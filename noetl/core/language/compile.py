@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from noetl.core.language.checks import check_document
 from noetl.core.language.diagnostics import Diagnostic, Findings
 from noetl.core.language.dialects import canonical, v10
-from noetl.core.language.dialects.detect import detect
 from noetl.core.language.dialects.v2025_11 import rejected_keys as v2025_11
-from noetl.core.language.dialects.v2025_11.recognize import enables_legacy
+from noetl.core.language.dialects.v2025_11.detect import enables_legacy
 from noetl.core.language.lower import Lowering
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.source.nodes import node_from
@@ -56,9 +55,8 @@ def _compile_text(
     document = None
     root, is_v2025_11 = source.root, False
     if root is not None and (legacy or enables_legacy(root)):
-        from noetl.core.language.dialects.v2025_11.translate_steps import (
-            translate,  # most documents need none of it
-        )
+        # imported here because most documents do not need it
+        from noetl.core.language.dialects.v2025_11.translate_steps import translate
 
         translation = translate(root, specs)
         root, is_v2025_11 = translation.root, translation.is_v2025_11
@@ -69,7 +67,9 @@ def _compile_text(
         document = canonical.read_document(reader, root)
         if document is not None:
             check_document(document, reader)
-            document.surface = "2025-11" if is_v2025_11 else detect(reader)
+            document.surface = (
+                "2025-11" if is_v2025_11 or reader.rejected_count else "v10" if reader.deprecated_count else "canonical"
+            )
     playbook = None
     if document is not None and not findings.failed:
         playbook = Lowering(specs).playbook(document, file=file, digest=text_digest(text))

@@ -40,7 +40,7 @@ class AnalysisContext:
         self.workload_keys = frozenset(document.workload.entries) if document.workload else frozenset()
         self.keychain = frozenset(entry.name for entry in document.keychain)
         # Steps created at run time may set any key.
-        self.open_ctx = running is not None or any(step.synthesis for step in document.steps)
+        self.has_dynamic_steps = running is not None or any(step.synthesis for step in document.steps)
         if running is not None:
             self.workload_keys |= running.workload.keys()
             self.keychain |= {entry.name for entry in running.keychain}

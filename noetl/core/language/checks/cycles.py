@@ -27,7 +27,7 @@ def check(context: AnalysisContext) -> None:
     for body in context.document.bodies():
         if body.items:
             _check_pipeline(context, body)
-    if not context.open_ctx:  # steps created at run time may leave the cycle
+    if not context.has_dynamic_steps:  # steps created at run time may leave the cycle
         _check_graph(context)
     _check_calls(context)
 

@@ -33,7 +33,7 @@ _DEFINED = re.compile(r"ctx\.(\w+)(?:\.\w+)*\s+is\s+defined")
 def check(context: AnalysisContext) -> None:
     """Compute what can happen, and report the gates that stay closed."""
     gated = [step for step in context.document.steps if step.admit_rules]
-    if not gated or context.open_ctx:
+    if not gated or context.has_dynamic_steps:
         return
     proof = GateProof(context)
     for step in gated:

@@ -19,7 +19,7 @@ _GUARDS = (at.ADMIT, at.RULE, at.LOOP_UNTIL)
 
 def check(context: AnalysisContext) -> None:
     """Check every result that a template reads by the name of a step."""
-    if context.open_ctx:
+    if context.has_dynamic_steps:
         return  # steps created at run time may lead anywhere
     reachability: Reachability | None = None
     for site in context.sites.templates:

@@ -82,7 +82,7 @@ def _check_workload(context: AnalysisContext, site: TemplateSite, read: Read) ->
 
 
 def _check_ctx(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    if len(read.path) > 1 and not context.open_ctx:
+    if len(read.path) > 1 and not context.has_dynamic_steps:
         _check_key(context, site, read, read.path[1], context.ctx_keys, "ctx")
 
 

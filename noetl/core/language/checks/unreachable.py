@@ -27,7 +27,7 @@ def check(context: AnalysisContext) -> None:
         if step.router is not None and step.router.mode == "exclusive" and len(open_arcs) > 1:
             _check_order(context, open_arcs, looping=step.loop is not None)
     # Steps created at run time may lead anywhere.
-    if not context.open_ctx:
+    if not context.has_dynamic_steps:
         _check_reachable(context)
 
 

@@ -61,7 +61,7 @@ class _BodyState(Struct, eq=False):
     pipeline: Pipeline | None
     nodes: list[Unset]
     end: Unset  # what is unset after its pipeline has run
-    some: int  # what only some of its paths set
+    sometimes: int  # what only some of its paths set
     before: dict[int, int]  # id of an assignment, or of a rule's guard -> what is set before it
     on_entry: Unset | None = None
 
@@ -71,7 +71,7 @@ class _UnsetAnalysis:
         self.context = context
         self.reads = reads
         read = {site_read.path[1] for _, site_read in reads if site_read.path[0] == "ctx"}
-        keys = sorted(read & context.ctx_keys) if not context.open_ctx else []
+        keys = sorted(read & context.ctx_keys) if not context.has_dynamic_steps else []
         self.bits = {key: 1 << number for number, key in enumerate(keys)}
         self.width = len(keys)
         self.universe = (1 << self.width) - 1
@@ -80,7 +80,7 @@ class _UnsetAnalysis:
         self._body_states: dict[int, _BodyState] = {}
         self.reachability = Reachability(self.steps)
         self.any_gate = any(step.admit_rules for step in self.steps)
-        self.may = {step.name: self._all_keys(step) for step in self.steps}
+        self.step_keys = {step.name: self._all_keys(step) for step in self.steps}
         self.step_states = (
             self._analyze_steps() if self.universe and context.entry in self.number else [Unset()] * len(self.steps)
         )
@@ -102,7 +102,7 @@ class _UnsetAnalysis:
         for arc in arcs:
             if arc.when is not None:
                 known |= self._ensured_by(arc.when)
-        every = self.may[step.name]
+        every = self.step_keys[step.name]
         inclusive = step.router is not None and step.router.mode == "inclusive"
         all_taken = inclusive and all(always_true(arc.when) for arc in arcs)
         failed = False  # after an arc for every success only failures are left
@@ -116,10 +116,10 @@ class _UnsetAnalysis:
                 number,
                 target,
                 sets & self.universe,
-                state.some & ~sets & self.universe,
+                state.sometimes & ~sets & self.universe,
                 (every | sets) & self.universe,
                 choice=not (all_taken or (position == 0 and not inclusive and always_true(arc.when))),
-                again=ended,
+                independent=ended,
                 gated=bool(self.steps[target].admit_rules),
             )
 
@@ -138,7 +138,7 @@ class _UnsetAnalysis:
                     and not self.reachability.reachable[other] >> number & 1
                 )
                 if not waits or self.any_gate or (step.admit is not None and step.admit.join == "each"):
-                    found |= self.may[step.name] | self._arc_sets(step)
+                    found |= self.step_keys[step.name] | self._arc_sets(step)
         return found
 
     def _arc_sets(self, step: StepSyntax) -> int:
@@ -158,14 +158,14 @@ class _UnsetAnalysis:
             if name == "ctx" and len(read.path) > 1:
                 found |= self.bits.get(read.path[1], 0)
             elif name == "steps" and len(read.path) > 1:
-                found |= self.may.get(read.path[1], 0)
+                found |= self.step_keys.get(read.path[1], 0)
             else:
-                found |= self.may.get(name, 0)
+                found |= self.step_keys.get(name, 0)
         for call in template.calls:
             if call.name in STATUS_HELPERS:
                 for argument in call.args:
                     for name in argument if isinstance(argument, tuple) else (argument,):
-                        found |= self.may.get(name, 0) if isinstance(name, str) else self.universe
+                        found |= self.step_keys.get(name, 0) if isinstance(name, str) else self.universe
         return found
 
     def _sets(self, sets: Iterable[SetSyntax]) -> int:
@@ -204,7 +204,7 @@ class _UnsetAnalysis:
             state.pipeline = Pipeline(body)
             state.nodes = self._pipeline_state(state.pipeline, state, universe)
             state.end = state.nodes[END]
-            state.some = state.end.chosen & ~state.end.free
+            state.sometimes = state.end.chosen & ~state.end.free
             for task in body.tasks():
                 self._order_task(task, state)
         self._order_sets(body.sets, 0, state)
@@ -229,7 +229,7 @@ class _UnsetAnalysis:
             # Edges with the same target and the same assignments count as one.
             choice = len({each for each in found if each[0] != number}) > 1
             for target, sets in found:
-                edges.append(AssignmentEdge(number, target, sets, may=sets, choice=choice and target != number))
+                edges.append(AssignmentEdge(number, target, sets, may_set=sets, choice=choice and target != number))
         return flow(len(pipeline.nodes), pipeline.first, edges, universe)
 
     def _ensured_by_guards(self, pipeline: Pipeline, number: int, state: _BodyState) -> int:

@@ -15,7 +15,7 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 def check(context: AnalysisContext) -> None:
     """Report blocks that are never called, and secrets that are never read."""
-    if context.open_ctx:
+    if context.has_dynamic_steps:
         return  # steps created at run time may use anything
     _check_blocks(context)
     if context.document.keychain:

@@ -54,22 +54,22 @@ class AssignmentEdge(Struct, frozen=True):
     source: int
     target: int
     sets: int = 0  # keys that are set on it or ensured
-    some: int = 0  # keys that only some paths through its source set
-    may: int = 0  # all keys that may be set on it
+    sometimes: int = 0  # keys that only some paths through its source set
+    may_set: int = 0  # all keys that may be set on it
     choice: bool = False  # another edge could have been taken
-    again: bool = False  # a choice whose condition differs from that of every earlier one
-    gated: bool = False  # at its end a gate chooses once more
+    independent: bool = False  # a choice whose condition differs from that of every earlier one
+    gated: bool = False  # its target has an admission gate
 
 
 def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int) -> list[Unset]:
     """For each node, what may be unset on arrival; at the first node everything is unset."""
     outgoing: list[list[AssignmentEdge]] = [[] for _ in range(count)]
-    may_set = [0] * count
+    own_keys = [0] * count
     for edge in edges:
         outgoing[edge.source].append(edge)
-        may_set[edge.source] |= edge.may
+        own_keys[edge.source] |= edge.may_set
     targets = [[edge.target for edge in edges] for edges in outgoing]
-    later = transitive_union(targets, may_set)
+    later = transitive_union(targets, own_keys)
     set_by_others = [_set_by_alternatives(edges, later) for edges in outgoing]
     free, chosen = [0] * count, [0] * count
     maybe: list[int | None] = [None] * count  # keys that some path may have set; None: not reached yet
@@ -83,14 +83,14 @@ def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int)
             pending.discard(node)
             free_here, chosen_here, maybe_here = free[node], chosen[node], maybe[node] or 0
             for edge, others in zip(outgoing[node], set_by_others[node], strict=True):
-                new_free = free_here & ~(others | edge.some | edge.sets)
-                new_chosen = free_here & others & ~edge.some
+                new_free = free_here & ~(others | edge.sometimes | edge.sets)
+                new_chosen = free_here & others & ~edge.sometimes
                 if not edge.choice:
-                    new_chosen |= free_here & edge.some & ~others
-                if not edge.choice or edge.again:
-                    new_chosen |= chosen_here & ~edge.some & ~others
+                    new_chosen |= free_here & edge.sometimes & ~others
+                if not edge.choice or edge.independent:
+                    new_chosen |= chosen_here & ~edge.sometimes & ~others
                 new_chosen &= ~edge.sets if not edge.gated else 0
-                new_maybe = maybe_here | edge.may
+                new_maybe = maybe_here | edge.may_set
                 target = edge.target
                 before = maybe[target]
                 if before is None or (new_free & ~free[target]) | (new_chosen & ~chosen[target]) | (
@@ -106,5 +106,5 @@ def flow(count: int, first: int, edges: Sequence[AssignmentEdge], universe: int)
 
 def _set_by_alternatives(edges: list[AssignmentEdge], later: list[int]) -> list[int]:
     """For each edge, the keys that the edges not taken could set."""
-    set_later = [edge.may | later[edge.target] if edge.target != edge.source else 0 for edge in edges]
+    set_later = [edge.may_set | later[edge.target] if edge.target != edge.source else 0 for edge in edges]
     return [bits if edge.choice else 0 for edge, bits in zip(edges, union_of_others(set_later), strict=True)]

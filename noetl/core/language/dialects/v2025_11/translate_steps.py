@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
+from noetl.core.language.dialects.v2025_11.detect import defines_context, uses_v2025_11
 from noetl.core.language.dialects.v2025_11.node_building import (
     Entries,
     TranslationNote,
@@ -17,7 +18,6 @@ from noetl.core.language.dialects.v2025_11.node_building import (
     put_nested,
     to_node,
 )
-from noetl.core.language.dialects.v2025_11.recognize import defines_context, uses_v2025_11
 from noetl.core.language.dialects.v2025_11.translate_tools import ToolTranslator
 from noetl.core.language.dialects.v2025_11.variables import (
     RESERVED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
+from noetl.core.language.dialects.v2025_11.detect import is_tool_parameter
 from noetl.core.language.dialects.v2025_11.node_building import Entries, TranslationNote, items_of, put_nested
-from noetl.core.language.dialects.v2025_11.recognize import is_tool_parameter
 from noetl.core.language.dialects.v2025_11.sinks import SinkTranslator
 from noetl.core.language.dialects.v2025_11.variables import RESERVED, NameTranslator, with_entries
 from noetl.core.language.source.node_reader import IDENTIFIER, text_of
