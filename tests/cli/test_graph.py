@@ -47,7 +47,7 @@ def test_a_plan_lists_tasks_without_a_timeout(noetl, playbook):
     file = playbook(steps)
     (found,) = noetl("plan", file, "--json").json["findings"]
     assert (found["code"], found["line"]) == ("missing-timeout", 7)
-    assert '"a" (shell) may wait for ever' in noetl("plan", file).out
+    assert '"a" (shell) may wait indefinitely' in noetl("plan", file).out
     assert noetl("validate", file, "--format", "json").json == []
     bounded = steps.replace("    tool:", "    spec: {policy: {lifecycle: {timeout_s: 60}}}\n    tool:")
     assert noetl("plan", playbook(bounded), "--json").json["findings"] == []

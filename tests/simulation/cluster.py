@@ -35,7 +35,7 @@ from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.lifecycle import recovery
-from noetl.server.orchestrator.catalog import Source, digest_of
+from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
@@ -330,7 +330,7 @@ class Cluster:
     async def start(self) -> None:
         """Start the server, the workers and the process faults."""
         for path, text in self.texts.items():
-            await self.playbooks.register(path, digest_of(Source(text)), text, 0.0)
+            await self.playbooks.register(path, source_digest(Source(text)), text, 0.0)
         for key, maximum in self.max_slots.items():
             subject, _, name = key.partition(" ")
             limit = Limit(subject, name, maximum)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def read_yaml(name: str) -> tuple[str | None, Any]:
         findings = Findings("<stdin>" if name == "-" else name, source.text)
         for problem in source.problems:
             findings.add(*problem)
-        terminal.diagnostics(findings.done(), content)
+        terminal.diagnostics(findings.result(), content)
         return None, content
     return content.decode("utf-8-sig"), content
 

@@ -55,14 +55,15 @@ def graph(source: str, format: str, legacy: bool, target: Target) -> None:
     mermaid is for Markdown pages, dot for Graphviz, svg is a standalone image that follows the light or dark
     scheme of the viewer, json has the nodes and arcs as data.
     """
-    from noetl.core.language.editor import graph as draw
+    from noetl.core.language.editor.graph import as_dot, as_mermaid
+    from noetl.core.language.editor.graph_svg import as_svg
 
     is_file = source == "-" or os.path.exists(source) or source.endswith((".yaml", ".yml", ".json"))
     net = _net(compiled(source, legacy=legacy)) if is_file else asyncio.run(_registered_net(source, legacy, target))
     if format == "json":
         terminal.json(net)
     else:
-        sys.stdout.write({"mermaid": draw.as_mermaid, "dot": draw.as_dot, "svg": draw.as_svg}[format](net))
+        sys.stdout.write({"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg}[format](net))
 
 
 def _net(compilation: Any) -> Any:

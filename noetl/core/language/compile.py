@@ -1,4 +1,4 @@
-"""The front end as one short function: text to diagnostics and a Playbook."""
+"""Compile a playbook: text to diagnostics and a `Playbook`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from noetl.core.language.checks import check_document
 from noetl.core.language.diagnostics import Diagnostic, Findings
-from noetl.core.language.dialects import canonical, v10, v2025_11
-from noetl.core.language.dialects.detect import detect
-from noetl.core.language.dialects.v2025_11_translation.recognize import asks_for_legacy
+from noetl.core.language.dialects import canonical, v10
+from noetl.core.language.dialects.v2025_11 import rejected_keys as v2025_11
+from noetl.core.language.dialects.v2025_11.detect import enables_legacy
 from noetl.core.language.lower import Lowering
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.source.nodes import node_from
@@ -21,11 +21,11 @@ from noetl.core.language.syntax.tree import DocumentSyntax
 from noetl.core.model.playbook import Playbook, Step
 from noetl.core.model.tool import ToolSpec
 
-_MANY = 5_000  # new objects from which a look through them costs more than a millisecond
+_MANY_NEW_OBJECTS = 5_000  # from here on, one collection of new objects takes more than a millisecond
 
 
 class Compilation(NamedTuple):
-    """What came of a text: `playbook` is None exactly when a diagnostic is an error."""
+    """The result of compiling a text: `playbook` is None exactly when a diagnostic is an error."""
 
     playbook: Playbook | None
     diagnostics: tuple[Diagnostic, ...]
@@ -40,53 +40,56 @@ def compile_playbook(
     strict: bool = False,
     legacy: bool = False,
 ) -> Compilation:
-    """Read, check and lower a playbook; whatever is wrong with it is in the diagnostics."""
-    with _collector_resting():
-        return _compile(text, file, specs, strict, legacy)
+    """Read, check and lower a playbook; its problems are in the diagnostics."""
+    with _gc_paused():
+        return _compile_text(text, file, specs, strict, legacy)
 
 
-def _compile(text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool) -> Compilation:
+def _compile_text(
+    text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool
+) -> Compilation:
     source = read_source(text)
     findings = Findings(file, source.text, strict=strict)
     for problem in source.problems:
         findings.add(*problem)
     document = None
-    root, older = source.root, False
-    if root is not None and (legacy or asks_for_legacy(root)):
-        from noetl.core.language.dialects.v2025_11_translation.translate_steps import (
-            translate,  # most documents need none of it
-        )
+    root, is_v2025_11 = source.root, False
+    if root is not None and (legacy or enables_legacy(root)):
+        # imported here because most documents do not need it
+        from noetl.core.language.dialects.v2025_11.translate_steps import translate
 
-        told = translate(root, specs)
-        root, older = told.root, told.older
-        for problem in told.problems:
+        translation = translate(root, specs)
+        root, is_v2025_11 = translation.root, translation.is_v2025_11
+        for problem in translation.problems:
             findings.add(*problem)
     if root is not None:
-        reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
+        reader = _reader(findings, specs)
         document = canonical.read_document(reader, root)
         if document is not None:
             check_document(document, reader)
-            document.surface = "2025-11" if older else detect(reader)
+            document.surface = (
+                "2025-11" if is_v2025_11 or reader.rejected_count else "v10" if reader.deprecated_count else "canonical"
+            )
     playbook = None
     if document is not None and not findings.failed:
-        playbook = Lowering(specs).playbook(document, file=file, digest=digest_of(text))
-    return Compilation(playbook, findings.done(), document)
+        playbook = Lowering(specs).playbook(document, file=file, digest=text_digest(text))
+    return Compilation(playbook, findings.result(), document)
 
 
 def compile_steps(
     data: Any, playbook: Playbook, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[Step, ...], tuple[Diagnostic, ...]]:
-    """Validate and lower a list of steps that a running playbook made as data (`synthesize`).
+    """Validate and lower a list of steps that a running playbook produced as data (`synthesize`).
 
-    The new steps may lead to each other and to steps the playbook has; with an error none is returned.
+    The new steps may lead to each other and to steps of the playbook; if there is an error, no step is returned.
     """
     findings = Findings(playbook.file or playbook.path, "")
     if not within_limits(data):
         message = f"the steps are nested deeper than {MAX_DEPTH} levels, or have more than {MAX_NODES:,} values"
-        findings.add("yaml-limit", node_from(None), message, "hand over fewer and flatter steps")
-        return (), findings.done()
-    reader = Reader(findings, specs, older=v10.WORDS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
-    document = canonical.document_around(playbook)
+        findings.add("yaml-limit", node_from(None), message, "return fewer steps with less nesting")
+        return (), findings.result()
+    reader = _reader(findings, specs)
+    document = canonical.document_for(playbook)
     document.steps = canonical.read_steps(reader, node_from(data), "synthesized")
     known = set(playbook.steps_by_name)
     for step in document.steps:
@@ -94,33 +97,38 @@ def compile_steps(
             reader.add(
                 "duplicate-step",
                 step.name_node,
-                f'the playbook has a step "{step.name}" already',
+                f'the playbook already has a step "{step.name}"',
                 "choose another name",
             )
     check_document(document, reader)
     if findings.failed:
-        return (), findings.done()
-    return Lowering(specs).synthesized(document, playbook), findings.done()
+        return (), findings.result()
+    return Lowering(specs).synthesized(document, playbook), findings.result()
+
+
+def _reader(findings: Findings, specs: Mapping[str, ToolSpec]) -> Reader:
+    return Reader(findings, specs, deprecated=v10.KEYS, rejected={**canonical.REJECTED, **v2025_11.REJECTED})
 
 
 @contextmanager
-def _collector_resting() -> Iterator[None]:
-    """No garbage collection meanwhile: a tree of many small objects grows and has no cycles, and looking through
-    it again and again for some took half of the time of a large playbook."""
+def _gc_paused() -> Iterator[None]:
+    """Pause garbage collection: a growing tree of small objects has no cycles, and scanning it repeatedly took half
+    of the time for a large playbook.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
-            if gc.get_count()[0] > max(_MANY, gc.get_threshold()[0]) and not gc.get_freeze_count():
-                # What is new goes straight to the old generation; else enabling would look through all of it at once.
-                # (Whether anything is frozen is asked last: the answer counts it all.)
+            if gc.get_count()[0] > max(_MANY_NEW_OBJECTS, gc.get_threshold()[0]) and not gc.get_freeze_count():
+                # Move new objects to the old generation; otherwise enabling would scan all of them at once.
+                # (The check for frozen objects comes last, because it counts them.)
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
-def digest_of(text: str | bytes) -> str:
-    """The name of a text."""
+def text_digest(text: str | bytes) -> str:
+    """The SHA-256 of a text in hexadecimal."""
     return sha256(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")).hexdigest()

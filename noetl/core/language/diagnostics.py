@@ -1,8 +1,7 @@
-"""What is wrong with a playbook, and where: collected, sorted, and written for people and programs.
+"""Diagnostics of a playbook: collecting, sorting, and formatting for people and programs.
 
-A diagnostic is never raised. It has a place (`file:line:column`), a code that never changes its
-meaning, a severity, a message in the author's words, and where there is one a way out.
-A line can silence a warning with a comment: `# noetl: ignore[code]`.
+A diagnostic is never raised. It has a position (`file:line:column`), a code that never changes its meaning, a
+severity, a message, and optionally a hint. The comment `# noetl: ignore[code]` suppresses a warning on its line.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DOCS = "https://noetl.io/docs/reference/diagnostics/"
 
 
 class Diagnostic(Struct, frozen=True, order=True):
-    """One finding; lines and columns count from 1, the end is just behind the last character."""
+    """One diagnostic; lines and columns start at 1, and the end column is exclusive."""
 
     file: str
     line: int
@@ -36,7 +35,7 @@ class Diagnostic(Struct, frozen=True, order=True):
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The stable shape that `noetl validate --format json` prints."""
+        """The stable JSON form that `noetl validate --format json` prints."""
         return {
             "file": self.file,
             "line": self.line,
@@ -50,11 +49,11 @@ class Diagnostic(Struct, frozen=True, order=True):
         }
 
 
-MOST = 10_000  # errors, and warnings, that are listed
+MAX_LISTED = 10_000  # errors, and warnings
 
 
 class Findings:
-    """Collects diagnostics of one text; every stage of the front end writes into it."""
+    """Collects the diagnostics of one text; every stage of the compiler adds to it."""
 
     def __init__(self, file: str, text: str, *, strict: bool = False) -> None:
         self.file = file
@@ -65,72 +64,78 @@ class Findings:
         self._counts: dict[str, int] = {"error": 0, "warning": 0}
 
     def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
-        """Note a finding at a node."""
+        """Record a diagnostic at a node."""
         end_line, end_column = node.end_line, node.end_column
         if end_line != node.line:
-            # A place that spans lines is told by its first one.
+            # A range of several lines is reduced to its first line.
             end_line = node.line
             end_column = node.column + len(LINE_BREAK.split(self.text[node.start : node.start + 400], 1)[0].rstrip())
-        self._note(code, node.line, node.column, end_line, end_column, message, hint)
+        self._record(code, node.line, node.column, end_line, end_column, message, hint)
 
-    def inside(self, code: str, node: Scalar, offset: int, length: int, message: str, hint: str = "") -> None:
-        """Note a finding at some characters of a scalar's value."""
+    def add_inside(self, code: str, node: Scalar, offset: int, length: int, message: str, hint: str = "") -> None:
+        """Record a diagnostic at some characters of a scalar's value."""
         line, column = locate(self.text, node, offset)
-        self._note(code, line, column, line, column + max(1, length), message, hint)
+        self._record(code, line, column, line, column + max(1, length), message, hint)
 
-    def _note(self, code: str, line: int, column: int, end_line: int, end_column: int, message: str, hint: str) -> None:
+    def _record(
+        self, code: str, line: int, column: int, end_line: int, end_column: int, message: str, hint: str
+    ) -> None:
         severity = CODES[code].severity
         if self.strict and code.startswith("v10-"):
             severity = "error"
         if severity == "error":
             self.failed = True
         self._counts[severity] += 1
-        if self._counts[severity] > MOST:
-            return  # enough to begin with; the rest is counted
+        if self._counts[severity] > MAX_LISTED:
+            return  # the rest is only counted
         self.found.append(Diagnostic(self.file, line, column, end_line, end_column, code, severity, message, hint))
 
-    def done(self) -> tuple[Diagnostic, ...]:
-        """Everything found, without what the author's comments silence, in the order of the text."""
-        kept = set(self.found)
+    def result(self) -> tuple[Diagnostic, ...]:
+        """All diagnostics in text order, without those that comments suppress."""
+        remaining = set(self.found)
         if "noetl:" in self.text:
-            kept = self._heeding_comments(kept)
-        left_out = sum(max(0, count - MOST) for count in self._counts.values())
+            remaining = self._apply_ignores(remaining)
+        left_out = sum(max(0, count - MAX_LISTED) for count in self._counts.values())
         if left_out:
             message = f"{left_out:,} more problems are not listed"
-            kept.add(Diagnostic(self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "mend these first"))
-        return tuple(sorted(kept, key=_order))
+            remaining.add(
+                Diagnostic(
+                    self.file, 1, 1, 1, 2, "too-many-problems", "warning", message, "fix the listed problems first"
+                )
+            )
+        return tuple(sorted(remaining, key=_sort_key))
 
-    def _heeding_comments(self, found: set[Diagnostic]) -> set[Diagnostic]:
+    def _apply_ignores(self, found: set[Diagnostic]) -> set[Diagnostic]:
         silenced: dict[int, list[_Ignore]] = {}
-        ignores = _ignores(self.text)
+        ignores = _find_ignores(self.text)
         for ignore in ignores:
             silenced.setdefault(ignore.applies_to, []).append(ignore)
-        kept = set()
+        remaining = set()
         for diagnostic in found:
-            heard = False
+            ignored = False
             for ignore in silenced.get(diagnostic.line, ()):
                 if diagnostic.code in ignore.codes and CODES[diagnostic.code].severity == "warning":
                     ignore.used.add(diagnostic.code)
-                    heard = True
-            if not heard:
-                kept.add(diagnostic)
+                    ignored = True
+            if not ignored:
+                remaining.add(diagnostic)
         for ignore in ignores:
-            kept |= {self._about(ignore, code) for code in ignore.codes if code not in ignore.used}
-        return kept
+            remaining |= {self._unused_ignore(ignore, code) for code in ignore.codes if code not in ignore.used}
+        return remaining
 
-    def _about(self, ignore: _Ignore, code: str) -> Diagnostic:
+    def _unused_ignore(self, ignore: _Ignore, code: str) -> Diagnostic:
         if code not in CODES:
-            message = f'there is no diagnostic code "{code}" to ignore'
+            message = f'unknown diagnostic code "{code}"'
             hint = _did_you_mean(code, CODES)
         elif CODES[code].severity == "error":
-            message, hint = f"{code} is an error, and errors cannot be ignored", "mend what it says, remove the comment"
+            message, hint = f"{code} is an error; errors cannot be ignored", "fix the error and remove the comment"
         else:
-            message, hint = f"nothing here is {code}", "remove the comment"
+            message, hint = f"{code} is not reported for this line", "remove the comment"
         place = (ignore.line, ignore.column, ignore.line, ignore.column + ignore.length)
         return Diagnostic(self.file, *place, "unused-ignore", "warning", message, hint)
 
 
-def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
+def _sort_key(diagnostic: Diagnostic) -> tuple[Any, ...]:
     return (diagnostic.line, diagnostic.column, diagnostic.severity, diagnostic.code, diagnostic.message)
 
 
@@ -144,15 +149,15 @@ class _Ignore:
         self.used: set[str] = set()
 
 
-_IGNORE = re.compile(r"#\s*noetl:\s*ignore\[([^\]\n]*)\]")
+_IGNORE_COMMENT = re.compile(r"#\s*noetl:\s*ignore\[([^\]\n]*)\]")
 
 
-def _ignores(text: str) -> list[_Ignore]:
-    """The comments that silence; one on a line of its own speaks about the next line that is not a comment."""
+def _find_ignores(text: str) -> list[_Ignore]:
+    """The ignore comments; a comment on its own line applies to the next line that is not a comment."""
     lines = LINE_BREAK.split(text)
     found = []
     for number, line in enumerate(lines, start=1):
-        match = _IGNORE.search(line)
+        match = _IGNORE_COMMENT.search(line)
         if not match:
             continue
         codes = tuple(code.strip() for code in match.group(1).split(",") if code.strip())
@@ -168,10 +173,10 @@ def _ignores(text: str) -> list[_Ignore]:
 # --- did you mean -------------------------------------------------------------------------------
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant, if one is near enough."""
-    lowered = word.lower()
-    length = len(word)
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The most similar known name, if it is similar enough."""
+    lowered = name.lower()
+    length = len(name)
     allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
     best: tuple[int, str] | None = None
     for candidate in sorted(set(known)):
@@ -183,26 +188,26 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return best[1] if best else None
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = closest(word, known)
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = closest(name, known)
     return f'did you mean "{near}"?' if near else ""
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names the nearest known word, or lists what exists when they are few."""
-    words = sorted(set(known))
-    hint = _did_you_mean(word, words)
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint that names the most similar known name, or lists the known names if there are few."""
+    names = sorted(set(known))
+    hint = _did_you_mean(name, names)
     if hint:
         return hint
     if otherwise:
         return otherwise
-    if 0 < len(words) <= 12:
-        return "known here: " + ", ".join(words)
+    if 0 < len(names) <= 12:
+        return "valid here: " + ", ".join(names)
     return ""
 
 
 def _distance(a: str, b: str, limit: int) -> int:
-    """Edit distance with neighbours swapped counting once, given up beyond the limit."""
+    """Damerau-Levenshtein distance; stops when it exceeds the limit."""
     if a == b:
         return 0
     before: list[int] = []
@@ -220,11 +225,11 @@ def _distance(a: str, b: str, limit: int) -> int:
     return previous[-1]
 
 
-# --- written down -------------------------------------------------------------------------------
+# --- formatting ---------------------------------------------------------------------------------
 
 
 def as_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], *, color: bool = False) -> str:
-    """For people: the place, the message, the line with the place underlined, the way out."""
+    """Text for people: position, message, the source line with the range underlined, and the hint."""
     lines_of: dict[str, list[str]] = {}
     blocks = []
     for found in diagnostics:
@@ -234,7 +239,7 @@ def as_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], *, co
     return "\n".join(blocks) + ("\n" if blocks else "")
 
 
-_WIDEST = 140
+_MAX_WIDTH = 140
 
 
 def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
@@ -247,9 +252,9 @@ def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
         line = lines[found.line - 1].rstrip()
         start = max(0, found.column - 1)
         stop = len(line) if found.end_line != found.line or found.end_column <= found.column else found.end_column - 1
-        skipped = max(0, start - 60) if len(line) > _WIDEST else 0
-        shown = line[skipped : skipped + _WIDEST].replace("\t", " ")
-        width = max(1, min(stop, skipped + _WIDEST) - start)
+        skipped = max(0, start - 60) if len(line) > _MAX_WIDTH else 0
+        shown = line[skipped : skipped + _MAX_WIDTH].replace("\t", " ")
+        width = max(1, min(stop, skipped + _MAX_WIDTH) - start)
         gutter = f"{found.line:>5} | "
         parts.append(f"{dim}{gutter}{off}{'…' if skipped else ''}{shown}")
         parts.append(f"{' ' * (len(gutter) + start - skipped + (1 if skipped else 0))}{tone}{'^' * width}{off}")
@@ -259,12 +264,12 @@ def _block(found: Diagnostic, lines: list[str], color: bool) -> str:
 
 
 def as_json(diagnostics: Iterable[Diagnostic]) -> str:
-    """For programs: one list."""
+    """One JSON list, for programs."""
     return json.dumps([found.as_dict() for found in diagnostics], indent=2, ensure_ascii=False) + "\n"
 
 
 def as_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """For GitHub Actions: one workflow command a line."""
+    """Workflow commands for GitHub Actions, one per line."""
     return "".join(_annotation(found) + "\n" for found in diagnostics)
 
 
@@ -286,7 +291,7 @@ def _property(text: str) -> str:
 
 
 def as_sarif(diagnostics: Iterable[Diagnostic], *, version: str = "") -> str:
-    """For code scanning: one SARIF 2.1.0 log."""
+    """A SARIF 2.1.0 log, for code scanning."""
     found = list(diagnostics)
     used = sorted({one.code for one in found})
     index = {code: number for number, code in enumerate(used)}
@@ -348,7 +353,7 @@ def render(
     color: bool = False,
     version: str = "",
 ) -> str:
-    """Diagnostics in one of the four formats; `sources` (file -> text) serve the text format."""
+    """Diagnostics in one of the four formats; the text format uses `sources` (file -> text)."""
     if format == "json":
         return as_json(diagnostics)
     if format == "github":

@@ -1,8 +1,8 @@
-"""Syntax to the IR: shorthand expanded, specs layered, every value with a path back to its line.
+"""Lower the syntax tree to the model: expand shorthand, layer specs, and give every value a path to its line.
 
-Lowering happens only when a document has no errors, so it takes the tree at its word. Paths are those of
-the normal form, whatever shorthand was written: `workflow/2/tool/0/input/url` is the url of a step's first
-task, also when the author wrote it beside `kind` of a single mapping.
+Lowering runs only for documents without errors, so it does not validate. Paths are those of the normal form:
+`workflow/2/tool/0/input/url` is the url of a step's first task, even if it is written beside `kind` of a single
+mapping.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from noetl.core.model.playbook import (
 )
 from noetl.core.model.tool import ToolSpec
 
-# Keys of a spec that say something about the node itself and are no defaults for its tasks.
+# Keys of a spec that apply to the node itself and are not defaults for its tasks.
 _NOT_DEFAULTS = {
     "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
     "step": frozenset({"policy", "pool", "max_task_runs"}),
@@ -69,7 +69,7 @@ _NOT_DEFAULTS = {
 
 
 class _Layer:
-    """One level of spec: its defaults for tasks, and the places of those that may fail at run time."""
+    """One level of spec: its defaults for tasks, and the positions of those that may fail at run time."""
 
     __slots__ = ("data", "places")
 
@@ -79,7 +79,7 @@ class _Layer:
 
 
 class Lowering:
-    """Turns one document's tree into the IR."""
+    """Lowers the tree of one document to the model."""
 
     def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
         self.specs = specs
@@ -95,12 +95,12 @@ class Lowering:
         blocks = {block.name: self.block(block, outer) for block in document.blocks}
         executor = document.executor
         return_step = executor.return_step.text if executor and executor.return_step else None
-        exports, reads = exports_of(steps, blocks), reads_of(steps, blocks)
-        steps = tuple(_with(step, exports[step.name], reads[step.name]) for step in steps)
+        exports, reads = exports_of(steps), reads_of(steps, blocks)
+        steps = tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
         return Playbook(
             name=document.name,
-            path=document.catalogue_path,
-            entry=entry_of(document),
+            path=document.catalog_path,
+            entry=document.entry(),
             steps=steps,
             version=document.version,
             description=document.description,
@@ -112,7 +112,7 @@ class Lowering:
                     name=entry.name,
                     kind=entry.kind,
                     fields={key: self.value(node, f"{entry.path}/{key}") for key, node in entry.fields.items()},
-                    path=self.at(entry.path, entry.node),
+                    path=self.record_place(entry.path, entry.node),
                 )
                 for entry in document.keychain
             ),
@@ -125,12 +125,12 @@ class Lowering:
         )
 
     def synthesized(self, document: DocumentSyntax, playbook: Playbook) -> tuple[Step, ...]:
-        """Steps made at run time, with the running playbook's defaults around them."""
+        """Steps created at run time, with the defaults of the running playbook."""
         outer = tuple(_Layer(layer, {}) for layer in _executor_data(playbook.executor.spec))
         steps = tuple(self.step(step, outer) for step in document.steps)
         everything = (*playbook.steps, *steps)
-        exports, reads = exports_of(everything, playbook.blocks), reads_of(everything, playbook.blocks)
-        return tuple(_with(step, exports[step.name], reads[step.name]) for step in steps)
+        exports, reads = exports_of(everything), reads_of(everything, playbook.blocks)
+        return tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
 
     def executor(self, executor: ExecutorSyntax | None) -> Executor:
         """`executor`."""
@@ -151,7 +151,7 @@ class Lowering:
         layers = []
         if executor.defaults is not None:
             layer = self.layer(executor.defaults, "executor", "executor/spec/policy/defaults")
-            _timeouts_named(layer.data)
+            _normalize_timeouts(layer.data)
             layers.append(layer)
         if executor.spec is not None:
             layers.append(self.layer(executor.spec, "executor", "executor/spec"))
@@ -160,7 +160,7 @@ class Lowering:
     # --- steps and blocks ---
 
     def step(self, step: StepSyntax, outer: tuple[_Layer, ...]) -> Step:
-        """One step; what other steps read of it is added once all are known."""
+        """One step; `exports` and `reads` are added when all steps are known."""
         layers = self.body_layers(step, outer)
         synthesis = step.synthesis
         tasks = self.tasks(step, layers)
@@ -183,12 +183,12 @@ class Lowering:
                 source=self.value(synthesis.source, synthesis.path),
                 max_steps=synthesis.max_steps,
                 kinds=synthesis.kinds,
-                path=self.at(synthesis.path, synthesis.node),
+                path=self.record_place(synthesis.path, synthesis.node),
             ),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
             pool=step.pool,
-            path=self.at(step.path, step.node),
+            path=self.record_place(step.path, step.node),
         )
 
     def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
@@ -203,7 +203,7 @@ class Lowering:
             assignments=self.assignments(block.sets),
             failure=cast(Any, block.failure),
             max_task_runs=self.max_task_runs(block, layers, tasks),
-            path=self.at(block.path, block.node),
+            path=self.record_place(block.path, block.node),
         )
 
     def body_layers(self, body: BodySyntax, outer: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
@@ -211,7 +211,7 @@ class Lowering:
         layers = list(outer)
         if body.spec is not None:
             layers.append(self.layer(body.spec, "step", body.spec_path))
-        levels = body.loop.levels() if body.loop else ()
+        levels = body.loops()
         layers += [self.layer(level.spec, "loop", level.spec_path) for level in levels if level.spec is not None]
         return tuple(layers)
 
@@ -226,7 +226,7 @@ class Lowering:
         for layer in reversed(layers):
             if isinstance(layer.data.get("max_task_runs"), int):
                 return int(layer.data["max_task_runs"])
-        return DEFAULT_MAX_IDLE_TASK_RUNS if _only_jumps(tasks) else DEFAULT_MAX_TASK_RUNS
+        return DEFAULT_MAX_IDLE_TASK_RUNS if _jumps_unconditionally(tasks) else DEFAULT_MAX_TASK_RUNS
 
     def admission(self, admit: AdmitSyntax | None) -> Admission:
         """The gate before a step."""
@@ -236,7 +236,7 @@ class Lowering:
             AdmitRule(
                 when=None if rule.is_else else self.value(rule.when, f"{rule.path}/when"),
                 allow=self.value(rule.allow, f"{rule.path}/then/allow"),
-                path=self.at(rule.path, rule.node),
+                path=self.record_place(rule.path, rule.node),
             )
             for rule in admit.rules
         )
@@ -256,7 +256,7 @@ class Lowering:
             exec=cast(Any, loop.exec or "distributed"),
             reduce=reduce,
             inner=self.loop(loop.inner),
-            path=self.at(loop.path, loop.node),
+            path=self.record_place(loop.path, loop.node),
         )
 
     def router(self, router: RouterSyntax | None) -> Router:
@@ -268,7 +268,7 @@ class Lowering:
                 target=arc.target or "",
                 when=None if arc.when is None else self.guard(arc.when, f"{arc.path}/when"),
                 assignments=self.assignments(arc.sets),
-                path=self.at(arc.path, arc.node),
+                path=self.record_place(arc.path, arc.node),
             )
             for arc in router.arcs
         )
@@ -277,10 +277,10 @@ class Lowering:
     # --- tasks ---
 
     def tasks(self, body: BodySyntax, layers: tuple[_Layer, ...]) -> tuple[Task, ...]:
-        """The pipeline, with choose, while and until compiled into tasks."""
+        """The pipeline, with `choose`, `while` and `until` expanded to tasks."""
         tasks = expand(body.items, lambda task: self.task(task, layers), self.guard)
         for construct in body.constructs():
-            self.at(construct.path, construct.node)  # generated tasks lead back to the construct that made them
+            self.record_place(construct.path, construct.node)  # generated tasks have the position of their construct
         return tasks
 
     def task(self, task: TaskSyntax, layers: tuple[_Layer, ...]) -> Task:
@@ -293,7 +293,7 @@ class Lowering:
             for name, parameter in task.parameters.items()
         }
         for parameter in task.parameters.values():
-            self.at(parameter.path, parameter.value)
+            self.record_place(parameter.path, parameter.value)
         spec = self.effective_spec(task, kind, layers)
         effect = spec.pop("effect", "at_least_once")
         policy = task.policy
@@ -307,27 +307,27 @@ class Lowering:
             raw=tuple(name for name, parameter in task.parameters.items() if parameter.raw),
             effect=effect if effect in ("at_least_once", "at_most_once") else "at_least_once",
             output=self.output(task.output, spec),
-            path=self.at(task.path, task.node),
+            path=self.record_place(task.path, task.node),
         )
 
     def effective_spec(self, task: TaskSyntax, kind: str, layers: tuple[_Layer, ...]) -> dict[str, Any]:
-        """Kind defaults, executor, step, loop and task laid over each other."""
+        """The merged spec: kind defaults, executor, step, loop and task."""
         path = f"{task.path}/spec"
         spec: dict[str, Any] = dict(task.tool.defaults) if task.tool else {}
         own = [self.layer(task.spec, "task", path)] if task.spec is not None else []
         for layer in (*layers, *own):
             general = {key: value for key, value in layer.data.items() if key not in self.kinds}
             special = layer.data.get(kind)
-            spec = _laid_over(spec, general)
+            spec = _merge_spec(spec, general)
             if isinstance(special, dict):
-                spec = _laid_over(spec, special)
+                spec = _merge_spec(spec, special)
             for key, place in layer.places.items():
                 if key not in self.kinds:
                     self.places[f"{path}/{key}"] = place
         if task.spec is not None and "effect" in task.spec.entries:
             spec["effect"] = data_of(task.spec.get("effect"))
         if task.timeout is not None and (task.spec is None or "timeout" not in task.spec.entries):
-            spec = _laid_over(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
+            spec = _merge_spec(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
         if task.retry is not None:
             spec["retry"] = self.retry(task.retry, f"{path}/retry")
         return spec
@@ -361,7 +361,7 @@ class Lowering:
             assignments=self.assignments(rule.sets),
         )
         when = None if rule.is_else else self.value(rule.when, f"{rule.path}/when")
-        return Rule(when=when, then=then, path=self.at(rule.path, rule.node))
+        return Rule(when=when, then=then, path=self.record_place(rule.path, rule.node))
 
     def assignments(self, sets: Iterable[SetSyntax]) -> tuple[Assignment, ...]:
         """The assignments of a `set` block, in order."""
@@ -370,13 +370,13 @@ class Lowering:
                 scope=cast(Any, entry.scope),
                 keys=entry.keys,
                 value=self.value(entry.value, entry.path),
-                path=self.at(entry.path, entry.key),
+                path=self.record_place(entry.path, entry.key),
             )
             for entry in sets
         )
 
     def output(self, output: OutputSyntax | None, spec: dict[str, Any] | None = None) -> OutputPolicy:
-        """Where a result goes: said here, or by the spec around it (`spec.result.store`)."""
+        """Where a result is stored: declared here, or in a surrounding spec (`spec.result.store`)."""
         result = (spec or {}).get("result")
         store = result.get("store") if isinstance(result, dict) else None
         if output is None:
@@ -388,7 +388,7 @@ class Lowering:
     # --- values and places ---
 
     def layer(self, node: MappingNode, level: str, path: str) -> _Layer:
-        """What a spec gives to the tasks below it."""
+        """The defaults that a spec gives to the tasks below it."""
         left_out = _NOT_DEFAULTS[level]
         data: dict[str, Any] = {}
         places: dict[str, Location] = {}
@@ -400,8 +400,8 @@ class Lowering:
                 places[key] = Location(value.line, value.column)
         return _Layer(data, places)
 
-    def at(self, path: str, node: Node) -> str:
-        """Remember where a path stands in the author's text."""
+    def record_place(self, path: str, node: Node) -> str:
+        """Record the position of a path in the author's text."""
         self.places[path] = Location(node.line, node.column)
         return path
 
@@ -412,7 +412,7 @@ class Lowering:
         return cast(dict[str, Any], self.value(node, path))
 
     def value(self, node: Node | None, path: str) -> Any:
-        """A node's data; containers and templates keep their places, for errors at run time."""
+        """A node's data; the positions of containers and templates are recorded for run-time errors."""
         if isinstance(node, Scalar):
             value = node.value
             if isinstance(value, str) and has_template(value):
@@ -427,7 +427,7 @@ class Lowering:
         return None
 
     def guard(self, node: Node | None, path: str) -> Any:
-        """A guard's value, with event names of earlier days renamed."""
+        """A guard's value, with old event names replaced."""
         value = self.value(node, path)
         if isinstance(value, str) and "call.done" in value:
             return _CALL_DONE.sub(r"\1step.done\1", value)
@@ -438,36 +438,41 @@ _CALL_DONE = re.compile(r"""(['"])call\.done\1""")
 
 
 def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """The layers of an executor's spec that is data already."""
+    """The layers of an executor's spec that is already data."""
     policy = spec.get("policy")
     defaults = policy.get("defaults") if isinstance(policy, dict) else None
     own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
     if not isinstance(defaults, dict):
         return [own]
-    return [_timeouts_named({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
+    return [_normalize_timeouts({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
 
 
-def _timeouts_named(defaults: dict[str, Any]) -> dict[str, Any]:
+def _normalize_timeouts(defaults: dict[str, Any]) -> dict[str, Any]:
     """`defaults.timeouts` is the default of `timeout`."""
     if "timeouts" in defaults:
         defaults.setdefault("timeout", defaults.pop("timeouts"))
     return defaults
 
 
-def _laid_over(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
-    """Deep merge, in which a bare number of seconds is the `total` of a timeout that names its parts."""
+def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
+    """Deep merge, in which a number of seconds is the `total` of a timeout that names its parts."""
     timeout = outer.get("timeout")
     if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
         outer = {**outer, "timeout": {"total": timeout}}
     return deep_merge(outer, inner)
 
 
-def _only_jumps(tasks: Iterable[Task]) -> bool:
-    """Whether a pipeline jumps without ever asking and does nothing besides: what goes round here never stops."""
+def _jumps_unconditionally(tasks: Iterable[Task]) -> bool:
+    """Whether a pipeline has unconditional jumps and does nothing else, so that it cycles without an end."""
     rules = [rule for task in tasks for rule in task.rules or ()]
-    deeds = {rule.then.do for rule in rules}
-    asks = any(rule.when is not None for rule in rules)
-    return "jump" in deeds and "retry" not in deeds and not asks and all(task.kind == "noop" for task in tasks)
+    directives = {rule.then.do for rule in rules}
+    conditional = any(rule.when is not None for rule in rules)
+    return (
+        "jump" in directives
+        and "retry" not in directives
+        and not conditional
+        and all(task.kind == "noop" for task in tasks)
+    )
 
 
 def _may_fail(node: Node) -> bool:
@@ -481,14 +486,5 @@ def _select_path(text: str) -> str:
     return text.removeprefix("output.").removeprefix("data.")
 
 
-def entry_of(document: DocumentSyntax) -> str:
-    """The step to begin with: the executor's wish, else `start`, else the first."""
-    executor = document.executor
-    if executor is not None and executor.entry_step is not None:
-        return executor.entry_step.text
-    names = [step.name for step in document.steps]
-    return "start" if "start" in names or not names else names[0]
-
-
-def _with(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:
+def _with_result_reads(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:
     return replace(step, exports=exports, reads=reads)

@@ -26,13 +26,13 @@ def page(items: Sequence[Any], following: str | None) -> dict[str, Any]:
 
 def playbook_document(stored: StoredPlaybook, *, text: bool = False) -> dict[str, Any]:
     """One version of a playbook in the catalog."""
-    from noetl.core.language.editor.summary import summarise
+    from noetl.core.language.editor.summary import summarize
 
     document = {
         "path": stored.path,
         "version": stored.version,
         "digest": stored.digest,
         "registered_at": when(stored.registered_at),
-        **summarise(stored.text)._asdict(),
+        **summarize(stored.text)._asdict(),
     }
     return {**document, "content": stored.text} if text else document

@@ -65,7 +65,7 @@ class Catalog:
 
     async def compile(self, source: Source, *, strict: bool = False, legacy: bool = False) -> Playbook:
         """The compiled playbook, cached; raises InvalidPlaybook with all diagnostics."""
-        known = self._compiled.get((digest_of(source), strict, legacy))
+        known = self._compiled.get((source_digest(source), strict, legacy))
         if known is not None:
             return known
         if len(source.text) <= MAX_INLINE_CHARACTERS:
@@ -78,7 +78,7 @@ class Catalog:
         """Cache a compilation of this source and return its playbook; raises InvalidPlaybook if it has errors."""
         if compilation.playbook is None:
             raise InvalidPlaybook(compilation.diagnostics)
-        digest = digest_of(source)
+        digest = source_digest(source)
         playbook = msgspec.structs.replace(compilation.playbook, digest=digest, file=source.file)
         self._remember(self._compiled, (digest, strict, legacy), playbook)
         return playbook
@@ -108,7 +108,7 @@ class Catalog:
         if stored is None:
             raise CorruptLog(f"the text of playbook {digest} is missing from the store")
         source = Source(*stored)
-        if digest_of(source) != digest:
+        if source_digest(source) != digest:
             raise CorruptLog(f"the text of playbook {digest} is damaged")
         return source
 
@@ -225,6 +225,6 @@ class _Lookup:
 _MODES = tuple((strict, legacy) for strict in (False, True) for legacy in (False, True))
 
 
-def digest_of(source: Source) -> str:
+def source_digest(source: Source) -> str:
     """The digest of a text with its file."""
     return hashlib.sha256(f"{source.file}\0{source.text}".encode()).hexdigest()[:32]

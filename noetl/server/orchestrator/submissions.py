@@ -13,7 +13,7 @@ from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable
-from noetl.server.orchestrator.catalog import Catalog, Source, digest_of
+from noetl.server.orchestrator.catalog import Catalog, Source, source_digest
 from noetl.storage.ports.secrets import Keychain
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
     if submission.text is None and submission.path == request.path:
         return submission.version in (None, "", "latest") or str(submission.version) == request.version
     try:
-        return digest_of(await source_of(submission, catalog)) == request.playbook
+        return source_digest(await source_of(submission, catalog)) == request.playbook
     except NotFound:
         return False
 

@@ -1,4 +1,4 @@
-"""Tool kinds for the tests of the language, so that they do not follow every change of the real ones."""
+"""Tool kinds for the tests of the language, independent of the real tools."""
 
 from noetl.core.model.tool import Field, ToolSpec
 

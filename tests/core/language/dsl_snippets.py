@@ -1,4 +1,4 @@
-"""Short examples made whole: a list of steps, or some root keys, become a playbook."""
+"""Complete short examples: a list of steps, or some root keys, become a playbook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How findings are written, ordered, silenced and counted."""
+"""Formats, order, suppression and limits of diagnostics."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def codes(text: str | bytes, **options: bool) -> list[str]:
     return [one.code for one in found(text, **options)]
 
 
-def test_text_shows_the_line_and_underlines_the_place():
+def test_text_shows_the_line_and_underlines_the_range():
     assert as_text(found(WRONG), {"dir/a b.yaml": WRONG}) == (
         'dir/a b.yaml:6:5: error: a step has no key "tol" [unknown-key]\n'
         "    6 |     tol: 1\n"
         "            ^^^\n"
         '  help: did you mean "tool"?\n'
-        'dir/a b.yaml:7:34: warning: nothing defines "url" [unknown-name]\n'
+        'dir/a b.yaml:7:34: warning: "url" is not defined [unknown-name]\n'
         '    7 |     tool: { kind: http, url: "{{ url }}" }\n'
         "                                         ^^^\n"
-        "  help: if it comes with the request write `workload.url`, with a default under `workload`\n"
+        "  help: for a request parameter write `workload.url`, with a default under `workload`\n"
     )
     coloured = as_text(found(WRONG), {"dir/a b.yaml": WRONG}, color=True)
     assert "\x1b[31;1merror" in coloured and "\x1b[33;1mwarning" in coloured
 
 
-def test_text_of_a_very_long_line_shows_only_the_part_around_the_place():
+def test_text_of_a_very_long_line_shows_only_the_part_around_the_range():
     text = whole(f'- step: start\n  tool: {{ kind: http, url: "{"x" * 500}{{{{ nowhere }}}}{"y" * 500}" }}\n')
     assert isinstance(text, str)
     shown = as_text(found(text), {"dir/a b.yaml": text})
@@ -68,7 +68,7 @@ def test_github_annotations_escape_what_would_break_them():
     assert as_github([odd]).startswith("::error file=a%2Cb%3Ac.yaml,") and "50%25 done%0Anext" in as_github([odd])
 
 
-def test_sarif_names_every_rule_once_and_points_at_the_place():
+def test_sarif_names_every_rule_once_and_has_the_position():
     log = json.loads(as_sarif([*found(WRONG), *found(WRONG)], version="1.0"))
     (run,) = log["runs"]
     assert log["version"] == "2.1.0" and run["tool"]["driver"]["version"] == "1.0"
@@ -79,7 +79,7 @@ def test_sarif_names_every_rule_once_and_points_at_the_place():
     assert region == {"startLine": 6, "startColumn": 5, "endLine": 6, "endColumn": 8}
 
 
-def test_findings_are_in_the_order_of_the_text_and_none_is_told_twice():
+def test_diagnostics_are_in_text_order_without_duplicates():
     text = whole("workload:\n  a: &a { url: '{{ nowhere }}' }\n  b: *a\n  c: *a\n")
     assert codes(text) == ["unknown-name"]
     places = [(one.line, one.column) for one in found(WRONG)]
@@ -102,16 +102,16 @@ SILENT = "- step: start\n  tool: { kind: noop }\n  set: { page: 1 }%s\n"
         (" # ignore[set-without-scope]", ["set-without-scope"]),
     ],
 )
-def test_a_comment_silences_the_warnings_of_its_line(comment, left):
+def test_a_comment_suppresses_the_warnings_of_its_line(comment, left):
     assert codes(whole(SILENT % comment)) == left
 
 
-def test_a_comment_on_a_line_of_its_own_speaks_about_the_next_one():
+def test_a_comment_on_its_own_line_applies_to_the_next_line():
     text = "- step: start\n  tool: { kind: noop }\n  # noetl: ignore[set-without-scope]\n  # more words\n  set: { page: 1 }\n"
     assert codes(whole(text)) == []
 
 
-def test_errors_cannot_be_silenced():
+def test_errors_cannot_be_suppressed():
     text = whole(
         "- step: start # noetl: ignore[unknown-key]\n  tol: 1 # noetl: ignore[unknown-key]\n  tool: { kind: noop }\n"
     )
@@ -119,12 +119,12 @@ def test_errors_cannot_be_silenced():
     assert "errors cannot be ignored" in found(text)[0].message
 
 
-def test_an_unknown_code_in_a_comment_is_told_with_the_nearest_one():
-    (_, told) = found(whole(SILENT % " # noetl: ignore[set-witout-scope]"))
-    assert told.hint == 'did you mean "set-without-scope"?'
+def test_an_unknown_code_in_a_comment_is_reported_with_the_nearest_one():
+    (_, reported) = found(whole(SILENT % " # noetl: ignore[set-witout-scope]"))
+    assert reported.hint == 'did you mean "set-without-scope"?'
 
 
-def test_strict_makes_errors_of_v10_words_and_of_nothing_else():
+def test_strict_turns_only_v10_warnings_into_errors():
     text = whole("- step: start\n  args: { page: 1 }\n  tool: { kind: noop }\n  set: { page: 1 }\n")
     assert [(one.code, one.severity) for one in found(text)] == [
         ("v10-args", "warning"),
@@ -135,7 +135,7 @@ def test_strict_makes_errors_of_v10_words_and_of_nothing_else():
     assert compile_playbook(text, file="f", specs=SPECS, strict=True).playbook is None
 
 
-def test_the_surface_is_told_by_the_words():
+def test_the_dialect_is_detected_by_keys_and_names():
     canonical = whole("- step: start\n  tool: { kind: noop }\n")
     older = whole('- step: start\n  tool: { kind: noop, input: { x: "{{ args.x | default(1) }}" } }\n')
     for text, surface in ((canonical, "canonical"), (older, "v10")):
@@ -143,11 +143,11 @@ def test_the_surface_is_told_by_the_words():
         assert playbook is not None and playbook.surface == surface
 
 
-def test_what_is_too_much_to_list_is_counted():
+def test_problems_beyond_the_limit_are_counted():
     text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: many}\nworkflow:\n" + "- step: a b\n" * 12_000
-    told = found(text)
-    assert told[0].code == "too-many-problems" and "more problems are not listed" in told[0].message
-    assert sum(one.severity == "error" for one in told) == 10_000
+    reported = found(text)
+    assert reported[0].code == "too-many-problems" and "more problems are not listed" in reported[0].message
+    assert sum(one.severity == "error" for one in reported) == 10_000
 
 
 def test_warnings_that_are_not_listed_do_not_hide_an_error():
@@ -169,11 +169,11 @@ def test_warnings_that_are_not_listed_do_not_hide_an_error():
         ("Input", ["input", "output"], "input"),
     ],
 )
-def test_the_nearest_word_is_offered_only_when_it_is_near(word, known, meant):
+def test_the_nearest_name_is_offered_only_if_it_is_similar(word, known, meant):
     assert closest(word, known) == meant
 
 
-def test_every_code_is_used_by_the_front_end():
+def test_every_code_is_used_by_the_compiler():
     from pathlib import Path
 
     root = Path(__file__).parents[3] / "noetl" / "core" / "language"
@@ -193,7 +193,7 @@ NOOP = f"{STEP}    tool: {{kind: noop"
     [
         (f"{STEP}    tol: {{kind: noop}}\n", "unknown-key", 'did you mean "tool"?'),
         (f"{STEP}    url: u\n", "unknown-key", "`url` is a parameter of a tool: write it under `tool`"),
-        (f"{STEP}    depends_on: [a]\n", "unknown-key", "let those steps lead here by `next`"),
+        (f"{STEP}    depends_on: [a]\n", "unknown-key", "add arcs from those steps to this one"),
         (f"{STEP}    tool: noop\n", "wrong-type", "write `tool: {kind: noop}`"),
         (f"{NOOP}}}\n    next: start\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
         (f"{NOOP}}}\n    next: {{step: start}}\n", "next-shape", "write `next: {arcs: [{step: start}]}`"),
@@ -209,28 +209,28 @@ NOOP = f"{STEP}    tool: {{kind: noop"
         (f'{NOOP}, input: {{a: "{{{{ workload.url == null }}}}"}}}}\n', "unknown-name", "write `none`"),
         (f'{NOOP}, input: {{a: "{{{{ secrets.x }}}}"}}}}\n', "unknown-name", "declare it under `keychain` and read `keychain.<name>`"),
         (f"{NOOP}, input: {{a: “x”, b: [}}}}\n", "yaml-syntax", "write \" or ' around the value"),
-        (f"{STEP}    tool:\u00a0{{kind: noop}}\n", "unknown-key", "there is a non-breaking space in it: write a plain one"),
+        (f"{STEP}    tool:\u00a0{{kind: noop}}\n", "unknown-key", "the key contains a non-breaking space: replace it with a space"),
     ],
 )  # fmt: skip
-def test_a_usual_mistake_is_told_with_what_to_write_instead(text, code, hint):
+def test_a_common_mistake_is_reported_with_a_fix(text, code, hint):
     found = compile_playbook(HEAD + text, file="f", specs=SPECS).diagnostics
     assert (code, True) in [(one.code, hint in one.hint) for one in found]
     assert "step-without-body" not in [one.code for one in found]
 
 
-def test_a_quote_that_is_never_closed_is_told_where_it_opens():
+def test_an_unclosed_quote_is_reported_where_it_opens():
     text = f'{HEAD}{NOOP}, input: {{a: "x}}}}\n  - step: b\n    tool: {{kind: noop}}\n'
     (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
-    assert (one.line, one.column, one.message) == (7, 35, "this quote is never closed")
+    assert (one.line, one.column, one.message) == (7, 35, "this quote is not closed")
 
 
-def test_a_statement_that_is_never_closed_is_told_in_its_own_words():
+def test_an_unclosed_statement_is_reported_with_its_name():
     text = f'{HEAD}{NOOP}, input: {{a: "{{% if workload.url %}}x"}}}}\n'
     (one,) = compile_playbook(text, file="f", specs=SPECS).diagnostics
-    assert one.message == "this template cannot be read: `{% if %}` is never closed by `{% endif %}`"
+    assert one.message == "template syntax error: `{% if %}` is never closed by `{% endif %}`"
 
 
-def test_a_policy_that_could_not_be_read_is_not_judged():
+def test_an_unreadable_policy_is_not_checked_further():
     rules = '{when: "{{ output.error }}", do: retry}'
     text = f"{HEAD}{STEP}    tool: {{kind: http, url: u, spec: {{policy: {{rules: [{rules}]}}}}}}\n"
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ["rule-without-do"]

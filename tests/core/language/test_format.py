@@ -1,6 +1,6 @@
 """The formatter: one layout, the same meaning, every comment.
 
-`format/*.yaml` come out as the `.out` beside them says; `NOETL_GOLDEN=write` writes it anew.
+The expected results of `format/*.yaml` are in `.out` files; `NOETL_GOLDEN=write` rewrites them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def examine(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_text_comes_out_as_it_should(path):
+def test_the_result_matches_the_golden_file(path):
     text = path.read_bytes().decode("utf-8-sig")
     formatted = examine(text)
     out = path.with_suffix(".out")
@@ -63,21 +63,21 @@ def test_the_corpus_keeps_its_meaning_and_its_comments():
         examine(text)
 
 
-def test_canonical_playbooks_in_canonical_layout_stay_as_they_are():
+def test_canonical_playbooks_in_canonical_layout_do_not_change():
     for path in sorted((HERE.parents[1] / "acceptance" / "canonical").glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         assert format_text(text, SPECS) == text
 
 
-def untidy(text: str, chance: random.Random) -> str:
+def untidy(text: str, rng: random.Random) -> str:
     """The same playbook in another layout: wider indentation, white space at ends, other line ends."""
-    wide = chance.choice([1, 2, 3])
+    wide = rng.choice([1, 2, 3])
     lines = []
     for line in text.split("\n"):
         bare = line.lstrip(" ")
         lines.append(" " * ((len(line) - len(bare)) * wide) + bare)
-    text = "\n".join(lines) + "\n" * chance.randrange(3)
-    return text.replace("\n", "\r\n") if chance.random() < 0.3 else text
+    text = "\n".join(lines) + "\n" * rng.randrange(3)
+    return text.replace("\n", "\r\n") if rng.random() < 0.3 else text
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -109,11 +109,11 @@ steps = st.fixed_dictionaries(
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, max_size=3), st.sampled_from([None, False, True]), st.sampled_from([2, 4, 7]))
-def test_playbooks_made_at_random_keep_their_meaning(made, flow, indent):
+def test_random_playbooks_keep_their_meaning(made, flow, indent):
     document = {"apiVersion": "noetl.io/v2", "kind": "Playbook", "metadata": {"name": "r"}, "workflow": made}
     examine(yaml.safe_dump(document, sort_keys=False, default_flow_style=flow, indent=indent))
 
 
-def test_text_that_is_no_yaml_comes_back_as_it_is():
+def test_invalid_yaml_is_returned_unchanged():
     assert format_text("a: [1,\n  b: }", SPECS) == "a: [1,\n  b: }"
     assert format_text("", SPECS) == ""

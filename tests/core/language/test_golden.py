@@ -1,7 +1,7 @@
-"""Playbooks beside what is said about them.
+"""Playbooks with their expected diagnostics.
 
-`ok/*.yaml` compile; what is said all the same lies beside them in a `.out` file. `err/*.yaml` are refused or
-warned about exactly as their `.out` files say. `NOETL_GOLDEN=write` writes the `.out` files anew.
+`ok/*.yaml` compile; their warnings are in a `.out` file. The diagnostics of `err/*.yaml` are exactly those of their
+`.out` files. `NOETL_GOLDEN=write` rewrites the `.out` files.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ OK = sorted((HERE / "ok").glob("*.yaml"))
 ERR = sorted((HERE / "err").glob("*.yaml"))
 
 
-def said_about(path: Path) -> tuple[bool, str]:
+def diagnostics_of(path: Path) -> tuple[bool, str]:
     content = path.read_bytes()
     result = compile_playbook(content, file=path.name, specs=SPECS)
     return result.playbook is not None, as_text(result.diagnostics, {path.name: content.decode(errors="replace")})
 
 
-def expected(path: Path, said: str) -> str:
+def expected(path: Path, output: str) -> str:
     out = path.with_suffix(".out")
     if os.environ.get("NOETL_GOLDEN") == "write":
-        if said:
-            out.write_text(said, encoding="utf-8")
+        if output:
+            out.write_text(output, encoding="utf-8")
         else:
             out.unlink(missing_ok=True)
     return out.read_text(encoding="utf-8") if out.exists() else ""
 
 
 @pytest.mark.parametrize("path", OK, ids=lambda path: path.stem)
-def test_a_correct_playbook_compiles_and_nothing_unexpected_is_said(path):
-    compiled, said = said_about(path)
-    assert said == expected(path, said)
+def test_a_correct_playbook_compiles_with_the_expected_diagnostics(path):
+    compiled, output = diagnostics_of(path)
+    assert output == expected(path, output)
     assert compiled
 
 
 @pytest.mark.parametrize("path", ERR, ids=lambda path: path.stem)
-def test_what_is_wrong_is_said_as_expected(path):
-    compiled, said = said_about(path)
-    assert said == expected(path, said)
-    assert said
-    assert compiled == (": error: " not in said)
+def test_a_wrong_playbook_has_the_expected_diagnostics(path):
+    compiled, output = diagnostics_of(path)
+    assert output == expected(path, output)
+    assert output
+    assert compiled == (": error: " not in output)
 
 
-def test_every_code_is_told_by_some_example():
-    told = {code for path in ERR for code in CODES if f"[{code}]" in path.with_suffix(".out").read_text("utf-8")}
-    assert set(CODES) - told == {"too-many-problems"}  # ten thousand of them: test_diagnostics tells it
+def test_every_code_is_reported_by_some_example():
+    reported = {code for path in ERR for code in CODES if f"[{code}]" in path.with_suffix(".out").read_text("utf-8")}
+    assert set(CODES) - reported == {"too-many-problems"}  # needs ten thousand problems: see test_diagnostics
 
 
 def test_every_code_has_its_page_and_every_page_its_code():
@@ -67,7 +67,7 @@ def test_every_code_has_its_page_and_every_page_its_code():
 
 
 @pytest.mark.parametrize("code", CODES.values(), ids=lambda code: code.name)
-def test_a_page_says_what_the_code_means_and_its_examples_are_true(code):
+def test_the_page_of_a_code_has_its_title_and_valid_examples(code):
     page = (PAGES / f"{code.name}.md").read_text("utf-8")
     assert page.startswith(f"# {code.name}\n\n**{code.title}** ({code.severity})\n\n")
     wrong, right = examples(page)

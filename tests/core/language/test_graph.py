@@ -1,4 +1,4 @@
-"""Drawings and plans of playbooks: every step and arc is in them, whatever the playbook is."""
+"""Drawings and plans of playbooks contain every step and arc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from dsl_kinds import SPECS
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.editor.graph import as_dot, as_mermaid, as_svg, layout
+from noetl.core.language.editor.graph import as_dot, as_mermaid
+from noetl.core.language.editor.graph_svg import as_svg, layout
 from noetl.core.language.editor.net_document import net_document
 from noetl.core.language.editor.plan import as_text, plan_document
 from noetl.tools import registry as tools
@@ -67,7 +68,7 @@ def test_every_step_and_arc_is_drawn_and_no_boxes_overlap(path):
     assert as_text(plan).startswith(compiled.playbook.path)
 
 
-def test_texts_are_escaped_and_words_of_mermaid_are_no_ids():
+def test_texts_are_escaped_and_mermaid_keywords_are_not_ids():
     net = net_of(TWISTED)
     mermaid = as_mermaid(net)
     assert "workload.a == #quot;#lt;b#gt;#quot; and" in mermaid
@@ -84,12 +85,12 @@ def test_gates_and_loops_are_marked():
     assert 'class="box gate"' in as_svg(net)
 
 
-def test_a_step_stands_below_those_that_lead_to_it_and_an_arc_back_changes_nothing():
+def test_a_step_is_drawn_below_its_predecessors_and_back_arcs_are_ignored():
     boxes = layout(net_of(TWISTED))
     assert boxes["start"].y < boxes["again"].y < boxes["end"].y
 
 
-def test_a_plan_tells_what_the_playbook_needs_and_its_effective_specs():
+def test_a_plan_has_requirements_and_effective_specs():
     text = """
 apiVersion: noetl.io/v2
 kind: Playbook

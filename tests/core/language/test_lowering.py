@@ -34,7 +34,7 @@ def test_a_single_mapping_is_one_task_named_after_its_step():
     assert [(task.name, task.kind, task.input) for task in step.tasks] == [("fetch_task", "http", {"url": "http://x"})]
 
 
-def test_tasks_without_a_name_are_called_by_their_position():
+def test_tasks_without_a_name_are_named_after_their_position():
     step = lowered(
         """
         workflow:
@@ -48,7 +48,7 @@ def test_tasks_without_a_name_are_called_by_their_position():
     assert [task.name for task in step.tasks] == ["task_0", "second", "task_2"]
 
 
-def test_input_wins_over_a_parameter_beside_the_kind_and_aliases_become_the_field():
+def test_input_takes_precedence_over_a_parameter_beside_the_kind_and_aliases_become_the_field():
     result = compiled(
         """
         workflow:
@@ -64,7 +64,7 @@ def test_input_wins_over_a_parameter_beside_the_kind_and_aliases_become_the_fiel
     assert result.playbook.step("a").tasks[0].input == {"url": "http://input"}
 
 
-def test_specs_are_laid_over_each_other_from_the_kind_to_the_task():
+def test_specs_are_merged_from_the_kind_to_the_task():
     step = lowered(
         """
         executor:
@@ -124,7 +124,7 @@ def test_every_path_leads_to_the_authors_line():
     assert playbook.where(f"{task.path}/nowhere") == "t.yaml:8:7"
 
 
-def test_choose_is_compiled_with_merge_points_and_leads_back_to_its_line():
+def test_choose_is_compiled_with_merge_points_and_keeps_its_line():
     playbook = lowered(
         """
         workflow:
@@ -171,7 +171,7 @@ def test_while_checks_before_and_until_checks_after():
     assert jumps["u__check"] == [("{{ step.done }}", "continue", None), (None, "jump", "u")]
 
 
-def test_calls_hand_their_input_on_as_payload():
+def test_calls_pass_their_input_as_payload():
     playbook = lowered(
         """
         workbook:
@@ -192,7 +192,7 @@ def test_calls_hand_their_input_on_as_payload():
     assert playbook.blocks["clean"].tasks[0].name == "clean_task"
 
 
-def test_what_server_side_templates_read_is_exported_and_reads_are_told():
+def test_server_side_reads_are_exported_and_worker_side_reads_are_listed():
     playbook = lowered(
         """
         workflow:
@@ -215,7 +215,7 @@ def test_what_server_side_templates_read_is_exported_and_reads_are_told():
     assert "step.done" in playbook.step("a").router.arcs[0].when
 
 
-def test_a_playbook_travels_as_json():
+def test_a_playbook_can_be_encoded_as_json():
     playbook = lowered(
         """
         workload: {x: 1}
@@ -228,7 +228,7 @@ def test_a_playbook_travels_as_json():
     assert msgspec.json.decode(msgspec.json.encode(playbook), type=Playbook) == playbook
 
 
-def test_steps_made_as_data_are_validated_and_lowered_into_the_running_playbook():
+def test_synthesized_steps_are_validated_and_lowered_into_the_running_playbook():
     playbook = lowered(
         """
         executor: {spec: {timeout: 5}}
@@ -246,7 +246,7 @@ def test_steps_made_as_data_are_validated_and_lowered_into_the_running_playbook(
     assert {d.code for d in diagnostics} == {"duplicate-step", "unknown-kind"}
 
 
-def test_errors_leave_no_playbook_and_are_told_all_at_once():
+def test_a_playbook_with_errors_is_not_lowered_and_all_errors_are_reported():
     result = compiled(
         """
         workflw: []
@@ -267,7 +267,7 @@ def test_errors_leave_no_playbook_and_are_told_all_at_once():
     assert result.diagnostics[0].hint == 'did you mean "workflow"?'
 
 
-def test_what_a_long_lived_process_has_frozen_is_not_counted_for_every_playbook(monkeypatch: pytest.MonkeyPatch):
+def test_frozen_objects_are_not_counted_for_every_playbook(monkeypatch: pytest.MonkeyPatch):
     asked: list[None] = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(None) or 1)
     steps = "".join(f"  - step: s{n}\n    tool: {{kind: noop}}\n" for n in range(300))

@@ -1,6 +1,6 @@
-"""Migration of v10: canonical words, the same meaning, every comment; what is not exact is marked.
+"""Migration of v10: canonical syntax, the same meaning, every comment; inexact translations are marked.
 
-`migrate/*.yaml` come out as the `.out` beside them says; `NOETL_GOLDEN=write` writes it anew.
+The expected results of `migrate/*.yaml` are in `.out` files; `NOETL_GOLDEN=write` rewrites them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.rewrite.migrate.v10_to_canonical import MARK, migrate
+from noetl.core.language.rewrite.migrate.v10_to_canonical import COMMENT_PREFIX, migrate
 from noetl.core.model.outcome import Outcome
 from noetl.core.templates.template import compile_value
 from noetl.core.templates.views import OutputView
@@ -28,18 +28,20 @@ CANONICAL = sorted((HERE.parents[1] / "acceptance" / "canonical").glob("*.yaml")
 
 
 def comments(text: str) -> list[str]:
-    return [found for found in re.findall(r"(?m)(?:^|\s)(#[^\n]*?)[ \t]*$", text) if MARK not in found]
+    return [found for found in re.findall(r"(?m)(?:^|\s)(#[^\n]*?)[ \t]*$", text) if COMMENT_PREFIX not in found]
 
 
-def words(value):
+def canonical(value):
     """A model as data, v10's names in templates read as canonical ones; places aside."""
     if isinstance(value, dict):
-        data = {key: words(inner) for key, inner in value.items() if key not in ("path", "places", "digest", "surface")}
+        data = {
+            key: canonical(inner) for key, inner in value.items() if key not in ("path", "places", "digest", "surface")
+        }
         if "exports" in data:  # what v10 means by `result.data` is asked for by both its names
             data["exports"] = [each for each in data["exports"] if not each.startswith("data.data")]
         return data
     if isinstance(value, list | tuple):
-        return [words(inner) for inner in value]
+        return [canonical(inner) for inner in value]
     if isinstance(value, str):
         value = re.sub(r"\(output\.data\.data(\S*) \| default\(output\.data\1\)\)", r"output.data\1", value)
         value = re.sub(r"\boutcome\b", "output", value)
@@ -51,23 +53,23 @@ def words(value):
 def model(text: str):
     result = compile_playbook(text, file="f", specs=SPECS)
     assert result.playbook is not None, result.diagnostics
-    return words(msgspec.to_builtins(msgspec.structs.replace(result.playbook, file="")))
+    return canonical(msgspec.to_builtins(msgspec.structs.replace(result.playbook, file="")))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_text_comes_out_as_it_should(path):
+def test_the_result_matches_the_golden_file(path):
     text = path.read_text(encoding="utf-8")
     made = migrate(text, SPECS)
-    said = made.text + "".join(f"# {note.line}: {note.message}\n" for note in made.notes)
+    expected = made.text + "".join(f"# {note.line}: {note.message}\n" for note in made.notes)
     out = path.with_suffix(".out")
     if os.environ.get("NOETL_GOLDEN") == "write":
-        out.write_text(said, encoding="utf-8")
-    assert said == out.read_text(encoding="utf-8")
+        out.write_text(expected, encoding="utf-8")
+    assert expected == out.read_text(encoding="utf-8")
     assert comments(made.text) == comments(text)
 
 
 @pytest.mark.parametrize("path", [*V10, *CASES], ids=lambda path: path.stem)
-def test_nothing_of_v10_is_left_and_another_time_changes_nothing(path):
+def test_no_v10_syntax_is_left_and_a_second_migration_changes_nothing(path):
     made = migrate(path.read_text(encoding="utf-8"), SPECS)
     found = compile_playbook(made.text, file="f", specs=SPECS, strict=True)
     assert not [one.code for one in found.diagnostics if one.code.startswith("v10-")]
@@ -77,7 +79,7 @@ def test_nothing_of_v10_is_left_and_another_time_changes_nothing(path):
 
 
 @pytest.mark.parametrize("path", V10, ids=lambda path: path.stem)
-def test_the_model_is_the_same_but_for_what_travelled_with_tokens(path):
+def test_the_model_is_the_same_except_for_token_arguments(path):
     text = path.read_text(encoding="utf-8")
     before, after = model(text), model(migrate(text, SPECS).text)
     for one, other in zip(before["steps"], after["steps"], strict=True):
@@ -93,7 +95,7 @@ def test_the_model_is_the_same_but_for_what_travelled_with_tokens(path):
 
 
 @pytest.mark.parametrize("path", CANONICAL, ids=lambda path: path.stem)
-def test_canonical_text_comes_out_as_it_is(path):
+def test_canonical_text_is_returned_unchanged(path):
     text = path.read_text(encoding="utf-8")
     assert migrate(text, SPECS) == (text, ())
 
@@ -104,7 +106,26 @@ def test_line_ends_stay():
     assert made.count("\r\n") == made.count("\n") > 10
 
 
-def test_what_comes_along_some_arcs_only_is_marked():
+@pytest.mark.parametrize("keyword", ["while", "until"])
+def test_an_unnamed_while_or_until_is_not_a_labelled_task(keyword):
+    text = f"""apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: p}}
+workflow:
+  - step: start
+    args: {{a: 1}}
+    tool:
+      - {keyword}:
+          when: "{{{{ ctx.n | default(0) < 3 }}}}"
+          tool:
+            - work: {{kind: noop, set: {{ctx.n: 3}}}}
+"""
+    made = migrate(text, SPECS)
+    assert made.notes == ()
+    assert f"- {keyword}:\n" in made.text and "- {name: work, kind: noop" in made.text
+
+
+def test_a_value_that_only_some_arcs_pass_is_marked():
     text = """apiVersion: noetl.io/v2
 kind: Playbook
 metadata: {name: p}
@@ -120,7 +141,7 @@ workflow:
 """
     made = migrate(text, SPECS)
     assert [note.line for note in made.notes] == [11]
-    assert f"  # {MARK} `input.why` comes along some arcs only" in made.text
+    assert f"  # {COMMENT_PREFIX} only some arcs set `input.why`" in made.text
     assert 'why: "{{ ctx.why | default(none) }}"' in made.text
 
 
@@ -150,7 +171,7 @@ HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: 
         "outcome.result | default(0)",
     ],
 )
-def test_the_payload_that_v10_means_is_the_one_that_is_read(payload, read):
+def test_the_payload_of_v10_is_read_after_migration(payload, read):
     text = HEAD + "workflow:\n- step: start\n  tool:\n  - t:\n      kind: http\n      url: u\n"
     rules = f'- else: {{then: {{do: continue, set_ctx: {{v: "{{{{ {read} }}}}"}}}}}}'
     made = migrate(f"{text}      spec: {{policy: {{rules: [{rules[2:]}]}}}}\n", SPECS)
@@ -163,14 +184,14 @@ def test_the_payload_that_v10_means_is_the_one_that_is_read(payload, read):
 
 
 @pytest.mark.parametrize("kind", ["postgres", "http"])
-def test_a_kind_that_has_no_key_data_is_read_plainly(kind):
+def test_a_payload_without_a_data_key_is_read_directly(kind):
     field = "command: c" if kind == "postgres" else "url: u"
     text = f'{HEAD}workflow:\n- step: start\n  tool: {{kind: {kind}, {field}}}\n  next: {{arcs: [{{step: start, when: "{{{{ outcome.result.data.n }}}}"}}]}}\n'
-    said = "output.data.n" if kind == "postgres" else "(output.data.data.n | default(output.data.n))"
-    assert f'when: "{{{{ {said} }}}}"' in migrate(text, SPECS).text
+    expected = "output.data.n" if kind == "postgres" else "(output.data.data.n | default(output.data.n))"
+    assert f'when: "{{{{ {expected} }}}}"' in migrate(text, SPECS).text
 
 
-def test_a_mark_stands_above_a_value_of_several_lines_and_not_in_it():
+def test_a_migration_comment_is_written_above_a_multi_line_value():
     text = f"""{HEAD}workflow:
 - step: start
   loop: {{in: [1], iterator: i}}
@@ -187,8 +208,10 @@ def test_a_mark_stands_above_a_value_of_several_lines_and_not_in_it():
 """
     made = migrate(text, SPECS)
     assert model(made.text)["steps"][0]["tasks"][0]["input"] == model(text)["steps"][0]["tasks"][0]["input"]
-    assert [note.message for note in made.notes if note.message.startswith("join")] and made.text.count(MARK) == 1
-    assert MARK not in str(model(made.text))
+    assert [note.message for note in made.notes if note.message.startswith("join")] and made.text.count(
+        COMMENT_PREFIX
+    ) == 1
+    assert COMMENT_PREFIX not in str(model(made.text))
 
 
 names = st.sampled_from(["a", "b", "c d", "e.f"])
@@ -246,7 +269,7 @@ def written(draw: st.DrawFn, where: str = "worker", *, flow: bool = False, pad: 
 
 @st.composite
 def v10_tasks(draw: st.DrawFn, number: int, looping: bool) -> str:
-    """One task in v10's words: labelled or named, in block or in flow, with rules that set."""
+    """One task in v10 syntax: labelled or named, in block or in flow, with rules that set."""
     label, pad = f"t{number}", "      "
     kind = draw(st.sampled_from(["kind: noop", "kind: http, url: u", "kind: postgres, command: c"]))
     if draw(st.booleans()):
@@ -278,7 +301,7 @@ def v10_tasks(draw: st.DrawFn, number: int, looping: bool) -> str:
 
 @st.composite
 def v10_playbooks(draw: st.DrawFn) -> str:
-    """A whole playbook in v10's words, with comments and blank lines."""
+    """A whole playbook in v10 syntax, with comments and blank lines."""
     count = draw(st.integers(1, 3))
     text = HEAD + "# the steps\nworkflow:\n"
     for number in range(count):

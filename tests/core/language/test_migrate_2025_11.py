@@ -1,4 +1,4 @@
-"""What the migration of 2025-11 text writes: canonical words, the author's comments, notes where it is not exact."""
+"""Migration of 2025-11: canonical syntax, every comment, notes for inexact translations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.dialects.v2025_11_translation.template_names import Renamed, translate_template
+from noetl.core.language.dialects.v2025_11.template_names import Replacement, translate_template
 from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
 from noetl.tools import registry as tools
 
@@ -20,7 +20,7 @@ def migrated(body: str) -> str:
     return made.text.removeprefix(HEAD)
 
 
-def test_comments_go_along_with_what_their_line_became():
+def test_comments_move_with_their_lines():
     made = migrated(
         """\
         # the flow
@@ -54,7 +54,7 @@ def test_comments_go_along_with_what_their_line_became():
     assert lines[lines.index("# what it works on") + 1].startswith("n: ")
 
 
-def test_steps_without_older_words_stay_letter_by_letter():
+def test_steps_without_2025_11_syntax_do_not_change():
     kept = '  - {step: end,   tool: {kind: noop}, set: { ctx.x:   "{{ 1 }}" }}\n'
     assert migrated("workflow:\n  - step: start\n    next:\n      - step: end\n" + kept).endswith(kept)
 
@@ -64,7 +64,7 @@ def test_migrating_twice_changes_nothing_more():
     assert migrate(once, tools.specs()).text == once
 
 
-def test_what_has_no_canonical_form_is_marked_in_place_and_noted_with_its_line():
+def test_syntax_without_a_canonical_form_is_marked_and_listed_with_its_line():
     text = HEAD + dedent(
         """\
         workload: {users: []}
@@ -80,15 +80,15 @@ def test_what_has_no_canonical_form_is_marked_in_place_and_noted_with_its_line()
     )
     made = migrate(text, tools.specs())
     assert [(note.line, "until" in note.message) for note in made.notes] == [(11, True)]
-    assert "  # noetl migrate: `until` of a parallel loop has no effect and is left out\n  - step: a\n" in made.text
+    assert "  # noetl migrate: `until` of a parallel loop has no effect and is removed\n  - step: a\n" in made.text
 
 
-def test_canonical_text_comes_back_as_it_is_even_with_a_context_of_its_own():
+def test_canonical_text_that_defines_context_is_returned_unchanged():
     text = HEAD + 'workload: {context: {a: 1}}\nworkflow:\n  - {step: a, tool: {kind: noop, x: "{{ context.a }}"}}\n'
     assert migrate(text, tools.specs()).text == text
 
 
-def test_a_result_cannot_be_called_like_a_scope():
+def test_a_result_cannot_have_the_name_of_a_scope():
     text = HEAD + "workflow:\n  - step: a\n    result: step\n    tool: {kind: noop}\n"
     found = compile_playbook(text, file="p", specs=tools.specs(), legacy=True)
     assert found.playbook is None
@@ -108,5 +108,5 @@ def test_a_result_cannot_be_called_like_a_scope():
         ("{{ x == 1 and not x }}", "{{ NEW == 1 and not NEW }}"),
     ],
 )
-def test_only_names_from_outside_are_told_anew(before, after):
-    assert translate_template(before, lambda path: Renamed(1, "NEW") if path[0] == "x" else None) == after
+def test_only_free_names_are_translated(before, after):
+    assert translate_template(before, lambda path: Replacement(1, "NEW") if path[0] == "x" else None) == after

@@ -1,4 +1,4 @@
-"""Whatever is given to the front end: diagnostics or a playbook, never an exception."""
+"""For every input the compiler returns diagnostics or a playbook and never raises."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def examine(content: str | bytes, **options: bool) -> Compilation:
     return result
 
 
-WORDS = sorted({key for shape in SHAPES.values() for key in shape.keys} | {"vars", "when", "expr", "eval", "<<", ""})
+KEYS = sorted({key for shape in SHAPES.values() for key in shape.keys} | {"vars", "when", "expr", "eval", "<<", ""})
 VALUES = [
     "{{ output.data.x }}", "{{ iter.item }}", "{{ ctx.a.b }}", "{{ keychain.k }}", "{{ x", "{% if %}", "{{ done('a') }}",
     "{{ outcome.result.data }}", "{{ args.x }}", "noop", "http", "python", "a", "b", "a-b", "9", "retry", "jump", "skip",
@@ -67,7 +67,7 @@ VALUES = [
 ]  # fmt: skip
 values = st.recursive(
     st.sampled_from(VALUES) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 shaped = {
@@ -94,7 +94,7 @@ documents = st.fixed_dictionaries(
 
 @examples(60)
 @given(documents, st.booleans())
-def test_random_documents_of_the_languages_words_never_raise(document, strict):
+def test_random_documents_of_known_keys_never_raise(document, strict):
     examine(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), strict=strict)
 
 
@@ -115,99 +115,97 @@ def test_random_bytes_and_text_never_raise(content):
     examine(content)
 
 
-def mutated(text: str, chance: random.Random) -> str:
+def mutated(text: str, rng: random.Random) -> str:
     """The text with one line changed in a way that people (and editors, and merges) change lines."""
     lines = text.split("\n")
-    at = chance.randrange(len(lines))
+    at = rng.randrange(len(lines))
     line = lines[at]
-    match chance.randrange(9):
+    match rng.randrange(9):
         case 0:
             del lines[at]
         case 1:
             lines.insert(at, line)
         case 2:
-            lines[at] = " " * chance.randrange(8) + line.lstrip()
+            lines[at] = " " * rng.randrange(8) + line.lstrip()
         case 3:
-            lines[at] = line[: chance.randrange(len(line) + 1)]
+            lines[at] = line[: rng.randrange(len(line) + 1)]
         case 4:
-            position = chance.randrange(len(line) + 1)
-            lines[at] = line[:position] + chance.choice(":{}[]'\"|>&*#-%@!, \t") + line[position:]
+            position = rng.randrange(len(line) + 1)
+            lines[at] = line[:position] + rng.choice(":{}[]'\"|>&*#-%@!, \t") + line[position:]
         case 5:
             key, colon, _ = line.partition(":")
-            lines[at] = f"{key}{colon} {chance.choice([str(value) for value in VALUES])}"
+            lines[at] = f"{key}{colon} {rng.choice([str(value) for value in VALUES])}"
         case 6:
-            other = chance.randrange(len(lines))
+            other = rng.randrange(len(lines))
             lines[at], lines[other] = lines[other], line
         case 7:
-            lines[at] = line.replace("{{", chance.choice(["{", "{%", "", "{{ ("]), 1)
+            lines[at] = line.replace("{{", rng.choice(["{", "{%", "", "{{ ("]), 1)
         case _:
             words = [word for word in line.replace(":", " ").split() if word.isidentifier()]
             if words:
-                lines[at] = line.replace(chance.choice(words), chance.choice(WORDS) or "x", 1)
+                lines[at] = line.replace(rng.choice(words), rng.choice(KEYS) or "x", 1)
     return "\n".join(lines)
 
 
 @examples(100)
 @given(st.sampled_from(TEXTS), st.integers(0, 2**32), st.integers(1, 3))
 def test_any_mutation_of_a_valid_playbook_gives_diagnostics_or_a_model(text, seed, times):
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(times):
-        text = mutated(text, chance)
+        text = mutated(text, rng)
     examine(text)
 
 
-def written_at_random(chance: random.Random) -> str:
+def written_at_random(rng: random.Random) -> str:
     """A small document of the language's own words, most of them where they belong."""
 
     def value(depth: int) -> object:
-        draw = chance.random()
+        draw = rng.random()
         if depth <= 0 or draw < 0.7:
-            return chance.choice(VALUES)
+            return rng.choice(VALUES)
         if draw < 0.85:
-            return [value(depth - 1) for _ in range(chance.randrange(3))]
-        return {chance.choice(WORDS): value(depth - 1) for _ in range(chance.randrange(3))}
+            return [value(depth - 1) for _ in range(rng.randrange(3))]
+        return {rng.choice(KEYS): value(depth - 1) for _ in range(rng.randrange(3))}
 
     def shape(name: str, depth: int) -> dict[str, object]:
         made: dict[str, object] = {}
         for key, known in SHAPES[name].keys.items():
-            if known.required or chance.random() < 0.35:
+            if known.required or rng.random() < 0.35:
                 made[key] = fitting(known.shape, known.type, known.choices, depth - 1)
-        if chance.random() < 0.1:
-            made[chance.choice(WORDS)] = value(1)
+        if rng.random() < 0.1:
+            made[rng.choice(KEYS)] = value(1)
         return made
 
     def fitting(inner: str, type: str, choices: tuple[str, ...], depth: int) -> object:
-        if chance.random() < 0.1 or depth <= 0:
+        if rng.random() < 0.1 or depth <= 0:
             return value(1)
         if choices:
-            return chance.choice(choices)
+            return rng.choice(choices)
         if inner:
             return (
-                [shape(inner, depth) for _ in range(chance.randrange(1, 3))]
-                if type == "shapes"
-                else shape(inner, depth)
+                [shape(inner, depth) for _ in range(rng.randrange(1, 3))] if type == "shapes" else shape(inner, depth)
             )
         if type == "list":
-            return [shape(chance.choice(["task.rule", "admit.rule", "choose.branch"]), depth) for _ in range(2)]
+            return [shape(rng.choice(["task.rule", "admit.rule", "choose.branch"]), depth) for _ in range(2)]
         if type == "count":
-            return chance.randrange(5)
+            return rng.randrange(5)
         if type == "name":
-            return chance.choice("abcd")
-        if depth > 1 and chance.random() < 0.3:
-            return [shape(chance.choice(["task", "task", "choose", "while", "until"]), depth - 1)]
+            return rng.choice("abcd")
+        if depth > 1 and rng.random() < 0.3:
+            return [shape(rng.choice(["task", "task", "choose", "while", "until"]), depth - 1)]
         return value(1)
 
     document = shape("playbook", 7)
-    document["workflow"] = [shape("step", 6) | {"step": name} for name in "abc"[: chance.randrange(1, 4)]]
+    document["workflow"] = [shape("step", 6) | {"step": name} for name in "abc"[: rng.randrange(1, 4)]]
     # YAML reads JSON, and JSON is written faster.
     return json.dumps(document)
 
 
 def test_ten_thousand_random_documents_never_raise():
-    chance = random.Random(1)
+    rng = random.Random(1)
     compiled = 0
     for number in range(10_000):
-        content = mutated(chance.choice(TEXTS), chance) if number % 20 == 0 else written_at_random(chance)
+        content = mutated(rng.choice(TEXTS), rng) if number % 20 == 0 else written_at_random(rng)
         result = compile_playbook(content, file="random.yaml", specs=SPECS, strict=number % 2 == 0)
         assert (result.playbook is None) == any(one.severity == "error" for one in result.diagnostics)
         compiled += result.playbook is not None
@@ -237,46 +235,46 @@ class Whole:
     """A playbook of steps that lead anywhere, gates, pipelines that jump, constructs and blocks that call each other."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        count = self.chance.randrange(2, 7)
+        self.rng = random.Random(seed)
+        count = self.rng.randrange(2, 7)
         steps = [self.step(number, count) for number in range(count)]
         book = {"b0": {"tool": self.tasks()}, "b1": {"tool": self.tasks(), "set": {"ctx.b": 1}}}
         head = {"apiVersion": "noetl.io/v2", "kind": "Playbook", "metadata": {"name": "w"}, "workload": {"x": 1}}
         self.text = json.dumps({**head, "workbook": book, "workflow": steps})
 
     def guard(self, among: list[str]) -> str:
-        return f"{{{{ {self.chance.choice(among)} }}}}"
+        return f"{{{{ {self.rng.choice(among)} }}}}"
 
     def some(self, *targets: str) -> dict[str, str]:
-        return {target: self.guard(INSIDE) for target in self.chance.sample(targets, self.chance.randrange(1, 3))}
+        return {target: self.guard(INSIDE) for target in self.rng.sample(targets, self.rng.randrange(1, 3))}
 
     def maybe(self, likely: float, **entries: object) -> dict[str, object]:
-        return entries if self.chance.random() < likely else {}
+        return entries if self.rng.random() < likely else {}
 
     def step(self, number: int, count: int) -> dict[str, object]:
         arcs = [
-            {"step": f"s{self.chance.randrange(count)}", **self.maybe(0.6, when=self.guard(GUARDS + ENDINGS)),
+            {"step": f"s{self.rng.randrange(count)}", **self.maybe(0.6, when=self.guard(GUARDS + ENDINGS)),
              **self.maybe(0.3, set={"ctx.a": self.guard(["ctx.b", "output.data", "s1.x"])})}
-            for _ in range(self.chance.randrange(1, 4))
+            for _ in range(self.rng.randrange(1, 4))
         ]  # fmt: skip
-        rules = [{"when": self.guard(GUARDS), "then": {"allow": self.chance.choice([True, True, False])}}]
+        rules = [{"when": self.guard(GUARDS), "then": {"allow": self.rng.choice([True, True, False])}}]
         return {
             "step": f"s{number}", "tool": self.tasks(),
-            **self.maybe(0.3, loop={"in": [1, 2], "iterator": "i", "spec": {"mode": self.chance.choice(["sequential", "parallel"])}}),
+            **self.maybe(0.3, loop={"in": [1, 2], "iterator": "i", "spec": {"mode": self.rng.choice(["sequential", "parallel"])}}),
             **self.maybe(0.3, input={"v": self.guard(["ctx.a", "s1.x", "ctx.b | default(0)"])}),
             **self.maybe(0.4, set=self.some("ctx.a", "ctx.b", "step.c")),
             **self.maybe(0.3, spec={"policy": {"admit": {"rules": rules}}}),
-            **self.maybe(0.8, next={"spec": {"mode": self.chance.choice(["exclusive", "inclusive"])}, "arcs": arcs}),
+            **self.maybe(0.8, next={"spec": {"mode": self.rng.choice(["exclusive", "inclusive"])}, "arcs": arcs}),
         }  # fmt: skip
 
     def tasks(self) -> list[object]:
-        names = [f"t{number}" for number in range(self.chance.randrange(1, 4))]
+        names = [f"t{number}" for number in range(self.rng.randrange(1, 4))]
         return [self.item(name, names) for name in names]
 
     def item(self, name: str, names: list[str]) -> dict[str, object]:
-        draw = self.chance.random()
+        draw = self.rng.random()
         if draw < 0.1:
-            word = self.chance.choice(["while", "until"])
+            word = self.rng.choice(["while", "until"])
             return {"name": name, word: {"when": self.guard(INSIDE), "tool": [self.task(f"{name}_in", names)]}}
         if draw < 0.25:
             branches = [{"when": self.guard(INSIDE), "then": [self.task(f"{name}_{n}", names)]} for n in range(2)]
@@ -287,25 +285,25 @@ class Whole:
         return self.task(name, names)
 
     def task(self, name: str, names: list[str]) -> dict[str, object]:
-        rules = [self.rule(names) for _ in range(self.chance.randrange(1, 3))]
-        if self.chance.random() < 0.7:
-            rules.append({"else": {"then": self.chance.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}})
+        rules = [self.rule(names) for _ in range(self.rng.randrange(1, 3))]
+        if self.rng.random() < 0.7:
+            rules.append({"else": {"then": self.rng.choice([{"do": "continue"}, {"do": "jump", "to": names[0]}])}})
         return {
-            "name": name, **self.chance.choice([{"kind": "noop"}, {"kind": "http", "url": "u"}, {"kind": "workbook", "block": "b0"}]),
+            "name": name, **self.rng.choice([{"kind": "noop"}, {"kind": "http", "url": "u"}, {"kind": "workbook", "block": "b0"}]),
             **self.maybe(0.5, input={"v": self.guard(INSIDE)}),
             **self.maybe(0.4, set=self.some("ctx.a", "ctx.b", "step.c")),
             **self.maybe(0.5, spec={"policy": {"rules": rules}}),
         }  # fmt: skip
 
     def rule(self, names: list[str]) -> dict[str, object]:
-        do = self.chance.choice(["continue", "retry", "jump", "break", "fail", "skip"])
+        do = self.rng.choice(["continue", "retry", "jump", "break", "fail", "skip"])
         if do == "skip":
             return {"when": "{{ ctx.a }}", "then": {"do": do}}
-        then = {"do": do, **({"to": self.chance.choice(names)} if do == "jump" else {})}
+        then = {"do": do, **({"to": self.rng.choice(names)} if do == "jump" else {})}
         return {"when": self.guard(INSIDE), "then": {**then, **self.maybe(0.4, set=self.some("ctx.a", "step.c"))}}
 
 
-def test_whole_playbooks_are_judged_without_an_exception():
+def test_whole_playbooks_are_checked_without_an_exception():
     told: set[str] = set()
     compiled = 0
     for seed in range(200):

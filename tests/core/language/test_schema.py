@@ -1,4 +1,4 @@
-"""The JSON Schema, the reference page and completion say what the grammar says."""
+"""The JSON Schema, the reference page and completion agree with the grammar."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_the_schema_accepts_every_correct_playbook(path):
     ["unknown-key", "missing-key", "wrong-value", "wrong-type", "root-vars", "not-a-playbook", "next-shape", "policy-shape",
      "legacy-step-when", "legacy-next-list", "legacy-loop", "control-outside-task", "rule-without-do", "bad-name"],
 )  # fmt: skip
-def test_the_schema_refuses_what_has_the_wrong_shape(code):
+def test_the_schema_rejects_wrong_shapes(code):
     assert problems(HERE / "err" / f"{code}.yaml") != []
 
 
-def test_every_word_of_the_grammar_is_described():
+def test_every_key_of_the_grammar_is_described():
     for shape in SHAPES.values():
         assert shape.doc and shape.noun
         for key, known in shape.keys.items():
@@ -105,7 +105,7 @@ workflow:
         ("@8", {"keychain", "workload", "workbook", "executor"}, {"kind", "vars"}),
     ],
 )
-def test_completion_offers_the_words_that_can_stand_at_a_place(mark, some, none):
+def test_completion_offers_what_is_valid_at_a_position(mark, some, none):
     text = TEXT
     for other, filled in {"@2": "jump", "@5": "b", "@7": "parallel"}.items():
         text = text if other == mark else text.replace(other, filled)
@@ -113,14 +113,14 @@ def test_completion_offers_the_words_that_can_stand_at_a_place(mark, some, none)
     row = next(number for number, each in enumerate(lines) if mark in each)
     column = lines[row].index(mark)
     text = "\n".join(lines).replace(mark, "")
-    words = {found.word for found in complete(text, row + 1, column + 1, SPECS)}
+    words = {found.word for found in complete(text, row + 1, column + 1, SPECS)[1]}
     assert some <= words
     assert not none & words
 
 
-def test_completion_knows_what_was_begun_and_never_raises():
+def test_completion_filters_by_the_typed_text_and_never_raises():
     text = "apiVersion: noetl.io/v2\nkind: Playbook\nwor"
-    assert {found.word for found in complete(text, 3, 4, SPECS)} == {"workload", "workflow", "workbook"}
+    assert {found.word for found in complete(text, 3, 4, SPECS)[1]} == {"workload", "workflow", "workbook"}
     for line in range(1, 6):
         for column in range(1, 8):
             complete("a: [\n\t{{\n - b:", line, column, SPECS)

@@ -1,4 +1,4 @@
-"""Reading text: YAML 1.2 values, places, and every way in which a file can be no playbook."""
+"""Reading text: YAML 1.2 values, positions, and invalid files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def problems(text: str | bytes) -> list[tuple[str, int, int]]:
         ("9223372036854775807", 9223372036854775807),
     ],
 )  # fmt: skip
-def test_scalars_mean_what_yaml_1_2_says(written, meant):
+def test_scalars_follow_yaml_1_2(written, meant):
     found = data(f"value: {written}\n")["value"]
     assert found == meant and type(found) is type(meant)
 
@@ -49,7 +49,7 @@ def test_keys_are_text_as_written():
     assert data("{1: a, true: b, on: c, 2024-01-01: d}") == {"1": "a", "true": "b", "on": "c", "2024-01-01": "d"}
 
 
-def test_merge_keys_lie_under_the_mappings_own_keys_and_the_first_of_several_wins():
+def test_own_keys_take_precedence_over_merged_ones_and_earlier_merges_over_later_ones():
     text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 0}\nd: {<<: *a}\n"
     assert data(text)["c"] == {"x": 0, "y": 1, "z": 2}
     assert data(text)["d"] == {"x": 1, "y": 1}
@@ -117,13 +117,13 @@ def test_a_byte_order_mark_and_windows_line_ends_change_nothing():
     ],
     ids=lambda value: repr(value)[:30],
 )  # fmt: skip
-def test_what_is_no_playbook_is_told_where_and_in_bounded_time(text, code, line, column):
+def test_invalid_text_is_reported_with_its_position_in_bounded_time(text, code, line, column):
     began = time.process_time()
     assert (code, line, column) in problems(text)
     assert time.process_time() - began < 10
 
 
-def test_alias_bombs_are_stopped_before_they_grow():
+def test_alias_bombs_are_stopped_before_they_expand():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     assert problems("\n".join(lines))[0][0] == "yaml-limit"
@@ -173,12 +173,12 @@ def scalar(text: str, *path: str | int) -> Scalar:
         ("- b:\n    - |\n      x @\n", 3, 9),
     ],
 )
-def test_a_place_inside_a_value_is_found_in_the_text(text, line, column):
+def test_a_position_inside_a_value_is_found_in_the_text(text, line, column):
     node = scalar(text, *((0, "b", 0) if text.startswith("-") else ("a",)))
     assert locate(text, node, node.value.index("@")) == (line, column)
 
 
-def test_a_template_error_in_a_folded_value_is_told_at_its_line():
+def test_a_template_error_in_a_folded_value_is_reported_at_its_line():
     text = (
         "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: t}\nworkflow:\n  - step: a\n    tool:\n"
         "      kind: http\n      url: >-\n        https://example.org/\n        {{ iter.x | nope }}\n"

@@ -116,11 +116,11 @@ def test_a_wrong_template_says_what_and_where():
     assert problem is not None and problem.offset == 9
 
 
-WORDS = (
+KEYS = (
     "a b.c ctx.x 'text' 1 2.5 true none ( ) [ ] { } , : | . + - * ~ == in not and or if else is defined default int "
     "(1) ['k'] f( a=1 }} {{"
 )
-words = st.sampled_from(WORDS.split())
+words = st.sampled_from(KEYS.split())
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)

@@ -1,4 +1,4 @@
-"""Who sees what: the table of the language (section 4), cell by cell, and what is said about names."""
+"""Visibility: the table of the language (section 4), cell by cell, and the diagnostics about names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dsl_kinds import SPECS
 from dsl_snippets import whole
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.flow.visibility import SPOTS
+from noetl.core.language.flow.visibility import VISIBILITIES
 
 # The rows of the table: a playbook with the expression at that place (X).
 PLACES = {
@@ -69,9 +69,9 @@ def test_a_scope_can_be_read_exactly_where_the_table_says(place, scope):
     assert refused == (scope not in VISIBLE[place]), told
 
 
-def test_every_spot_says_what_it_is():
-    assert len({spot.title for spot in SPOTS}) == len(SPOTS)
-    assert all("keychain" not in spot.scopes for spot in SPOTS if spot.server)
+def test_every_visibility_has_a_unique_title():
+    assert len({visibility.title for visibility in VISIBILITIES}) == len(VISIBILITIES)
+    assert all("keychain" not in visibility.scopes for visibility in VISIBILITIES if visibility.server)
 
 
 PLAYBOOK = """\
@@ -99,7 +99,7 @@ workflow:
         ("known", "bare-name", "write `ctx.known`"),
         ("inner", "bare-name", "write `iter.inner`"),
         ("item", "bare-name", "write `iter.parent.item`"),
-        ("nowhere", "unknown-name", "if it comes with the request write `workload.nowhere`, with a default under `workload`"),
+        ("nowhere", "unknown-name", "for a request parameter write `workload.nowhere`, with a default under `workload`"),
         ("frist.x", "unknown-name", 'did you mean "first"?'),
         ("ctx.knwon", "never-set", 'did you mean "known"?'),
         ("step.helt", "never-set", 'did you mean "held"?'),
@@ -114,15 +114,15 @@ workflow:
         ("env.HOME", "env-read", "declare a keychain entry of `kind: env` and read `keychain.<name>`"),
         ("keychain.k", "unknown-keychain", "declare it under `keychain`"),
         ("steps.frist.x", "unknown-step", 'did you mean "first"?'),
-        ("steps['a-b'].x", "unknown-step", "known here: first, one, second, two"),
-        ("first()", "unknown-function", "leave the parentheses out"),
+        ("steps['a-b'].x", "unknown-step", "valid here: first, one, second, two"),
+        ("first()", "unknown-function", "remove the parentheses"),
         ("len(url)", "unknown-function", "`length` is a filter: write `value | length`"),
         ("compute(url)", "unknown-function", "functions: dict, now, random, range, uuid"),
         ("upper(workload.url)", "unknown-function", "`upper` is a filter: write `value | upper`"),
         ("rnage(3)", "unknown-function", 'did you mean "range"?'),
     ],
 )  # fmt: skip
-def test_a_name_that_does_not_exist_is_told_with_the_way_out(expression, code, hint):
+def test_an_unknown_name_is_reported_with_a_fix(expression, code, hint):
     told = said(PLAYBOOK.replace("X", "{{ " + expression + " }}"))
     assert told.get(code) == hint
 
@@ -139,24 +139,24 @@ def test_a_name_that_does_not_exist_is_told_with_the_way_out(expression, code, h
         "[1, 2] | map('string') | join(',')",
     ],
 )  # fmt: skip
-def test_nothing_is_said_about_names_that_may_exist(expression):
+def test_names_that_may_exist_are_not_reported(expression):
     told = said(PLAYBOOK.replace("X", "{{ " + expression + " }}"))
     assert set(told) <= {"old-spelling"}, told
 
 
-def test_names_made_inside_a_template_are_its_own():
+def test_names_bound_inside_a_template_are_local():
     text = "{% for row in workload.free %}{% set n = row.id %}{{ n }}{{ row.x }}{{ loop.index }}{% endfor %}"
     assert said(PLAYBOOK.replace("X", text)) == {}
 
 
-def test_steps_made_at_run_time_may_set_anything():
+def test_synthesized_steps_may_set_anything():
     text = PLAYBOOK.replace("X", "{{ ctx.made_later }}").replace(
         "- step: first\n", '- step: first\n    spec: { policy: { synthesize: { from: "{{ output.data }}" } } }\n'
     )
     assert said(text) == {}
 
 
-def test_a_template_in_a_long_block_is_told_at_its_own_line():
+def test_a_template_in_a_long_block_is_reported_at_its_own_line():
     text = whole(
         "- step: s\n  tool:\n    kind: postgres\n    command: |\n      SELECT 1;\n      SELECT {{ nowhere }};\n"
     )
@@ -179,7 +179,7 @@ def test_a_template_in_a_long_block_is_told_at_its_own_line():
         ("cat l | map('nope') {{ workload.l }}", []),  # text, and no expression
     ],
 )
-def test_names_of_filters_and_tests_that_stand_as_text_are_checked(template, said):
+def test_names_of_filters_and_tests_given_as_text_are_checked(template, said):
     text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: {l: []}\nworkflow:\n- step: a\n  tool: {kind: noop}\n"
     text += f"  set:\n    ctx.x: >-\n      {template}\n"
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == said

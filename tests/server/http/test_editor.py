@@ -105,7 +105,7 @@ def test_versions_of_a_playbook_are_listed_by_page(cluster: Cluster):
 def test_every_diagnostic_has_a_page(cluster: Cluster):
     status, document = cluster.ask("GET", "/api/diagnostics/unknown-key")
     assert status == 200
-    assert (document["severity"], document["title"]) == ("error", "A key that the language does not have here")
+    assert (document["severity"], document["title"]) == ("error", "A key that is not valid here")
     assert "## Right" in document["text"]
     assert cluster.ask("GET", "/api/diagnostics/no-such-code")[0] == 404
     assert cluster.ask("GET", "/api/diagnostics/..%2F..%2Findex")[0] in (404, 422)

@@ -1,7 +1,7 @@
-"""The checks: one concern per file, each a function over the tree that was read.
+"""The checks: one concern per file, each a function over the syntax tree.
 
-A check looks and notes; it changes nothing and never raises. It gets a `AnalysisContext`: the document, all of its
-templates with their places, and the reader through which findings are noted.
+A check reports diagnostics; it changes nothing and never raises. Its `AnalysisContext` has the document, all
+templates with their positions, and the reader that records diagnostics.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Callable
 from noetl.core.language.checks import (
     arcs,
     cycles,
+    deprecated_names,
     gates,
     guards,
-    older_names,
+    loop_rules,
     references,
+    results_not_ready,
     rules,
     specs,
     targets,
+    template_syntax,
     timeouts,
+    unknown_names,
+    unreachable,
+    unset_reads,
     unused,
     workload,
 )
-from noetl.core.language.checks import loop_rules as loops
-from noetl.core.language.checks import results_not_ready as not_run
-from noetl.core.language.checks import template_syntax as syntax
-from noetl.core.language.checks import unknown_names as names
-from noetl.core.language.checks import unreachable as net
-from noetl.core.language.checks import unset_reads as unset
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.syntax.tree import DocumentSyntax
@@ -35,23 +35,23 @@ from noetl.core.language.syntax.tree import DocumentSyntax
 CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     targets.check,
     rules.check,
-    loops.check,
+    loop_rules.check,
     arcs.check,
     specs.check,
     workload.check,
-    syntax.check,
+    template_syntax.check,
     guards.check,
-    names.check,
-    older_names.check,
+    unknown_names.check,
+    deprecated_names.check,
     references.check,
 )
-# What is said about the whole holds only when its parts could be read.
-WHOLE: tuple[Callable[[AnalysisContext], None], ...] = (
-    net.check,
+# Checks of the whole graph are valid only when all of its parts could be read.
+GRAPH_CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
+    unreachable.check,
     cycles.check,
     gates.check,
-    unset.check,
-    not_run.check,
+    unset_reads.check,
+    results_not_ready.check,
     unused.check,
     timeouts.check,
 )
@@ -59,9 +59,9 @@ WHOLE: tuple[Callable[[AnalysisContext], None], ...] = (
 
 def check_document(document: DocumentSyntax, reader: Reader) -> None:
     """Run every check over a document."""
-    scene = AnalysisContext(document, reader)
+    context = AnalysisContext(document, reader)
     for check in CHECKS:
-        check(scene)
+        check(context)
     if not reader.findings.failed:
-        for check in WHOLE:
-            check(scene)
+        for check in GRAPH_CHECKS:
+            check(context)

@@ -1,4 +1,4 @@
-"""What every check looks at."""
+"""The input of every check: a document, its templates, and the names that its parts define."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AnalysisContext:
         self.document = document
         self.reader = reader
         self._bodies: dict[int, Body] = {}
-        running = document.around
+        running = document.running
         self.sites = TemplateSites(document)
         self.steps: frozenset[str] = frozenset(document.step_names())
         self._sets = {id(body): _all_sets(body) for body in document.bodies()}
@@ -39,21 +39,14 @@ class AnalysisContext:
         self.args_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "args")
         self.workload_keys = frozenset(document.workload.entries) if document.workload else frozenset()
         self.keychain = frozenset(entry.name for entry in document.keychain)
-        # Steps made at run time may set what they like.
-        self.open_ctx = running is not None or any(step.synthesis for step in document.steps)
+        # Steps created at run time may set any key.
+        self.has_dynamic_steps = running is not None or any(step.synthesis for step in document.steps)
         if running is not None:
             self.workload_keys |= running.workload.keys()
             self.keychain |= {entry.name for entry in running.keychain}
-        executor = document.executor
-        names = [step.name for step in document.steps]
-        named = executor.entry_step.text if executor and executor.entry_step else ""
-        self.entry = named or ("start" if "start" in names else next(iter(names), ""))
+        self.entry = document.entry()
         self.iterators = frozenset(
-            level.iterator
-            for body in document.bodies()
-            if body.loop is not None
-            for level in body.loop.levels()
-            if level.iterator
+            level.iterator for body in document.bodies() for level in body.loops() if level.iterator
         )
 
     def body(self, body: BodySyntax) -> Body:
@@ -68,34 +61,34 @@ class AnalysisContext:
         return self._sets[id(body)]
 
     def called_keys(self, body: BodySyntax) -> frozenset[str]:
-        """Keys of `ctx` that the blocks which a step or block calls may set."""
+        """Keys of `ctx` that the blocks called by a step or block may set."""
         if not self.document.blocks:
             return frozenset()
         return frozenset(key for name in self._called(body) for key in self._block_keys[name])
 
-    def blocks_behind(self, task: TaskSyntax) -> list[BlockSyntax]:
-        """The blocks that a call runs for certain: the one it names, and those which that one names in turn."""
-        called = blocks_called(_alone(task))
+    def blocks_called_by(self, task: TaskSyntax) -> list[BlockSyntax]:
+        """The blocks that a call certainly runs: the one that it names, and those called from there."""
+        called = blocks_called(_body_of(task))
         if not called:
             return []
-        found = self._called(_alone(task))
+        found = self._called(_body_of(task))
         return [block for block in self.document.blocks if block.name in found]
 
-    def keys_behind(self, task: TaskSyntax) -> frozenset[str]:
-        """Keys of `ctx` that the blocks behind one call may set."""
-        return self.called_keys(_alone(task))
+    def keys_set_by_call(self, task: TaskSyntax) -> frozenset[str]:
+        """Keys of `ctx` that the blocks of one call may set."""
+        return self.called_keys(_body_of(task))
 
     def _called(self, body: BodySyntax) -> set[str]:
         """Every block that may run when this step or block runs."""
         blocks = {block.name: block for block in self.document.blocks}
         called: set[str] = set()
-        waiting: list[BodySyntax] = [body]
-        while waiting:
-            names = blocks_called(waiting.pop())
+        pending: list[BodySyntax] = [body]
+        while pending:
+            names = blocks_called(pending.pop())
             for name in blocks if names is None else names:
                 if name in blocks and name not in called:
                     called.add(name)
-                    waiting.append(blocks[name])
+                    pending.append(blocks[name])
         return called
 
     @cached_property
@@ -105,28 +98,27 @@ class AnalysisContext:
             for block in self.document.blocks
         }
 
-    def inside(self, code: str, site: TemplateSite, offset: int, length: int, message: str, hint: str = "") -> None:
-        """Note a finding at some characters of a template."""
-        self.reader.findings.inside(code, site.node, offset, length, message, hint)
+    def report_inside(
+        self, code: str, site: TemplateSite, offset: int, length: int, message: str, hint: str = ""
+    ) -> None:
+        """Record a diagnostic at some characters of a template."""
+        self.reader.findings.add_inside(code, site.node, offset, length, message, hint)
 
-    def at(self, code: str, site: TemplateSite, read: Read, message: str, hint: str = "") -> None:
-        """Note a finding at a name that a template reads."""
+    def report_read(self, code: str, site: TemplateSite, read: Read, message: str, hint: str = "") -> None:
+        """Record a diagnostic at a name that a template reads."""
         text = site.node.text
         stop = read.offset + len(read.path[0])
         written = ".".join(read.path)
         if text.startswith(written, read.offset):
             stop = read.offset + len(written)
-        self.inside(code, site, read.offset, stop - read.offset, message, hint)
+        self.report_inside(code, site, read.offset, stop - read.offset, message, hint)
 
 
 def _all_sets(body: BodySyntax) -> list[SetSyntax]:
     found = list(body.sets)
     for task in body.tasks():
-        found += task.sets
-        for rule in task.policy.rules if task.policy else ():
-            found += rule.sets
-    router = getattr(body, "router", None)
-    for arc in router.arcs if router else ():
+        found += task.all_sets()
+    for arc in body.arcs:
         found += arc.sets
     return found
 
@@ -143,13 +135,13 @@ def blocks_called(body: BodySyntax) -> set[str] | None:
     return called
 
 
-def _alone(task: TaskSyntax) -> BodySyntax:
+def _body_of(task: TaskSyntax) -> BodySyntax:
     """A body that consists of one task."""
     return BodySyntax(task.node, task.path, task.name, task.name_node, items=[task])
 
 
 def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:
-    levels = list(body.loop.levels()) if body.loop else []
+    levels = list(body.loops())
     return Body(
         tasks=frozenset(task.name for task in body.tasks()) | {construct.name for construct in body.constructs()},
         iterators=tuple(level.iterator or "" for level in levels),
@@ -160,5 +152,5 @@ def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:
 
 
 def is_block(body: BodySyntax | None) -> bool:
-    """Whether this is a workbook block, whose caller is not known."""
+    """Whether this is a workbook block, whose callers are unknown."""
     return isinstance(body, BlockSyntax)

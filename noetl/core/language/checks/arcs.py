@@ -8,14 +8,14 @@ from noetl.core.language.syntax.tree import RouterSyntax, SetSyntax
 from noetl.core.templates.template import compile_value
 
 
-def check(scene: AnalysisContext) -> None:
+def check(context: AnalysisContext) -> None:
     """Arcs that are always taken together must not set one key to two values."""
-    for step in scene.document.steps:
+    for step in context.document.steps:
         if step.router is not None and step.router.mode == "inclusive":
-            _check_conflicts(scene, step.router)
+            _check_conflicts(context, step.router)
 
 
-def _check_conflicts(scene: AnalysisContext, router: RouterSyntax) -> None:
+def _check_conflicts(context: AnalysisContext, router: RouterSyntax) -> None:
     seen: dict[tuple[str, tuple[str, ...]], SetSyntax] = {}
     for arc in router.arcs:
         if arc.when is not None:
@@ -25,7 +25,9 @@ def _check_conflicts(scene: AnalysisContext, router: RouterSyntax) -> None:
                 continue
             first = seen.setdefault((assigned.scope, assigned.keys), assigned)
             values = (data_of(first.value), data_of(assigned.value))
-            # Templates may turn out equal: that is for the run to say.
+            # The values of templates are compared at run time.
             if first is not assigned and values[0] != values[1] and all(compile_value(each).static for each in values):
-                message = f"two arcs that are taken together set `{assigned.target}` to different values"
-                scene.reader.add("arc-conflict", assigned.key, message, f"the other one is in line {first.key.line}")
+                message = f"arcs that are taken together assign different values to `{assigned.target}`"
+                context.reader.add(
+                    "arc-conflict", assigned.key, message, f"the other assignment is on line {first.key.line}"
+                )

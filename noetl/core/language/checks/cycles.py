@@ -1,8 +1,8 @@
-"""Circles without a way out: of arcs between steps, of jumps between tasks, of blocks that call each other.
+"""Endless cycles: of arcs between steps, of jumps between tasks, of blocks that call each other.
 
-A circle is told when nothing in it can end it. A guard may hold or not, a gate may stay closed, a rule may fail or
-break: each of these is a way out. That a tool may have an error is none, unless somebody has planned for it (an
-arc for the failure, a rule that fails for a reason of its own).
+A cycle is reported when nothing in it can end it. A guard that can be false, a gate that can stay closed, and a
+rule that fails or breaks can each end it. A possible error of a tool does not count, unless it is handled: by an
+arc for the failure, or by a rule that fails on a condition other than an error.
 """
 
 from __future__ import annotations
@@ -11,92 +11,94 @@ from collections.abc import Iterable
 
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.flow.control_flow import END, Pipeline
-from noetl.core.language.flow.guard_conditions import always, never
+from noetl.core.language.flow.guard_conditions import always_false, always_true
 from noetl.core.language.flow.reachability import components
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, RuleSyntax, StepSyntax, TaskSyntax
 
-# What rules ask when they ask about the error itself.
-_ABOUT_ERRORS = frozenset({"status", "error", "http", "pg", "py"})
+# Fields of `output` that describe the error itself.
+_ERROR_FIELDS = frozenset({"status", "error", "http", "pg", "py"})
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look for circles in every pipeline, in the net, and among the blocks."""
-    for body in scene.document.bodies():
+def check(context: AnalysisContext) -> None:
+    """Check every pipeline, the graph of steps, and the calls between blocks."""
+    for body in context.document.bodies():
         if body.items:
-            _check_pipeline(scene, body)
-    if not scene.open_ctx:  # steps that are made at run time may lead out
-        _check_net(scene)
-    _check_calls(scene)
+            _check_pipeline(context, body)
+    if not context.has_dynamic_steps:  # steps created at run time may leave the cycle
+        _check_graph(context)
+    _check_calls(context)
 
 
 # --- tasks --------------------------------------------------------------------------------------
 
 
-def _check_pipeline(scene: AnalysisContext, body: BodySyntax) -> None:
-    if not any(_may_return(task) for task in body.tasks()) and not any(body.constructs()):
+def _check_pipeline(context: AnalysisContext, body: BodySyntax) -> None:
+    if not any(_has_jump(task) for task in body.tasks()) and not any(body.constructs()):
         return
     pipeline = Pipeline(body)
-    planned = _routes_failures(body)
-    into: dict[int, list[int]] = {}
+    handled = _routes_failures(body)
+    incoming: dict[int, list[int]] = {}
     ends = [END]
-    for number, point in enumerate(pipeline.points):
-        for way in point.ways:
-            into.setdefault(way.target, []).append(number)
-        if point.task is not None and _can_fail(point.task, point.fails, planned):
+    for number, node in enumerate(pipeline.nodes):
+        for edge in node.edges:
+            incoming.setdefault(edge.target, []).append(number)
+        if node.task is not None and _can_fail(node.task, node.fails, handled):
             ends.append(number)
-    leaving = _reached(ends, into)
-    entered = _reached([pipeline.first], {n: [way.target for way in p.ways] for n, p in enumerate(pipeline.points)})
-    caught = [point for number, point in enumerate(pipeline.points) if number in entered and number not in leaving]
-    if not caught:
+    leaving = _reachable_from(ends, incoming)
+    reachable = _reachable_from(
+        [pipeline.first], {n: [edge.target for edge in p.edges] for n, p in enumerate(pipeline.nodes)}
+    )
+    trapped = [node for number, node in enumerate(pipeline.nodes) if number in reachable and number not in leaving]
+    if not trapped:
         return
-    for point in caught:
-        for way in point.ways:
-            if way.rule is not None and way.rule.do == "jump":
-                to = way.rule.fields["to"]
-                assert point.task is not None
-                message = f'from "{point.task.name}" this jump leads round for ever: nothing ends the pipeline'
-                hint = "give the jump a `when` that once does not hold, or add a rule with `do: break`"
-                scene.reader.add("endless-cycle", to, message, hint)
+    for node in trapped:
+        for edge in node.edges:
+            if edge.rule is not None and edge.rule.do == "jump":
+                to = edge.rule.fields["to"]
+                assert node.task is not None
+                message = f'endless cycle: after this jump from "{node.task.name}" nothing ends the pipeline'
+                hint = "give the jump a `when` that eventually fails, or add a rule with `do: break`"
+                context.reader.add("endless-cycle", to, message, hint)
                 return
-    for point in caught:
-        if point.construct is not None:
-            message = f"this `{point.construct.word}` never ends: its guard never changes, and nothing breaks it off"
+    for node in trapped:
+        if node.construct is not None:
+            message = f"endless `{node.construct.keyword}`: its guard never changes, and no rule breaks out of it"
             hint = "write a guard that changes, or add a rule with `do: break`"
-            scene.reader.add("endless-cycle", point.construct.node, message, hint)
+            context.reader.add("endless-cycle", node.construct.node, message, hint)
             return
 
 
-def _may_return(task: TaskSyntax) -> bool:
-    return any(rule.do == "jump" for rule in task.policy.rules) if task.policy is not None else False
+def _has_jump(task: TaskSyntax) -> bool:
+    return any(rule.do == "jump" for rule in task.rules)
 
 
 def _routes_failures(body: BodySyntax) -> bool:
-    """Whether somebody waits for the failure: a guarded arc, or whoever calls the block."""
+    """Whether a failure is handled: by a guarded arc, or by the caller of a block."""
     if not isinstance(body, StepSyntax):
         return True
-    return any(arc.when is not None for arc in body.router.arcs) if body.router is not None else False
+    return any(arc.when is not None for arc in body.arcs)
 
 
-def _can_fail(task: TaskSyntax, fails: list[RuleSyntax], planned: bool) -> bool:
-    """Whether the task failing is a way out that somebody meant."""
+def _can_fail(task: TaskSyntax, fails: list[RuleSyntax], handled: bool) -> bool:
+    """Whether a failure of the task is an intended end of the cycle."""
     if any("raise" in text or "exit" in text for text in _code(task)):
         return True
-    rules = task.policy.rules if task.policy is not None else []
-    if planned and (fails or not rules):
+    rules = task.rules
+    if handled and (fails or not rules):
         return True
-    asked_before = False
+    conditional = False
     for rule in rules:
-        asked_before = asked_before or _asks_more_than_errors(rule)
-        if rule in fails and asked_before:
+        conditional = conditional or _reads_more_than_errors(rule)
+        if rule in fails and conditional:
             return True
     return False
 
 
 def _failing(task: TaskSyntax) -> list[RuleSyntax]:
-    return [rule for rule in task.policy.rules if rule.do in ("fail", "retry")] if task.policy is not None else []
+    return [rule for rule in task.rules if rule.do in ("fail", "retry")]
 
 
 def _code(task: TaskSyntax) -> Iterable[str]:
@@ -105,84 +107,81 @@ def _code(task: TaskSyntax) -> Iterable[str]:
             yield parameter.value.value
 
 
-def _asks_more_than_errors(rule: RuleSyntax) -> bool:
+def _reads_more_than_errors(rule: RuleSyntax) -> bool:
     if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
         return False
     for read in analyze_template(rule.when.value).reads:
-        if not (read.path[0] in ("output", "outcome") and len(read.path) > 1 and read.path[1] in _ABOUT_ERRORS):
+        if not (read.path[0] in ("output", "outcome") and len(read.path) > 1 and read.path[1] in _ERROR_FIELDS):
             return True
     return False
 
 
-def _reached(first: list[int], on: dict[int, list[int]]) -> set[int]:
+def _reachable_from(first: list[int], successors: dict[int, list[int]]) -> set[int]:
     known = set(first)
-    waiting = list(first)
-    while waiting:
-        for following in on.get(waiting.pop(), ()):
+    pending = list(first)
+    while pending:
+        for following in successors.get(pending.pop(), ()):
             if following not in known:
                 known.add(following)
-                waiting.append(following)
+                pending.append(following)
     return known
 
 
 # --- steps --------------------------------------------------------------------------------------
 
 
-def _check_net(scene: AnalysisContext) -> None:
-    steps = scene.document.steps
+def _check_graph(context: AnalysisContext) -> None:
+    steps = context.document.steps
     numbers = {step.name: number for number, step in enumerate(steps)}
-    if scene.entry not in numbers:
+    if context.entry not in numbers:
         return
-    arcs = [
-        [numbers[arc.target] for arc in (step.router.arcs if step.router else ()) if arc.target in numbers]
-        for step in steps
-    ]
-    for circle in components(arcs, [numbers[scene.entry]]):
-        if len(circle) == 1 and circle[0] not in arcs[circle[0]]:
+    arcs = [[numbers[arc.target] for arc in step.arcs if arc.target in numbers] for step in steps]
+    for cycle in components(arcs, [numbers[context.entry]]):
+        if len(cycle) == 1 and cycle[0] not in arcs[cycle[0]]:
             continue
-        inside = {steps[number].name for number in circle}
-        if not any(_leaves(steps[number], inside) for number in circle):
-            _tell_circle(scene, [steps[number] for number in sorted(circle)], inside)
+        inside = {steps[number].name for number in cycle}
+        if not any(_can_leave(steps[number], inside) for number in cycle):
+            _report_cycle(context, [steps[number] for number in sorted(cycle)], inside)
 
 
-def _leaves(step: StepSyntax, inside: set[str]) -> bool:
-    """Whether a token in this step can get out of the circle, or come to rest in it."""
-    if step.admit is not None and (step.admit.once or (step.admit.rules and not always(step.admit.rules[0].when))):
+def _can_leave(step: StepSyntax, inside: set[str]) -> bool:
+    """Whether a token in this step can leave the cycle, or stop in it."""
+    if step.admit is not None and (step.admit.once or (step.admit.rules and not always_true(step.admit.rules[0].when))):
         return True
     if step.deadline_s is not None or step.router is None:
         return True
-    if any(_can_fail(task, _failing(task), planned=False) for task in step.tasks()):
+    if any(_can_fail(task, _failing(task), handled=False) for task in step.tasks()):
         return True
-    goes_on = False
+    continues = False
     for arc in step.router.arcs:
-        if never(arc.when):
+        if always_false(arc.when):
             continue
         out = arc.target not in inside
-        if out and (arc.when is not None or (not goes_on and step.router.mode == "exclusive")):
+        if out and (arc.when is not None or (not continues and step.router.mode == "exclusive")):
             return True
-        if not out and always(arc.when):
+        if not out and always_true(arc.when):
             if arc.when is not None and step.router.mode == "exclusive":
                 return False
-            goes_on = True
-    return not goes_on
+            continues = True
+    return not continues
 
 
-def _tell_circle(scene: AnalysisContext, steps: list[StepSyntax], inside: set[str]) -> None:
-    arc = _closing(steps, inside)
+def _report_cycle(context: AnalysisContext, steps: list[StepSyntax], inside: set[str]) -> None:
+    arc = _back_arc(steps, inside)
     if arc is None:
         return
     names = " → ".join([*(step.name for step in steps[:6]), *(["…"] if len(steps) > 6 else []), steps[0].name])
-    message = f"the workflow goes round for ever ({names}): no arc leads out, and none can stay closed"
-    hint = "give this arc a `when` that once does not hold, or add an arc that leads out before it"
-    scene.reader.add("endless-cycle", arc.target_node or arc.node, message, hint)
+    message = f"endless cycle ({names}): no arc leaves it, and no guard or gate can stop it"
+    hint = "give this arc a `when` that eventually fails, or add an arc that leaves the cycle before it"
+    context.reader.add("endless-cycle", arc.target_node or arc.node, message, hint)
 
 
-def _closing(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
-    """The arc that leads back: from a later step to the same or an earlier one."""
+def _back_arc(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
+    """The arc that closes the cycle: from a later step to the same or an earlier one."""
     earlier: set[str] = set()
     for step in steps:
         earlier.add(step.name)
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             if arc.target in earlier and arc.target in inside:
                 return arc
     return None
@@ -191,29 +190,29 @@ def _closing(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
 # --- blocks -------------------------------------------------------------------------------------
 
 
-def _check_calls(scene: AnalysisContext) -> None:
-    """Blocks that call each other first of all: none of them ever gets further."""
+def _check_calls(context: AnalysisContext) -> None:
+    """Report blocks that call each other unconditionally as their first task."""
     calls: dict[str, tuple[str, TaskSyntax]] = {}
-    for block in scene.document.blocks:
+    for block in context.document.blocks:
         first = block.items[0] if block.items else None
         if block.loop is None and isinstance(first, TaskSyntax) and first.kind == "workbook" and not _may_skip(first):
             called = first.parameters.get("block")
             if called is not None and isinstance(called.value, Scalar) and not is_template(called.value):
                 calls[block.name] = (called.value.text, first)
-    seen: dict[str, str] = {}  # block -> the one from which it was looked at first
+    seen: dict[str, str] = {}  # block -> the block from which it was first visited
     for start in calls:
         name = start
         while name in calls and name not in seen:
             seen[name] = start
             name = calls[name][0]
         if seen.get(name) == start and name in calls:
-            way = [name]
-            while calls[way[-1]][0] != name:
-                way.append(calls[way[-1]][0])
-            message = f"the block calls itself ({' → '.join([*way, name])}) before it does anything else"
-            hint = "guard the call: put it under `choose`, or give it a rule with `do: skip`"
-            scene.reader.add("endless-cycle", calls[name][1].node, message, hint)
+            chain = [name]
+            while calls[chain[-1]][0] != name:
+                chain.append(calls[chain[-1]][0])
+            message = f"endless recursion: the block calls itself unconditionally ({' → '.join([*chain, name])})"
+            hint = "put the call under `choose`, or give it a rule with `do: skip`"
+            context.reader.add("endless-cycle", calls[name][1].node, message, hint)
 
 
 def _may_skip(task: TaskSyntax) -> bool:
-    return any(rule.do == "skip" for rule in task.policy.rules) if task.policy is not None else False
+    return any(rule.do == "skip" for rule in task.rules)

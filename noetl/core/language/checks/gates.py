@@ -1,10 +1,10 @@
-"""Gates that can never open: before them tokens wait to the end, and the step never runs.
+"""Admission gates that can never open: tokens wait until the execution ends, and the step never runs.
 
-What a gate asks for must be able to happen. The check finds out what can: it begins with the entry, and lets a step
-run when a step that can run leads to it and its gate could open with what has been found so far: the steps that can
-run, and what they set. It stops when nothing more can happen. A gate that is still closed then waits for itself,
-for what comes only behind it, for a gate that waits for this one, or for branches of which only one is taken. A
-value of `ctx` that no step sets may come with a signal, so a gate may wait for it.
+The check computes what can happen as a fixed point. It starts at the entry step. A step can run when a step that can
+run leads to it and its gate can open with the facts found so far: the steps that can run, and the keys that they set.
+A gate that is still closed at the fixed point waits for its own step, for something that happens only after it, for a
+gate that waits for this one, or for branches of which only one is taken. A value of `ctx` that no step sets may be set
+by a signal, so a gate may wait for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.flow.guard_conditions import alternatives, conjuncts, expression, never
+from noetl.core.language.flow.guard_conditions import alternatives, always_false, conjuncts, expression
 from noetl.core.language.flow.reachability import Reachability
 from noetl.core.language.source.nodes import Node, Scalar
 from noetl.core.language.syntax.tree import AdmitRuleSyntax, StepSyntax
@@ -30,32 +30,32 @@ _TRUE = re.compile(rf"ctx\.(\w+)(?:\.\w+)*\s*\|\s*(?:default|d){_NOTHING}{_MORE}
 _DEFINED = re.compile(r"ctx\.(\w+)(?:\.\w+)*\s+is\s+defined")
 
 
-def check(scene: AnalysisContext) -> None:
-    """Let happen what can, and look at the gates that stay closed."""
-    gated = [step for step in scene.document.steps if step.admit is not None and step.admit.rules]
-    if not gated or scene.open_ctx:
+def check(context: AnalysisContext) -> None:
+    """Compute what can happen, and report the gates that stay closed."""
+    gated = [step for step in context.document.steps if step.admit_rules]
+    if not gated or context.has_dynamic_steps:
         return
-    story = _Story(scene)
+    proof = GateProof(context)
     for step in gated:
-        if step.name in story.arrived and step.name not in story.ran:
-            _tell(scene, step, story)
+        if step.name in proof.arrived and step.name not in proof.ran:
+            _report(context, step, proof)
 
 
-class _Story:
-    """Everything that can happen, found step by step."""
+class GateProof:
+    """The facts that can become true, computed as a fixed point."""
 
-    def __init__(self, scene: AnalysisContext) -> None:
-        self.steps = {step.name: step for step in scene.document.steps}
-        self.sets = {name: _facts(scene, step) for name, step in self.steps.items()}
+    def __init__(self, context: AnalysisContext) -> None:
+        self.steps = {step.name: step for step in context.document.steps}
+        self.sets = {name: _facts(context, step) for name, step in self.steps.items()}
         self.settable = {fact for facts in self.sets.values() for fact in facts}
-        self.net = Reachability(scene.document.steps)
+        self.reachability = Reachability(context.document.steps)
         self.facts: set[Fact] = set()
         self.ran: set[str] = set()
         self.arrived: set[str] = set()
         self._waiting: dict[Fact, list[str]] = {}  # a fact -> the gates that wait for it
-        self._go_on(scene.entry)
+        self._propagate(context.entry)
 
-    def _go_on(self, entry: str) -> None:
+    def _propagate(self, entry: str) -> None:
         work = [entry]
         while work:
             name = work.pop()
@@ -63,23 +63,21 @@ class _Story:
                 continue
             if name not in self.arrived:
                 self.arrived.add(name)
-                for fact in {fact for needs in self.needs(self.steps[name]) for fact in needs}:
+                for fact in {fact for required in self.requirements(self.steps[name]) for fact in required}:
                     self._waiting.setdefault(fact, []).append(name)
             if not self._can_open(self.steps[name]):
                 continue
             self.ran.add(name)
-            router = self.steps[name].router
-            work += [arc.target for arc in (router.arcs if router else ()) if arc.target and not never(arc.when)]
+            work += [arc.target for arc in self.steps[name].arcs if arc.target and not always_false(arc.when)]
             for fact in (("ran", name), *self.sets[name]):
                 if fact not in self.facts:
                     self.facts.add(fact)
                     work += self._waiting.pop(fact, ())
 
-    def needs(self, step: StepSyntax) -> Iterator[set[Fact]]:
-        """For each rule that would open the gate, what must have happened; nothing when it cannot be told."""
-        rules = step.admit.rules if step.admit is not None else []
-        for rule in rules:
-            if not _refuses(rule):
+    def requirements(self, step: StepSyntax) -> Iterator[set[Fact]]:
+        """For each rule that can open the gate, the facts that it requires; an empty set if they are unknown."""
+        for rule in step.admit_rules:
+            if not _denies(rule):
                 yield from self._alternatives(rule)
 
     def _alternatives(self, rule: AdmitRuleSyntax) -> Iterator[set[Fact]]:
@@ -89,79 +87,83 @@ class _Story:
         choice: list[Fact] = []
         for part in parts:
             one, every, some = _ONE.fullmatch(part), _ALL.fullmatch(part), _ANY.fullmatch(part)
-            held, there = _TRUE.fullmatch(part), _DEFINED.fullmatch(part)
+            true_value, defined = _TRUE.fullmatch(part), _DEFINED.fullmatch(part)
             if one is not None:
                 found.add(("ran", one.group(2)))
             elif every is not None:
-                found |= {("ran", name) for name in _words(every.group(1))}
+                found |= {("ran", name) for name in _quoted_names(every.group(1))}
             elif some is not None and not choice:
-                choice = [("ran", name) for name in _words(some.group(1))]
-            elif held is not None or there is not None:
-                fact = ("ctx", held.group(1)) if held is not None else ("set", there.group(1) if there else "")
+                choice = [("ran", name) for name in _quoted_names(some.group(1))]
+            elif true_value is not None or defined is not None:
+                fact = (
+                    ("ctx", true_value.group(1))
+                    if true_value is not None
+                    else ("set", defined.group(1) if defined else "")
+                )
                 found |= {fact} & self.settable
             elif not choice and len(several := alternatives(part)) > 1:
-                asked = [_ONE.fullmatch(each) for each in several]
-                choice = [("ran", each.group(2)) for each in asked if each is not None] if all(asked) else []
+                matches = [_ONE.fullmatch(each) for each in several]
+                choice = [("ran", each.group(2)) for each in matches if each is not None] if all(matches) else []
         yield from ([{*found, fact} for fact in choice] or [found])
 
     def _can_open(self, step: StepSyntax) -> bool:
-        if step.admit is None or not step.admit.rules:
+        if not step.admit_rules:
             return True
-        return any(needs <= self.facts and self._together(needs) for needs in self.needs(step))
+        return any(required <= self.facts and self._can_all_run(required) for required in self.requirements(step))
 
-    def _together(self, needs: set[Fact]) -> bool:
+    def _can_all_run(self, required: set[Fact]) -> bool:
         """Whether all the steps that must have run can run in one execution."""
-        names = sorted(name for what, name in needs if what == "ran" and name in self.steps)
-        return all(self.net.both_can_run(one, other) for i, one in enumerate(names) for other in names[i + 1 :])
+        names = sorted(name for what, name in required if what == "ran" and name in self.steps)
+        return all(
+            self.reachability.both_can_run(one, other) for i, one in enumerate(names) for other in names[i + 1 :]
+        )
 
-    def why(self, step: StepSyntax) -> str:
-        """What a closed gate waits for in vain."""
-        missing = sorted({fact for needs in self.needs(step) for fact in needs - self.facts})
+    def explain(self, step: StepSyntax) -> str:
+        """Why a closed gate cannot open."""
+        missing = sorted({fact for required in self.requirements(step) for fact in required - self.facts})
         if not missing:
-            return "the steps it waits for are never taken together: the way divides before them"
+            return "the steps it waits for are on mutually exclusive branches"
         what, name = missing[0]
         if what != "ran":
             owners = [each for each, facts in self.sets.items() if (what, name) in facts]
-            return f'it waits for `ctx.{name}`, which is set only behind it (by "{owners[0]}")'
+            return f'it waits for `ctx.{name}`, which is set only after it (by "{owners[0]}")'
         if name == step.name:
             return "it waits for its own step"
         if name not in self.arrived:
-            return f'it waits for "{name}", which runs only behind it'
+            return f'it waits for "{name}", which runs only after it'
         return f'it waits for "{name}", which waits for this step'
 
 
-def _tell(scene: AnalysisContext, step: StepSyntax, story: _Story) -> None:
-    assert step.admit is not None
-    rule = next(rule for rule in step.admit.rules if not _refuses(rule)) if _some_open(step) else step.admit.rules[0]
+def _report(context: AnalysisContext, step: StepSyntax, proof: GateProof) -> None:
+    allowing = [rule for rule in step.admit_rules if not _denies(rule)]
+    rule = (allowing or step.admit_rules)[0]
     where: Node = rule.when if rule.when is not None else rule.node
-    if not _some_open(step):
-        message = f'the gate of "{step.name}" never opens: no rule of it allows'
-        scene.reader.add("closed-gate", where, message, "write a rule with `then: {allow: true}`")
+    if not allowing:
+        message = f'the gate of "{step.name}" never opens: none of its rules allows the token'
+        context.reader.add("closed-gate", where, message, "write a rule with `then: {allow: true}`")
         return
-    message = f'the gate of "{step.name}" never opens: {story.why(step)}'
-    scene.reader.add("closed-gate", where, message, "ask for what can have happened before the token comes here")
+    message = f'the gate of "{step.name}" never opens: {proof.explain(step)}'
+    context.reader.add(
+        "closed-gate", where, message, "require only what can happen before the token arrives at the gate"
+    )
 
 
-def _some_open(step: StepSyntax) -> bool:
-    return step.admit is not None and any(not _refuses(rule) for rule in step.admit.rules)
+def _denies(rule: AdmitRuleSyntax) -> bool:
+    return always_false(rule.when) or always_false(rule.allow) or rule.allow is None
 
 
-def _refuses(rule: AdmitRuleSyntax) -> bool:
-    return never(rule.when) or never(rule.allow) or rule.allow is None
-
-
-def _facts(scene: AnalysisContext, step: StepSyntax) -> set[Fact]:
-    """What is known of `ctx` once a step has run; setting a key to nothing opens no gate that asks for its value."""
+def _facts(context: AnalysisContext, step: StepSyntax) -> set[Fact]:
+    """The facts about `ctx` after a step has run; an empty value opens no gate that requires the value to be true."""
     found: set[Fact] = set()
-    for each in scene.sets_of(step):
+    for each in context.sets_of(step):
         if each.scope == "ctx":
             found.add(("set", each.keys[0]))
             if not isinstance(each.value, Scalar) or each.value.value:
                 found.add(("ctx", each.keys[0]))
-    for key in scene.called_keys(step):
+    for key in context.called_keys(step):
         found |= {("set", key), ("ctx", key)}
     return found
 
 
-def _words(text: str) -> list[str]:
+def _quoted_names(text: str) -> list[str]:
     return [one or other for one, other in _NAMES.findall(text)]

@@ -1,4 +1,4 @@
-"""Loops: reducers, `until`, and what iterations that run side by side may write."""
+"""Loops: reducers, `until`, and writes of parallel iterations."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import REDUCERS
-from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
+from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, StepSyntax, TaskSyntax
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look at every loop, and at writes that need one."""
-    for body in scene.document.bodies():
-        for level in body.loop.levels() if body.loop else ():
-            _check_level(scene, level)
-        if body.loop is not None and any(level.mode == "parallel" for level in body.loop.levels()):
-            _check_parallel(scene, body, body.loop)
+def check(context: AnalysisContext) -> None:
+    """Check every loop, and the writes that require one."""
+    for body in context.document.bodies():
+        for level in body.loops():
+            _check_level(context, level)
+        if body.loop is not None and any(level.mode == "parallel" for level in body.loops()):
+            _check_parallel(context, body, body.loop)
         if body.loop is None and isinstance(body, StepSyntax):
-            _check_writes(scene, body)
+            _check_writes(context, body)
 
 
-def _check_level(scene: AnalysisContext, loop: LoopSyntax) -> None:
+def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
     if loop.until is not None and loop.mode == "parallel":
-        message = "`until` stops a sequential loop; iterations that run side by side have no order"
-        scene.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or leave `until` out")
+        message = "`until` requires a sequential loop: parallel iterations have no order"
+        context.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or remove `until`")
     if loop.max_in_flight is not None and loop.mode != "parallel":
         message = "`max_in_flight` has no effect: this loop is sequential"
-        scene.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or leave it out")
+        context.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
     for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
         scope, _, rest = text.partition(".")
         if scope != "ctx" or not rest:
             hint = f"write `ctx.{text}`" if scope not in ("iter", "step") else "only `ctx` is shared by iterations"
-            scene.reader.add("reduce-target", key, f"a reducer joins values of `ctx`, not of `{text}`", hint)
+            context.reader.add("reduce-target", key, f"a reducer applies to `ctx.*`, not to `{text}`", hint)
         if not isinstance(value, Scalar) or value.text not in REDUCERS:
             word = value.text if isinstance(value, Scalar) else ""
             hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
-            scene.reader.add("unknown-reducer", value, f'there is no reducer "{word}"', hint)
+            context.reader.add("unknown-reducer", value, f'unknown reducer "{word}"', hint)
 
 
-def _check_parallel(scene: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
-    """Writes to `ctx` from iterations that run side by side, without a reducer to join them."""
+def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
+    """Report writes to `ctx` from parallel iterations without a reducer."""
     reduced = {
         tuple(key.removeprefix("ctx.").split("."))
         for level in loop.levels()
         if level.reduce is not None
         for key in level.reduce.entries
     }
-    for assigned in _iteration_sets(body):
+    for assigned in (assigned for task in body.tasks() for assigned in task.all_sets()):
         if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
             continue
         if _may_differ(assigned.value):
-            message = f"iterations that run side by side all write `{assigned.target}`: different values are a conflict"
+            message = f"parallel iterations write `{assigned.target}`: different values cause a conflict"
             hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`, or write `iter.*`"
-            scene.reader.add("parallel-ctx-write", assigned.key, message, hint)
+            context.reader.add("parallel-ctx-write", assigned.key, message, hint)
     for task in body.tasks():
         if task.kind == "workbook":
-            _check_called(scene, task, reduced)
+            _check_called(context, task, reduced)
 
 
-def _check_called(scene: AnalysisContext, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
-    """The same for what a called block writes: iterations that run side by side call it side by side."""
-    for block in scene.blocks_behind(task):
-        for assigned in scene.sets_of(block):
+def _check_called(context: AnalysisContext, task: TaskSyntax, reduced: set[tuple[str, ...]]) -> None:
+    """Report writes of a block that parallel iterations call."""
+    for block in context.blocks_called_by(task):
+        for assigned in context.sets_of(block):
             if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
                 continue
             if _may_differ(assigned.value):
-                message = f'iterations that run side by side all call "{block.name}", which writes `{assigned.target}`'
+                message = f'parallel iterations call "{block.name}", which writes `{assigned.target}`'
                 hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
-                scene.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
+                context.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
                 return
 
 
@@ -87,18 +87,9 @@ def _may_differ(node: Node) -> bool:
 _SAME_FOR_ALL = frozenset({"workload", "execution_id", "job"})
 
 
-def _iteration_sets(body: BodySyntax) -> list[SetSyntax]:
-    found: list[SetSyntax] = []
-    for task in body.tasks():
-        found += task.sets
-        for rule in task.policy.rules if task.policy else ():
-            found += rule.sets
-    return found
-
-
-def _check_writes(scene: AnalysisContext, body: BodySyntax) -> None:
-    for assigned in (*_iteration_sets(body), *body.sets):
+def _check_writes(context: AnalysisContext, body: BodySyntax) -> None:
+    for assigned in (*(assigned for task in body.tasks() for assigned in task.all_sets()), *body.sets):
         if assigned.scope == "iter":
             message = f'the step "{body.name}" has no loop, so there is no iteration to write to'
             hint = f"write `step.{'.'.join(assigned.keys)}`"
-            scene.reader.add("iter-outside-loop", assigned.key, message, hint)
+            context.reader.add("iter-outside-loop", assigned.key, message, hint)

@@ -1,4 +1,4 @@
-"""Results that are read by the name of a step which cannot have run by then."""
+"""Results that are read by the name of a step that cannot have run."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from noetl.core.language.flow.template_analysis import Read
 from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.syntax.tree import StepSyntax
 
-_NOT = re.compile(r"\bnot\b")  # `not later.x` asks whether it has run, quietly
-# In guards a step that has not run is simply not true.
+_NOT = re.compile(r"\bnot\b")  # `not later.x` tests whether the step has run
+# In guards, a step that has not run is false.
 _GUARDS = (at.ADMIT, at.RULE, at.LOOP_UNTIL)
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look at every result that a template reads by the name of a step."""
-    if scene.open_ctx:
-        return  # steps that are made at run time may lead anywhere
-    ways: Reachability | None = None
-    for site in scene.sites.templates:
+def check(context: AnalysisContext) -> None:
+    """Check every result that a template reads by the name of a step."""
+    if context.has_dynamic_steps:
+        return  # steps created at run time may lead anywhere
+    reachability: Reachability | None = None
+    for site in context.sites.templates:
         body = site.body
-        if not isinstance(body, StepSyntax) or any(site.spot is spot for spot in _GUARDS):
+        if not isinstance(body, StepSyntax) or any(site.visibility is guard_visibility for guard_visibility in _GUARDS):
             continue
-        if site.spot is at.ARC and site.assigns is None:
+        if site.visibility is at.ARC and site.assigns is None:
             continue
         for read in site.template.reads:
             name = read.path[0]
-            if name not in scene.steps or read.guarded or name == body.name:
+            if name not in context.steps or read.guarded or name == body.name:
                 continue
-            if site.spot.tasks and name in scene.body(body).tasks:
+            if site.visibility.tasks and name in context.body(body).tasks:
                 continue  # a task of the pipeline has that name
-            ways = ways or Reachability(scene.document.steps)
-            quiet = is_conditional(site.node.text) or _NOT.search(site.node.text) is not None
-            if not quiet and not ways.may_come_before(name, body.name):
-                _tell(scene, site, read, body.name)
+            reachability = reachability or Reachability(context.document.steps)
+            conditional = is_conditional(site.node.text) or _NOT.search(site.node.text) is not None
+            if not conditional and not reachability.can_run_before(name, body.name):
+                _report(context, site, read, body.name)
 
 
-def _tell(scene: AnalysisContext, site: TemplateSite, read: Read, reader: str) -> None:
+def _report(context: AnalysisContext, site: TemplateSite, read: Read, reader: str) -> None:
     name = read.path[0]
-    message = f'the step "{name}" cannot have run when "{reader}" reads it: no way leads from it to here'
-    hint = f"let it lead here by `next`, or write `{'.'.join(read.path)} | default(...)`"
-    scene.at("not-run-yet", site, read, message, hint)
+    message = f'the step "{name}" cannot have run when "{reader}" reads it: no path leads from it to this step'
+    hint = f"add a `next` path from it to this step, or write `{'.'.join(read.path)} | default(...)`"
+    context.report_read("not-run-yet", site, read, message, hint)

@@ -1,9 +1,9 @@
-"""Task rules: what `skip` may ask, rules that no task run can reach, errors that would pass in silence."""
+"""Task rules: guards of `skip`, unreachable rules, errors that no rule handles."""
 
 from __future__ import annotations
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.flow.guard_conditions import alternatives, always, conjuncts, expression
+from noetl.core.language.flow.guard_conditions import alternatives, always_true, conjuncts, expression
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Node, Scalar
 from noetl.core.language.syntax.tree import RuleSyntax, TaskSyntax
@@ -17,95 +17,99 @@ _FIELDS_OF = {
 }
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look at every rule of every task, and at admission rules."""
-    for body in scene.document.bodies():
+def check(context: AnalysisContext) -> None:
+    """Check every rule of every task, and admission rules."""
+    for body in context.document.bodies():
         for task in body.tasks():
             if task.policy is not None:
-                _check_task(scene, task, task.policy.rules)
+                _check_task(context, task, task.policy.rules)
         for construct in body.constructs():
-            _check_order(scene, [(branch.when, branch.node) for branch in construct.branches], "branch")
-    for step in scene.document.steps:
-        if step.admit is not None:
-            _check_order(scene, [(rule.when, rule.node) for rule in step.admit.rules], "rule")
+            _check_order(context, [(branch.when, branch.node) for branch in construct.branches], "branch")
+    for step in context.document.steps:
+        _check_order(context, [(rule.when, rule.node) for rule in step.admit_rules], "rule")
 
 
-def _check_task(scene: AnalysisContext, task: TaskSyntax, rules: list[RuleSyntax]) -> None:
+def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSyntax]) -> None:
     for rule in rules:
-        _check_fields(scene, rule)
+        _check_fields(context, rule)
         if rule.do == "skip":
-            _check_skip(scene, rule)
-    _check_order(scene, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
+            _check_skip(context, rule)
+    _check_order(context, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
     complete = task.policy is None or task.policy.complete
     if complete and task.kind != "noop" and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
-        message = "an error that no rule matches would go on in silence"
+        message = "an error that no rule matches is silently ignored"
         hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
-        scene.reader.add("missing-else", where, message, hint)
+        context.reader.add("missing-else", where, message, hint)
 
 
-def _check_fields(scene: AnalysisContext, rule: RuleSyntax) -> None:
+def _check_fields(context: AnalysisContext, rule: RuleSyntax) -> None:
     for name, node in rule.fields.items():
         if name == "backoff" and isinstance(node, Scalar) and node.value == "fixed":
-            scene.reader.add(
-                "old-spelling", node, "`backoff: fixed` is `none`", "write `backoff: none`, or leave it out"
+            context.reader.add(
+                "old-spelling",
+                node,
+                "`backoff: fixed` is an old spelling of `none`",
+                "write `backoff: none`, or remove it",
             )
         belongs = _FIELDS_OF[name]
         if rule.do is not None and rule.do not in belongs:
-            message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` does not look at it"
-            scene.reader.add("unused-field", node, message, "remove it")
+            message = f"`{name}` belongs to `do: {belongs[0]}`; `do: {rule.do}` ignores it"
+            context.reader.add("unused-field", node, message, "remove it")
 
 
-def _check_skip(scene: AnalysisContext, rule: RuleSyntax) -> None:
+def _check_skip(context: AnalysisContext, rule: RuleSyntax) -> None:
     if rule.is_else:
-        message = "`skip` is decided before the tool runs, so it needs a `when`"
-        scene.reader.add("skip-under-else", rule.node, message, "give the rule a `when`, or use `do: continue`")
+        message = "`skip` is evaluated before the tool runs and requires a `when`"
+        context.reader.add("skip-under-else", rule.node, message, "give the rule a `when`, or use `do: continue`")
         return
     if not isinstance(rule.when, Scalar) or not isinstance(rule.when.value, str):
         return
     for read in analyze_template(rule.when.value).reads:
         if read.path[0] in ("output", "outcome"):
-            message = f"`skip` is decided before the tool runs: there is no `{read.path[0]}` yet"
-            hint = "ask about `iter`, `ctx`, `input` or `_prev`, or use `do: continue` after the task"
-            scene.reader.findings.inside("skip-reads-output", rule.when, read.offset, len(read.path[0]), message, hint)
+            message = f"`skip` is evaluated before the tool runs: `{read.path[0]}` does not exist yet"
+            hint = "use `iter`, `ctx`, `input` or `_prev` in the guard, or use `do: continue` after the task"
+            context.reader.findings.add_inside(
+                "skip-reads-output", rule.when, read.offset, len(read.path[0]), message, hint
+            )
     if rule.sets:
-        message = "a skipped task sets nothing"
-        scene.reader.add("unused-field", rule.sets[0].key, message, "set it in the task before")
+        message = "a skipped task makes no assignments"
+        context.reader.add("unused-field", rule.sets[0].key, message, "move the `set` to the previous task")
 
 
-def _check_order(scene: AnalysisContext, rules: list[tuple[Node | None, Node]], what: str) -> None:
-    """Everything behind `else` (or a guard that is always true) is never looked at."""
+def _check_order(context: AnalysisContext, rules: list[tuple[Node | None, Node]], what: str) -> None:
+    """Report rules after `else` (or after a guard that is always true)."""
     last: Node | None = None
     for when, node in rules:
         if last is not None:
-            message = f"this {what} is never reached: the one in line {last.line} always matches"
-            scene.reader.add("unreachable-rule", node, message, f"put it before line {last.line}")
+            message = f"this {what} is never reached: the one on line {last.line} always matches"
+            context.reader.add("unreachable-rule", node, message, f"move it before line {last.line}")
             return
-        if always(when):
+        if always_true(when):
             last = node
 
 
 def _handles_errors(rules: list[RuleSyntax]) -> bool:
-    """Whether the rules together take every error: by `else`, or by guards that ask for nothing but the error."""
+    """Whether the rules handle every error: with `else`, or with guards that require nothing but the error."""
     if any(rule.is_else for rule in rules):
         return True
-    asked: set[str] = set()
+    required: set[str] = set()
     for rule in rules:
         if rule.do == "skip":
             continue
-        if always(rule.when):
+        if always_true(rule.when):
             return True
         for part in alternatives(expression(rule.when)):
-            # What stands beside "there is an error" narrows it: two such parts may complete each other.
-            needed = {_plain(each) for each in conjuncts(part)} - _ANY_ERROR
-            if not needed:
+            # A further condition narrows the guard; `x` in one rule and `not x` in another cover every error.
+            narrowing = {_normalize(each) for each in conjuncts(part)} - _ANY_ERROR
+            if not narrowing:
                 return True
-            if len(needed) == 1:
-                asked |= needed
-    return any(f"not{each}" in asked for each in asked)
+            if len(narrowing) == 1:
+                required |= narrowing
+    return any(f"not{each}" in required for each in required)
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return text.replace('"', "'").replace("outcome.", "output.").replace(" ", "")
 
 

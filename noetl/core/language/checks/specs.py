@@ -1,4 +1,4 @@
-"""Knobs under `spec` that nothing looks at, and time limits that cannot be read."""
+"""Keys under `spec` that have no effect, and invalid time limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.source.node_reader import is_template, noun_of
+from noetl.core.language.source.node_reader import describe_node, is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.parameters import field_names
@@ -16,96 +16,96 @@ from noetl.core.model.tool import ToolSpec
 _TIMEOUTS = ("connect", "read", "total")
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look at every spec of every level."""
-    specs = {spec.kind: spec for spec in scene.reader.specs.values()}
+def check(context: AnalysisContext) -> None:
+    """Check every spec of every level."""
+    specs = {spec.kind: spec for spec in context.reader.specs.values()}
     general = set(SHAPES["task.spec"].keys) - {"policy"}
     for spec in specs.values():
         general |= {*spec.spec_keys, *spec.defaults}
-    document = scene.document
+    document = context.document
     if document.executor is not None:
-        _check_level(scene, document.executor.spec, "executor.spec", general, specs)
-        _check_level(scene, document.executor.defaults, "", general | {"timeouts", "resources"}, specs)
+        _check_level(context, document.executor.spec, "executor.spec", general, specs)
+        _check_level(context, document.executor.defaults, "", general | {"timeouts", "resources"}, specs)
     for body in document.bodies():
-        _check_level(scene, body.spec, "step.spec", general, specs)
-        for level in body.loop.levels() if body.loop else ():
-            _check_level(scene, level.spec, "loop.spec", general, specs)
+        _check_level(context, body.spec, "step.spec", general, specs)
+        for level in body.loops():
+            _check_level(context, level.spec, "loop.spec", general, specs)
         for task in body.tasks():
-            _check_task(scene, task)
+            _check_task(context, task)
 
 
 def _check_level(
-    scene: AnalysisContext, node: Mapping | None, shape: str, general: set[str], specs: dict[str, ToolSpec]
+    context: AnalysisContext, node: Mapping | None, shape: str, general: set[str], specs: dict[str, ToolSpec]
 ) -> None:
     own = set(SHAPES[shape].keys) if shape else set()
     for key, (key_node, value) in node.entries.items() if node else ():
         if key in ("timeout", "timeouts"):
-            _check_timeout(scene, value)
-        elif key in specs or key in scene.reader.specs:
-            _check_kind_map(scene, scene.reader.specs[key], value)
-        elif key not in own | general and key != "set" and (shape, key) not in scene.reader.rejected:
-            _tell(scene, key_node, key, own | general | set(specs), "here")
+            _check_timeout(context, value)
+        elif key in specs or key in context.reader.specs:
+            _check_kind_map(context, context.reader.specs[key], value)
+        elif key not in own | general and key != "set" and (shape, key) not in context.reader.rejected:
+            _report(context, key_node, key, own | general | set(specs), "here")
 
 
-def _check_kind_map(scene: AnalysisContext, spec: ToolSpec, node: Node) -> None:
+def _check_kind_map(context: AnalysisContext, spec: ToolSpec, node: Node) -> None:
     if not isinstance(node, Mapping):
         return
     known = _known(spec)
     for key, (key_node, value) in node.entries.items():
         if key == "timeout":
-            _check_timeout(scene, value)
+            _check_timeout(context, value)
         elif key not in known:
-            _tell(scene, key_node, key, known, spec.kind)
+            _report(context, key_node, key, known, spec.kind)
 
 
-def _check_task(scene: AnalysisContext, task: TaskSyntax) -> None:
+def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
     if task.timeout is not None:
-        _check_timeout(scene, task.timeout)
+        _check_timeout(context, task.timeout)
     if task.spec is None:
         return
     for key, (key_node, value) in task.spec.entries.items():
         if key == "timeout":
-            _check_timeout(scene, value)
+            _check_timeout(context, value)
         elif task.tool is not None and key not in _known(task.tool) and key not in ("set", "policy", task.kind):
-            if ("task.spec", key) in scene.reader.rejected:
-                continue  # told while reading
-            if key in field_names(task.tool) and scene.reader.reject("task.spec", "<field>", key_node):
+            if ("task.spec", key) in context.reader.rejected:
+                continue  # already reported while reading
+            if key in field_names(task.tool) and context.reader.report_rejected("task.spec", "<field>", key_node):
                 continue
-            _tell(scene, key_node, key, _known(task.tool), task.tool.kind)
+            _report(context, key_node, key, _known(task.tool), task.tool.kind)
 
 
 def _known(spec: ToolSpec) -> set[str]:
     return {*SHAPES["task.spec"].keys, *spec.spec_keys, *spec.defaults} - {"policy"}
 
 
-def _tell(scene: AnalysisContext, node: Scalar, key: str, known: Iterable[str], whose: str) -> None:
-    where = "nothing below looks at it" if whose == "here" else f"{whose} does not look at it"
+def _report(context: AnalysisContext, node: Scalar, key: str, known: Iterable[str], owner: str) -> None:
+    where = "no task below uses it" if owner == "here" else f"{owner} does not use it"
     hint = did_you_mean(key, known, "remove it")
-    scene.reader.add("unknown-spec-key", node, f'"{key}" is no known spec key: {where}', hint)
+    context.reader.add("unknown-spec-key", node, f'unknown spec key "{key}": {where}', hint)
 
 
-def _check_timeout(scene: AnalysisContext, node: Node) -> None:
+def _check_timeout(context: AnalysisContext, node: Node) -> None:
     """A number of seconds, or `{connect, read, total}`."""
     if isinstance(node, Mapping):
         for key, (key_node, value) in node.entries.items():
             if key not in _TIMEOUTS:
-                scene.reader.add(
-                    "wrong-value", key_node, f'a timeout has no part "{key}"', "its parts: connect, read, total"
+                context.reader.add(
+                    "wrong-value", key_node, f'unknown timeout key "{key}"', "valid keys: connect, read, total"
                 )
             else:
-                _check_seconds(scene, value, key)
+                _check_seconds(context, value, key)
     else:
-        _check_seconds(scene, node, "timeout")
+        _check_seconds(context, node, "timeout")
 
 
-def _check_seconds(scene: AnalysisContext, node: Node, key: str) -> None:
+def _check_seconds(context: AnalysisContext, node: Node, key: str) -> None:
     if is_template(node) or (isinstance(node, Scalar) and node.value is None):
         return
     if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
-        scene.reader.add(
-            "wrong-type", node, f"`{key}` is a number of seconds, this is {noun_of(node)}", "write `timeout: 30`"
+        context.reader.add(
+            "wrong-type", node, f"`{key}` must be a number of seconds, not {describe_node(node)}", "write `timeout: 30`"
         )
     elif node.value <= 0:
-        scene.reader.add(
-            "wrong-value", node, f"`{key}` must be more than 0, not {node.text}", "write a number of seconds"
+        context.reader.add(
+            "wrong-value", node, f"`{key}` must be greater than 0, not {node.text}", "write a number of seconds"
         )

@@ -1,4 +1,4 @@
-"""Templates that cannot be read, or that use a filter, test or function that does not exist."""
+"""Templates with a syntax error, or with a filter, test or function that does not exist."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from noetl.core.language.flow.template_analysis import Call, Problem
 from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.flow.visibility import SCOPE_NAMES, STATUS_HELPERS
 from noetl.core.language.source.nodes import Scalar
-from noetl.core.language.syntax.foreign_idioms import advice, plainly
+from noetl.core.language.syntax.foreign_idioms import clarify_message, suggest_fix
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
 from noetl.core.templates.predicates import TESTS
 
-# What Python authors call as functions.
+# Python functions that are filters in templates.
 _AS_FILTERS = {"len": "length", "str": "string", "sorted": "sort", "dumps": "tojson", "loads": "fromjson"}
 _RUNTIME = frozenset(["namespace", "cycler", "joiner"])
 # Filters that take the name of a filter or test as text.
@@ -28,96 +28,96 @@ _EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
 
 
-def check(scene: AnalysisContext) -> None:
-    """Tell every template that cannot be evaluated as it is written."""
-    for site in scene.sites.templates:
+def check(context: AnalysisContext) -> None:
+    """Report every template that cannot be evaluated."""
+    for site in context.sites.templates:
         if site.template.problem is not None:
-            _tell(scene, site, site.template.problem)
+            _report(context, site, site.template.problem)
         for call in site.template.calls:
-            _check_call(scene, site, call)
+            _check_call(context, site, call)
         text = site.node.value
         if "map(" in text or "select" in text or "reject" in text:
-            _check_named(scene, site, text)
-    for key in scene.sites.keys:
-        scene.reader.add(
+            _check_named(context, site, text)
+    for key in context.sites.keys:
+        context.reader.add(
             "template-in-key",
             key,
-            "keys are not templates: this one is used as it stands",
+            "keys are not templates: this one is not evaluated",
             "build the mapping in a template instead",
         )
-    for body in scene.document.bodies():
+    for body in context.document.bodies():
         for task in body.tasks():
             for parameter in task.parameters.values():
                 if parameter.raw and isinstance(parameter.value, Scalar) and isinstance(parameter.value.value, str):
-                    _check_code(scene, parameter.value)
+                    _check_code(context, parameter.value)
 
 
-def _tell(scene: AnalysisContext, site: TemplateSite, problem: Problem) -> None:
+def _report(context: AnalysisContext, site: TemplateSite, problem: Problem) -> None:
     if problem.what == "filter":
         hint = did_you_mean(problem.word, FILTERS)
-        scene.inside(
-            "unknown-filter", site, problem.offset, len(problem.word), f'there is no filter "{problem.word}"', hint
+        context.report_inside(
+            "unknown-filter", site, problem.offset, len(problem.word), f'unknown filter "{problem.word}"', hint
         )
     elif problem.what == "test":
         hint = did_you_mean(problem.word, TESTS)
-        scene.inside(
-            "unknown-test", site, problem.offset, len(problem.word), f'there is no test "{problem.word}"', hint
+        context.report_inside(
+            "unknown-test", site, problem.offset, len(problem.word), f'unknown test "{problem.word}"', hint
         )
     else:
-        message = f"this template cannot be read: {plainly(problem.message)}"
-        scene.inside("template-syntax", site, problem.offset, 1, message, advice(site.node.value))
+        message = f"template syntax error: {clarify_message(problem.message)}"
+        context.report_inside("template-syntax", site, problem.offset, 1, message, suggest_fix(site.node.value))
 
 
-def _check_named(scene: AnalysisContext, site: TemplateSite, text: str) -> None:
-    """`map('upper')`, `select('odd')`: names of filters and tests that stand as text."""
+def _check_named(context: AnalysisContext, site: TemplateSite, text: str) -> None:
+    """Check the names of filters and tests that are given as text: `map('upper')`, `select('odd')`."""
     for expression in _EXPRESSION.finditer(text):
         for found in _NAMED.finditer(text, expression.start(), expression.end()):
             what = "filter" if found["map"] else "test"
             group = "filter" if found["map"] else "test" if found["test"] else "attr"
             known = FILTERS if found["map"] else TESTS
             if found[group] not in known:
-                _tell(scene, site, Problem("", found.start(group), what, found[group]))
+                _report(context, site, Problem("", found.start(group), what, found[group]))
 
 
-def _check_call(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
+def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> None:
     if call.name in STATUS_HELPERS:
-        _check_helper(scene, site, call)
+        _check_helper(context, site, call)
         return
     if call.name in FUNCTIONS or call.name in _RUNTIME:
         return
-    if call.name in scene.steps or call.name in SCOPE_NAMES:
-        message, hint = f"`{call.name}` is data, it cannot be called", "leave the parentheses out"
+    if call.name in context.steps or call.name in SCOPE_NAMES:
+        message, hint = f"`{call.name}` is data and cannot be called", "remove the parentheses"
     else:
-        known = [*FUNCTIONS, *(STATUS_HELPERS if site.spot.helpers else ())]
-        message = f'there is no function "{call.name}"'
+        known = [*FUNCTIONS, *(STATUS_HELPERS if site.visibility.helpers else ())]
+        message = f'unknown function "{call.name}"'
         filter = _AS_FILTERS.get(call.name, call.name)
         if filter in FILTERS:
             hint = f"`{filter}` is a filter: write `value | {filter}`"
         else:
             hint = did_you_mean(call.name, known, "functions: " + ", ".join(sorted(known)))
-    scene.inside("unknown-function", site, call.offset, len(call.name), message, hint)
+    context.report_inside("unknown-function", site, call.offset, len(call.name), message, hint)
 
 
-def _check_helper(scene: AnalysisContext, site: TemplateSite, call: Call) -> None:
-    if not site.spot.helpers:
-        message = f"`{call.name}()` is not available in {site.spot.title}"
-        hint = "the server knows the status of steps: use it in arcs, admission rules, `loop.in` and a step's `input`"
-        scene.inside("name-not-visible", site, call.offset, len(call.name), message, hint)
+def _check_helper(context: AnalysisContext, site: TemplateSite, call: Call) -> None:
+    if not site.visibility.helpers:
+        message = f"`{call.name}()` is not available in {site.visibility.title}"
+        hint = (
+            "step status is known only on the server: use it in arcs, admission rules, `loop.in` and a step's `input`"
+        )
+        context.report_inside("name-not-visible", site, call.offset, len(call.name), message, hint)
         return
     for argument in call.args:
         for name in argument if isinstance(argument, tuple) else (argument,):
-            if isinstance(name, str) and name not in scene.steps:
-                message = f'`{call.name}()` asks about "{name}", a step this playbook does not have'
-                scene.inside(
-                    "unknown-step", site, call.offset, len(call.name), message, did_you_mean(name, scene.steps)
+            if isinstance(name, str) and name not in context.steps:
+                message = f'`{call.name}()` names the unknown step "{name}"'
+                context.report_inside(
+                    "unknown-step", site, call.offset, len(call.name), message, did_you_mean(name, context.steps)
                 )
 
 
-def _check_code(scene: AnalysisContext, node: Scalar) -> None:
+def _check_code(context: AnalysisContext, node: Scalar) -> None:
     found = _IN_CODE.search(node.value)
     if found:
-        message = "code is not a template: this stays as it is written"
-        hint = (
-            f'give the value a name under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read that name in the code'
-        )
-        scene.reader.findings.inside("template-in-code", node, found.start(), len(found.group()), message, hint)
+        message = "code is not a template: this text is not evaluated"
+        hint = f'pass the value under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read `x` in the code'
+        context.reader.findings.add_inside("template-in-code", node, found.start(), len(found.group()), message, hint)

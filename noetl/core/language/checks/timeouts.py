@@ -1,7 +1,7 @@
-"""Timeouts that a rule waits for and nothing sets.
+"""Rules that handle a timeout of a task that has none.
 
-A task without a timeout is no mistake (`noetl plan` lists those that may wait long). A rule for the error
-`timeout` is one, when the code or command it watches has none: it waits for something that cannot happen.
+A task without a timeout is not reported (`noetl plan` lists those that may wait indefinitely). A rule for the error
+`timeout` of such a code or command task is reported, because it never matches.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from noetl.core.language.flow.guard_conditions import expression
 from noetl.core.language.source.nodes import Mapping
 from noetl.core.language.syntax.tree import BodySyntax, TaskSyntax
 
-# Kinds that work on this machine: no error of the world is called `timeout` there.
+# Kinds that run locally: no external error is a `timeout` there.
 _LOCAL = frozenset({"python", "shell"})
-_ASKS = re.compile(r"""out(?:put|come)\.error\.kind\s*==\s*(['"])timeout\1""")
+_TESTS_TIMEOUT = re.compile(r"""out(?:put|come)\.error\.kind\s*==\s*(['"])timeout\1""")
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look at every rule that asks for a timeout."""
-    for body in scene.document.bodies():
+def check(context: AnalysisContext) -> None:
+    """Check every rule that handles a timeout."""
+    for body in context.document.bodies():
         for task in body.tasks():
-            for rule in task.policy.rules if task.policy is not None and task.kind in _LOCAL else ():
-                if _ASKS.fullmatch(expression(rule.when)) and not _has_timeout(scene, body, task):
-                    message = f'this rule waits for a timeout, and the task "{task.name}" has none'
-                    hint = "give the task one: `spec: {timeout: 60}`"
-                    scene.reader.add("missing-timeout", rule.when or rule.node, message, hint)
+            for rule in task.rules if task.kind in _LOCAL else ():
+                if _TESTS_TIMEOUT.fullmatch(expression(rule.when)) and not _has_timeout(context, body, task):
+                    message = f'this rule handles a timeout, but the task "{task.name}" has none'
+                    hint = "set one on the task: `spec: {timeout: 60}`"
+                    context.reader.add("missing-timeout", rule.when or rule.node, message, hint)
 
 
-def _has_timeout(scene: AnalysisContext, body: BodySyntax, task: TaskSyntax) -> bool:
-    """Whether any layer gives the task a timeout."""
+def _has_timeout(context: AnalysisContext, body: BodySyntax, task: TaskSyntax) -> bool:
+    """Whether any layer sets a timeout for the task."""
     if task.timeout is not None or "timeout" in task.parameters or (task.tool and "timeout" in task.tool.defaults):
         return True
-    executor = scene.document.executor
-    layers = [task.spec, body.spec, *(level.spec for level in (body.loop.levels() if body.loop else ()))]
+    executor = context.document.executor
+    layers = [task.spec, body.spec, *(level.spec for level in (body.loops()))]
     if executor is not None:
         layers += [executor.spec, executor.defaults]
     for layer in layers:

@@ -1,7 +1,7 @@
-"""Names that templates read: whether they exist at that place, and whether anything can define them.
+"""Names that templates read: whether they are visible, and whether they are defined.
 
-What exists where is said by `visibility`. A scope that is not visible is an error; a name that nothing
-defines is a warning, unless the template takes care of its absence (`default`, `is defined`).
+`visibility` defines which names are visible where. A scope that is not visible is an error; a name that is not
+defined is a warning, unless the template handles its absence (`default`, `is defined`).
 """
 
 from __future__ import annotations
@@ -10,61 +10,62 @@ from noetl.core.language.checks.analysis import AnalysisContext, is_block
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import Read
 from noetl.core.language.flow.template_sites import TemplateSite
-from noetl.core.language.flow.visibility import ELSEWHERE, LOCALS, SCOPE_NAMES
+from noetl.core.language.flow.visibility import AVAILABILITY_HINTS, LOCALS, SCOPE_NAMES
 from noetl.core.language.source.nodes import Mapping, Node
 from noetl.core.language.syntax.foreign_idioms import NAMES
 from noetl.core.language.syntax.grammar import ITERATION_NAMES
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look at every name that every template reads."""
-    for site in scene.sites.templates:
+def check(context: AnalysisContext) -> None:
+    """Check every name that a template reads."""
+    for site in context.sites.templates:
         for read in site.template.reads:
-            _check_read(scene, site, read)
+            _check_read(context, site, read)
 
 
-def _check_read(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_read(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     name = read.path[0]
     if name == "keychain":
-        _check_keychain(scene, site, read)
-    elif name in site.spot.scopes or (name in LOCALS and site.spot.locals):
-        _FIELDS.get(name, _nothing)(scene, site, read)
+        _check_keychain(context, site, read)
+    elif name in site.visibility.scopes or (name in LOCALS and site.visibility.locals):
+        if name in _FIELDS:  # the fields of other scopes are known only at run time
+            _FIELDS[name](context, site, read)
     elif name in SCOPE_NAMES:
-        message = f"`{name}` does not exist in {site.spot.title}"
-        scene.at("name-not-visible", site, read, message, ELSEWHERE.get(name, ""))
+        message = f"`{name}` does not exist in {site.visibility.title}"
+        context.report_read("name-not-visible", site, read, message, AVAILABILITY_HINTS.get(name, ""))
     else:
-        _check_bare(scene, site, read)
-
-
-def _nothing(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    """Fields of this scope are known only at run time."""
+        _check_bare(context, site, read)
 
 
 # --- secrets ------------------------------------------------------------------------------------
 
 
-def _check_keychain(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_keychain(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if site.assigns is not None:
-        message = f"a secret cannot be written to `{site.assigns.target}`: it would end up in events"
-        scene.at("keychain-in-set", site, read, message, "read `keychain` in the field of the task that needs it")
-    elif "keychain" not in site.spot.scopes:
-        message = f"secrets never reach the server, and {site.spot.title} is evaluated there"
-        scene.at("keychain-on-server", site, read, message, "read `keychain` in the field of the task that needs it")
-    elif len(read.path) > 1 and read.path[1] not in scene.keychain:
-        message = f'the keychain has no entry "{read.path[1]}"'
-        hint = did_you_mean(read.path[1], scene.keychain, "declare it under `keychain`")
-        scene.at("unknown-keychain", site, read, message, hint)
+        message = f"a secret cannot be assigned to `{site.assigns.target}`: events would contain it"
+        context.report_read(
+            "keychain-in-set", site, read, message, "read `keychain` in the field of the task that needs it"
+        )
+    elif "keychain" not in site.visibility.scopes:
+        message = f"secrets are not available on the server, and {site.visibility.title} is evaluated there"
+        context.report_read(
+            "keychain-on-server", site, read, message, "read `keychain` in the field of the task that needs it"
+        )
+    elif len(read.path) > 1 and read.path[1] not in context.keychain:
+        message = f'unknown keychain entry "{read.path[1]}"'
+        hint = did_you_mean(read.path[1], context.keychain, "declare it under `keychain`")
+        context.report_read("unknown-keychain", site, read, message, hint)
 
 
 # --- fields of scopes ---------------------------------------------------------------------------
 
 
-def _check_workload(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_workload(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.guarded or len(read.path) == 1:
         return
-    if scene.document.around is not None:
+    if context.document.running is not None:
         return
-    node: Node | None = scene.document.workload
+    node: Node | None = context.document.workload
     reached = "workload"
     for number, key in enumerate(read.path[1:], start=1):
         if number > 1 and (not isinstance(node, Mapping) or not node.entries):
@@ -72,45 +73,45 @@ def _check_workload(scene: AnalysisContext, site: TemplateSite, read: Read) -> N
         keys = node.entries if isinstance(node, Mapping) else {}
         reached += f".{key}"
         if key not in keys:
-            message = f"`{reached}` has no default: it must come with the request"
+            message = f"`{reached}` has no default: the request must provide it"
             hint = did_you_mean(key, keys, " ").strip()
             hint = hint or f"add `{key}:` under `workload`, or write `{reached} | default(...)`"
-            scene.at("workload-without-default", site, read, message, hint)
+            context.report_read("workload-without-default", site, read, message, hint)
             return
         node = keys[key][1]
 
 
-def _check_ctx(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    if len(read.path) > 1 and not scene.open_ctx:
-        _check_key(scene, site, read, read.path[1], scene.ctx_keys, "ctx")
+def _check_ctx(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+    if len(read.path) > 1 and not context.has_dynamic_steps:
+        _check_key(context, site, read, read.path[1], context.ctx_keys, "ctx")
 
 
-def _check_step(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_step(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if len(read.path) > 1 and site.body is not None:
-        _check_key(scene, site, read, read.path[1], scene.body(site.body).step_keys, "step")
+        _check_key(context, site, read, read.path[1], context.body(site.body).step_keys, "step")
 
 
-def _check_input(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    if site.body is None or is_block(site.body) or len(read.path) == 1 or scene.document.around is not None:
+def _check_input(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+    if site.body is None or is_block(site.body) or len(read.path) == 1 or context.document.running is not None:
         return
-    if site.spot.tasks and site.task is None and site.spot.locals:
+    if site.visibility.tasks and site.task is None and site.visibility.locals:
         return  # a default of the step's spec: it is rendered with each task
-    keys = set(scene.args_keys)
-    if site.spot.title != "a step's `input`":
-        keys |= scene.body(site.body).input_keys
+    keys = set(context.args_keys)
+    if site.visibility.title != "a step's `input`":
+        keys |= context.body(site.body).input_keys
     if site.task is not None:
         keys |= set(site.task.parameters)
-    _check_key(scene, site, read, read.path[1], frozenset(keys), "input")
+    _check_key(context, site, read, read.path[1], frozenset(keys), "input")
 
 
-def _check_iter(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_iter(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if site.body is None or is_block(site.body):
         return
-    known = scene.body(site.body)
-    depth = len(known.iterators) if site.spot.tasks and not site.depth else site.depth
+    known = context.body(site.body)
+    depth = len(known.iterators) if site.visibility.tasks and not site.depth else site.depth
     if not known.iterators:
         message = f'the step "{site.body.name}" has no loop, so there is no iteration'
-        scene.at("iter-outside-loop", site, read, message, "use `step.*` for values of this step")
+        context.report_read("iter-outside-loop", site, read, message, "use `step.*` for values of this step")
         return
     level = depth - 1
     path = list(read.path[1:])
@@ -124,45 +125,45 @@ def _check_iter(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
         names.discard("parent")
     if level == depth - 1:
         names |= known.iter_keys
-    _check_key(scene, site, read, path[0], frozenset(names), "iter" + ".parent" * (depth - 1 - level))
+    _check_key(context, site, read, path[0], frozenset(names), "iter" + ".parent" * (depth - 1 - level))
 
 
 def _check_key(
-    scene: AnalysisContext, site: TemplateSite, read: Read, key: str, known: frozenset[str], scope: str
+    context: AnalysisContext, site: TemplateSite, read: Read, key: str, known: frozenset[str], scope: str
 ) -> None:
     if key in known or read.guarded:
         return
-    message = f"nothing sets `{scope}.{key}`"
+    message = f"`{scope}.{key}` is never set"
     hint = did_you_mean(key, known, " ").strip()
     hint = hint or f"set it before it is read, or write `{scope}.{key} | default(...)`"
-    scene.at("never-set", site, read, message, hint)
+    context.report_read("never-set", site, read, message, hint)
 
 
-def _check_steps(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_steps(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if len(read.path) == 1:
         return
     name = read.path[1]
-    tasks = scene.body(site.body).tasks if site.body is not None and site.spot.tasks else frozenset()
-    if name not in scene.steps and name not in tasks:
-        message = f'`steps` has no "{name}": this playbook does not have that step'
-        scene.at("unknown-step", site, read, message, did_you_mean(name, scene.steps | tasks))
+    tasks = context.body(site.body).tasks if site.body is not None and site.visibility.tasks else frozenset()
+    if name not in context.steps and name not in tasks:
+        message = f'unknown step "{name}" in `steps`'
+        context.report_read("unknown-step", site, read, message, did_you_mean(name, context.steps | tasks))
 
 
-def _check_output(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    """A helper of another kind: `output.http` after a task that is not http."""
+def _check_output(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+    """Report a field of another kind: `output.http` after a task that is not http."""
     if read.guarded or len(read.path) == 1 or site.task is None or site.task.tool is None:
         return
-    if site.spot.title == "a task's fields":
+    if site.visibility.title == "a task's fields":
         return  # there `output` is the previous task's
     helper = read.path[1]
     own = site.task.tool.helpers
     if helper in own or len(read.path) < 3:
         return
-    owners = sorted({spec.kind for spec in scene.reader.specs.values() if helper in spec.helpers})
+    owners = sorted({spec.kind for spec in context.reader.specs.values() if helper in spec.helpers})
     if owners:
-        message = f"`output.{helper}` is of {', '.join(owners)}; this task's kind is {site.task.tool.kind}"
-        hint = f"read it in the rules of the task that has it, or keep it: `set: {{step.{helper}: ...}}`"
-        scene.at("foreign-helper", site, read, message, hint)
+        message = f"`output.{helper}` exists only for {', '.join(owners)}; this task's kind is {site.task.tool.kind}"
+        hint = f"read it in the rules of that task, or store it: `set: {{step.{helper}: ...}}`"
+        context.report_read("foreign-helper", site, read, message, hint)
 
 
 _FIELDS = {
@@ -181,38 +182,40 @@ _FIELDS = {
 # --- names without a scope ----------------------------------------------------------------------
 
 
-def _check_bare(scene: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     name = read.path[0]
-    spot = site.spot
-    known = scene.body(site.body) if site.body is not None else None
+    visibility = site.visibility
+    known = context.body(site.body) if site.body is not None else None
     if known is not None and site.depth and name in known.iterators[: site.depth]:
         up = site.depth - 1 - known.iterators.index(name)
-        _tell_bare(scene, site, read, "iter." + "parent." * up + name)
-    elif (known is not None and spot.tasks and name in known.tasks) or (spot.results and name in scene.steps):
+        _report_bare(context, site, read, "iter." + "parent." * up + name)
+    elif (known is not None and visibility.tasks and name in known.tasks) or (
+        visibility.results and name in context.steps
+    ):
         return
-    elif name in scene.ctx_keys and "ctx" in spot.scopes:
-        _tell_bare(scene, site, read, f"ctx.{name}")
-    elif name in scene.workload_keys:
-        _tell_bare(scene, site, read, f"workload.{name}")
+    elif name in context.ctx_keys and "ctx" in visibility.scopes:
+        _report_bare(context, site, read, f"ctx.{name}")
+    elif name in context.workload_keys:
+        _report_bare(context, site, read, f"workload.{name}")
     elif name == "env":
         hint = "declare a keychain entry of `kind: env` and read `keychain.<name>`"
-        scene.at("env-read", site, read, "the process environment is not readable from templates", hint)
-    elif read.guarded or name in _TOLD_ELSEWHERE or (is_block(site.body) and name in scene.iterators):
+        context.report_read("env-read", site, read, "templates cannot read the process environment", hint)
+    elif read.guarded or name in _CHECKED_ELSEWHERE or (is_block(site.body) and name in context.iterators):
         return
-    elif site.body is None and spot.tasks:
+    elif site.body is None and visibility.tasks:
         return  # a default of the executor's spec: rendered with tasks that are not known here
     else:
-        candidates = set(scene.steps) | scene.ctx_keys | scene.workload_keys | spot.scopes
-        candidates |= known.tasks if known is not None and spot.tasks else set()
+        candidates = set(context.steps) | context.ctx_keys | context.workload_keys | visibility.scopes
+        candidates |= known.tasks if known is not None and visibility.tasks else set()
         hint = NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
-        hint = hint or f"if it comes with the request write `workload.{name}`, with a default under `workload`"
-        scene.at("unknown-name", site, read, f'nothing defines "{name}"', hint)
+        hint = hint or f"for a request parameter write `workload.{name}`, with a default under `workload`"
+        context.report_read("unknown-name", site, read, f'"{name}" is not defined', hint)
 
 
-_TOLD_ELSEWHERE = frozenset({"context"})
+_CHECKED_ELSEWHERE = frozenset({"context"})
 
 
-def _tell_bare(scene: AnalysisContext, site: TemplateSite, read: Read, qualified: str) -> None:
+def _report_bare(context: AnalysisContext, site: TemplateSite, read: Read, qualified: str) -> None:
     rest = "".join(f".{key}" for key in read.path[1:] if key.isidentifier())
-    message = f'"{read.path[0]}" is read without its scope'
-    scene.at("bare-name", site, read, message, f"write `{qualified}{rest}`")
+    message = f'"{read.path[0]}" is used without its scope'
+    context.report_read("bare-name", site, read, message, f"write `{qualified}{rest}`")

@@ -1,8 +1,8 @@
-"""Values that are read where nothing may have set them yet: `ctx.x` on a way past the step that sets it.
+"""Values that may be unset where they are read: `ctx.x` on a path that bypasses the step that sets it.
 
-The theory is in `dsl.unset`. Here the playbook is told to it: which keys there are, what is set where, which ways
-are choices; then every template is held against what may be unset at its place. Keys that nothing sets at all are
-told by `names` (`never-set`).
+`flow.definite_assignment` has the data flow analysis. This module builds its input from the playbook (keys,
+assignments, choices) and compares every template with the result. Keys that are never set are reported by
+`unknown_names` (`never-set`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from msgspec import Struct
 from noetl.core.language.checks.analysis import AnalysisContext, is_block
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.control_flow import END, Pipeline
-from noetl.core.language.flow.definite_assignment import Edge, Unset, flow
-from noetl.core.language.flow.guard_conditions import always, asks_how_it_ended, events, expression, is_conditional
+from noetl.core.language.flow.definite_assignment import AssignmentEdge, Unset, flow
+from noetl.core.language.flow.guard_conditions import (
+    always_true,
+    expression,
+    is_conditional,
+    required_events,
+    tests_only_outcome,
+)
 from noetl.core.language.flow.reachability import Reachability
 from noetl.core.language.flow.template_analysis import Read, analyze_template
 from noetl.core.language.flow.template_sites import TemplateSite
@@ -31,16 +37,16 @@ _SCOPES = frozenset({"ctx", "step", "iter"})
 _FAILURES = frozenset({"step.failed", "call.error"})
 
 
-def check(scene: AnalysisContext) -> None:
-    """Find what may be unset where, then look at every read."""
-    reads = list(_reads(scene))
+def check(context: AnalysisContext) -> None:
+    """Compute what may be unset where, and check every read."""
+    reads = list(_reads(context))
     if reads:
-        _Check(scene, reads).tell()
+        _UnsetAnalysis(context, reads).report()
 
 
-def _reads(scene: AnalysisContext) -> Iterator[tuple[TemplateSite, Read]]:
-    """The reads that must find something."""
-    for site in scene.sites.templates:
+def _reads(context: AnalysisContext) -> Iterator[tuple[TemplateSite, Read]]:
+    """The reads that require a value."""
+    for site in context.sites.templates:
         if site.body is None:
             continue
         for read in site.template.reads:
@@ -48,100 +54,101 @@ def _reads(scene: AnalysisContext) -> Iterator[tuple[TemplateSite, Read]]:
                 yield site, read
 
 
-class _Inside(Struct, eq=False):
-    """What is known inside one step or block."""
+class _BodyState(Struct, eq=False):
+    """The analysis of one step or block."""
 
     keys: dict[str, int]  # "step.x" and "iter.x" -> bit
     pipeline: Pipeline | None
-    points: list[Unset]
-    end: Unset  # what stays unset when its pipeline has run
-    some: int  # what only some of its ways set
+    nodes: list[Unset]
+    end: Unset  # what is unset after its pipeline has run
+    sometimes: int  # what only some of its paths set
     before: dict[int, int]  # id of an assignment, or of a rule's guard -> what is set before it
-    arrived: Unset | None = None
+    on_entry: Unset | None = None
 
 
-class _Check:
-    def __init__(self, scene: AnalysisContext, reads: list[tuple[TemplateSite, Read]]) -> None:
-        self.scene = scene
+class _UnsetAnalysis:
+    def __init__(self, context: AnalysisContext, reads: list[tuple[TemplateSite, Read]]) -> None:
+        self.context = context
         self.reads = reads
         read = {site_read.path[1] for _, site_read in reads if site_read.path[0] == "ctx"}
-        keys = sorted(read & scene.ctx_keys) if not scene.open_ctx else []
+        keys = sorted(read & context.ctx_keys) if not context.has_dynamic_steps else []
         self.bits = {key: 1 << number for number, key in enumerate(keys)}
         self.width = len(keys)
         self.universe = (1 << self.width) - 1
-        self.steps = scene.document.steps
+        self.steps = context.document.steps
         self.number = {step.name: number for number, step in enumerate(self.steps)}
-        self._inside: dict[int, _Inside] = {}
-        self.ways = Reachability(self.steps)
-        self.any_gate = any(step.admit is not None and step.admit.rules for step in self.steps)
-        self.may = {step.name: self._all_keys(step) for step in self.steps}
-        self.net = self._net() if self.universe and scene.entry in self.number else [Unset()] * len(self.steps)
+        self._body_states: dict[int, _BodyState] = {}
+        self.reachability = Reachability(self.steps)
+        self.any_gate = any(step.admit_rules for step in self.steps)
+        self.step_keys = {step.name: self._all_keys(step) for step in self.steps}
+        self.step_states = (
+            self._analyze_steps() if self.universe and context.entry in self.number else [Unset()] * len(self.steps)
+        )
 
-    # --- the net ---
+    # --- the graph of steps ---
 
-    def _net(self) -> list[Unset]:
-        edges: list[Edge] = []
+    def _analyze_steps(self) -> list[Unset]:
+        edges: list[AssignmentEdge] = []
         for number, step in enumerate(self.steps):
-            if self.ways.open[number]:
-                edges += self._edges(number, step, self.ways.open[number])
-        return flow(len(self.steps), self.number[self.scene.entry], edges, self.universe)
+            if self.reachability.open_arcs_of[number]:
+                edges += self._edges(number, step, self.reachability.open_arcs_of[number])
+        return flow(len(self.steps), self.number[self.context.entry], edges, self.universe)
 
-    def _edges(self, number: int, step: StepSyntax, arcs: list[ArcSyntax]) -> Iterator[Edge]:
-        inside = self.inside(step)
-        stays = (inside.end.free | inside.end.chosen) & self.universe
-        own = self.universe & ~stays | self._sets(step.sets)
-        known = self._gate(step) if step.admit is not None else 0
+    def _edges(self, number: int, step: StepSyntax, arcs: list[ArcSyntax]) -> Iterator[AssignmentEdge]:
+        state = self.body_state(step)
+        unset_after = (state.end.free | state.end.chosen) & self.universe
+        own = self.universe & ~unset_after | self._sets(step.sets)
+        known = self._ensured_by_gate(step)
         for arc in arcs:
             if arc.when is not None:
-                known |= self._mentioned(arc.when)
-        every = self.may[step.name]
+                known |= self._ensured_by(arc.when)
+        every = self.step_keys[step.name]
         inclusive = step.router is not None and step.router.mode == "inclusive"
-        all_taken = inclusive and all(always(arc.when) for arc in arcs)
-        failed = False  # behind an arc for every success only failures are left
-        ended = True  # every guard so far asks only how the step ended
-        for place, arc in enumerate(arcs):
-            ended = ended and asks_how_it_ended(arc.when)
+        all_taken = inclusive and all(always_true(arc.when) for arc in arcs)
+        failed = False  # after an arc for every success only failures are left
+        ended = True  # every guard so far tests only the outcome of the step
+        for position, arc in enumerate(arcs):
+            ended = ended and tests_only_outcome(arc.when)
             target = self.number[arc.target or ""]
             sets = (every if failed or _on_failure(arc) else own) | known | self._sets(arc.sets)
             failed = failed or (arc.when is None and not inclusive)
-            yield Edge(
+            yield AssignmentEdge(
                 number,
                 target,
                 sets & self.universe,
-                inside.some & ~sets & self.universe,
+                state.sometimes & ~sets & self.universe,
                 (every | sets) & self.universe,
-                choice=not (all_taken or (place == 0 and not inclusive and always(arc.when))),
-                again=ended,
-                gated=self._is_gated(target),
+                choice=not (all_taken or (position == 0 and not inclusive and always_true(arc.when))),
+                independent=ended,
+                gated=bool(self.steps[target].admit_rules),
             )
 
-    def _beside(self, number: int, *, always_taken: bool) -> int:
-        """What may be set side by side with a step before it runs.
+    def _set_in_parallel(self, number: int, *, always_taken: bool) -> int:
+        """The keys that may be set in parallel with a step before it runs.
 
-        A step to which this one leads waits for it, unless it joins nothing, or gates keep tokens waiting."""
-        beside = self.ways.beside(number, always_taken=always_taken)
+        A step that this one leads to waits for it, unless it does not join, or gates delay tokens.
+        """
+        parallel = self.reachability.parallel_with(number, always_taken=always_taken)
         found = 0
-        for other in range(len(self.steps)) if beside else ():
+        for other in range(len(self.steps)) if parallel else ():
             step = self.steps[other]
-            if beside >> other & 1:
-                waits = self.ways.behind[number] >> other & 1 and not self.ways.behind[other] >> number & 1
+            if parallel >> other & 1:
+                waits = (
+                    self.reachability.reachable[number] >> other & 1
+                    and not self.reachability.reachable[other] >> number & 1
+                )
                 if not waits or self.any_gate or (step.admit is not None and step.admit.join == "each"):
-                    found |= self.may[step.name] | self._arc_sets(step)
+                    found |= self.step_keys[step.name] | self._arc_sets(step)
         return found
 
     def _arc_sets(self, step: StepSyntax) -> int:
-        return reduce(or_, (self._sets(arc.sets) for arc in (step.router.arcs if step.router else ())), 0)
+        return reduce(or_, (self._sets(arc.sets) for arc in step.arcs), 0)
 
-    def _is_gated(self, number: int) -> bool:
-        admit = self.steps[number].admit
-        return admit is not None and bool(admit.rules)
+    def _ensured_by_gate(self, step: StepSyntax) -> int:
+        return reduce(or_, (self._ensured_by(rule.when) | self._ensured_by(rule.allow) for rule in step.admit_rules), 0)
 
-    def _gate(self, step: StepSyntax) -> int:
-        rules = step.admit.rules if step.admit is not None else []
-        return reduce(or_, (self._mentioned(rule.when) | self._mentioned(rule.allow) for rule in rules), 0)
-
-    def _mentioned(self, node: Node | None) -> int:
-        """What a guard makes sure of: keys it asks about, and what the steps set that it asks about."""
+    def _ensured_by(self, node: Node | None) -> int:
+        """The keys that a guard ensures: those that it reads, and those set by the steps that it reads."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str) or "{" not in node.value:
             return 0
         template = analyze_template(node.value)
@@ -151,14 +158,14 @@ class _Check:
             if name == "ctx" and len(read.path) > 1:
                 found |= self.bits.get(read.path[1], 0)
             elif name == "steps" and len(read.path) > 1:
-                found |= self.may.get(read.path[1], 0)
+                found |= self.step_keys.get(read.path[1], 0)
             else:
-                found |= self.may.get(name, 0)
+                found |= self.step_keys.get(name, 0)
         for call in template.calls:
             if call.name in STATUS_HELPERS:
                 for argument in call.args:
                     for name in argument if isinstance(argument, tuple) else (argument,):
-                        found |= self.may.get(name, 0) if isinstance(name, str) else self.universe
+                        found |= self.step_keys.get(name, 0) if isinstance(name, str) else self.universe
         return found
 
     def _sets(self, sets: Iterable[SetSyntax]) -> int:
@@ -171,89 +178,85 @@ class _Check:
     def _all_keys(self, body: BodySyntax) -> int:
         found = self._sets(body.sets)
         for task in body.tasks():
-            found |= self._sets(task.sets)
-            for rule in task.policy.rules if task.policy is not None else ():
-                found |= self._sets(rule.sets)
-        for key in self.scene.called_keys(body):
+            found |= self._sets(task.all_sets())
+        for key in self.context.called_keys(body):
             found |= self.bits.get(key, 0)
         return found
 
     # --- one step or block ---
 
-    def inside(self, body: BodySyntax) -> _Inside:
-        """What is known inside a step or block; looked at once."""
-        known = self._inside.get(id(body))
+    def body_state(self, body: BodySyntax) -> _BodyState:
+        """The analysis of a step or block, cached."""
+        known = self._body_states.get(id(body))
         if known is None:
-            known = self._inside[id(body)] = self._look_inside(body)
+            known = self._body_states[id(body)] = self._analyze_body(body)
         return known
 
-    def _look_inside(self, body: BodySyntax) -> _Inside:
+    def _analyze_body(self, body: BodySyntax) -> _BodyState:
         keys: dict[str, int] = {}
-        iterators = self.scene.body(body).iterators
-        for each in self.scene.sets_of(body):
+        iterators = self.context.body(body).iterators
+        for each in self.context.sets_of(body):
             if each.scope in ("step", "iter") and each.keys[0] not in (*ITERATION_NAMES, *iterators):
                 keys.setdefault(f"{each.scope}.{each.keys[0]}", 1 << (self.width + len(keys)))
         universe = self.universe | ((1 << len(keys)) - 1) << self.width
-        inside = _Inside(keys, None, [], Unset(universe, universe, 0), 0, {})
-        if self._may(body.tasks(), keys):
-            inside.pipeline = Pipeline(body)
-            inside.points = self._points(inside.pipeline, inside, universe)
-            inside.end = inside.points[END]
-            inside.some = inside.end.chosen & ~inside.end.free
+        state = _BodyState(keys, None, [], Unset(universe, universe, 0), 0, {})
+        if self._may_set(body.tasks(), keys):
+            state.pipeline = Pipeline(body)
+            state.nodes = self._pipeline_state(state.pipeline, state, universe)
+            state.end = state.nodes[END]
+            state.sometimes = state.end.chosen & ~state.end.free
             for task in body.tasks():
-                self._order(task, inside)
-        self._in_order(body.sets, 0, inside)
-        router = body.router if isinstance(body, StepSyntax) else None
-        for arc in router.arcs if router else ():
-            self._in_order(arc.sets, 0, inside)
-        return inside
+                self._order_task(task, state)
+        self._order_sets(body.sets, 0, state)
+        for arc in body.arcs:
+            self._order_sets(arc.sets, 0, state)
+        return state
 
-    def _points(self, pipeline: Pipeline, inside: _Inside, universe: int) -> list[Unset]:
-        edges: list[Edge] = []
-        for number, point in enumerate(pipeline.points):
-            own = self._may((point.task,), inside.keys, rules=False) if point.task is not None else 0
-            mentioned = self._guards_of(pipeline, number, inside)
-            round_trip = 0
-            if point.construct is not None and point.construct.word == "while":
-                tasks = [task for branch in point.construct.branches for task in _tasks_in(branch.items)]
-                round_trip = self._may(tasks, inside.keys)
+    def _pipeline_state(self, pipeline: Pipeline, state: _BodyState, universe: int) -> list[Unset]:
+        edges: list[AssignmentEdge] = []
+        for number, node in enumerate(pipeline.nodes):
+            own = self._may_set((node.task,), state.keys, rules=False) if node.task is not None else 0
+            ensured = self._ensured_by_guards(pipeline, number, state)
+            loop_sets = 0
+            if node.construct is not None and node.construct.keyword == "while":
+                loop_sets = self._may_set(node.construct.tasks(), state.keys)
             found: list[tuple[int, int]] = []
-            for place, way in enumerate(point.ways):
-                sets = mentioned | (0 if way.skips else own) | self._bits(way.sets, inside.keys)
-                if round_trip and place == len(point.ways) - 1:
-                    sets |= round_trip  # who writes a `while` expects it to run
-                found.append((way.target, sets))
-            # Ways that lead to the same place and set the same are one way.
+            for position, edge in enumerate(node.edges):
+                sets = ensured | (0 if edge.skips else own) | self._bits(edge.sets, state.keys)
+                if loop_sets and position == len(node.edges) - 1:
+                    sets |= loop_sets  # a `while` is expected to run at least once
+                found.append((edge.target, sets))
+            # Edges with the same target and the same assignments count as one.
             choice = len({each for each in found if each[0] != number}) > 1
             for target, sets in found:
-                edges.append(Edge(number, target, sets, may=sets, choice=choice and target != number))
-        return flow(len(pipeline.points), pipeline.first, edges, universe)
+                edges.append(AssignmentEdge(number, target, sets, may_set=sets, choice=choice and target != number))
+        return flow(len(pipeline.nodes), pipeline.first, edges, universe)
 
-    def _guards_of(self, pipeline: Pipeline, number: int, inside: _Inside) -> int:
-        point = pipeline.points[number]
+    def _ensured_by_guards(self, pipeline: Pipeline, number: int, state: _BodyState) -> int:
+        node = pipeline.nodes[number]
         guards: list[Node | None] = []
-        if point.task is not None and point.task.policy is not None:
-            guards = [rule.when for rule in point.task.policy.rules]
-        elif point.construct is not None:
-            guards = [branch.when for branch in point.construct.branches]
+        if node.task is not None:
+            guards = [rule.when for rule in node.task.rules]
+        elif node.construct is not None:
+            guards = [branch.when for branch in node.construct.branches]
         found = 0
         for guard in guards:
-            found |= self._mentioned(guard)
+            found |= self._ensured_by(guard)
             if isinstance(guard, Scalar) and isinstance(guard.value, str):
                 for read in analyze_template(guard.value).reads:
-                    found |= inside.keys.get(".".join(read.path[:2]), 0)
+                    found |= state.keys.get(".".join(read.path[:2]), 0)
         return found
 
-    def _may(self, tasks: Iterable[TaskSyntax], keys: dict[str, int], *, rules: bool = True) -> int:
+    def _may_set(self, tasks: Iterable[TaskSyntax], keys: dict[str, int], *, rules: bool = True) -> int:
         found = 0
         for task in tasks:
-            found |= self._bits(_task_sets(task) if rules else task.sets, keys)
+            found |= self._bits(task.all_sets() if rules else task.sets, keys)
             if task.kind == "workbook":
-                found |= self._called(task)
+                found |= self._set_by_call(task)
         return found
 
-    def _called(self, task: TaskSyntax) -> int:
-        return reduce(or_, (self.bits.get(key, 0) for key in self.scene.keys_behind(task)), 0)
+    def _set_by_call(self, task: TaskSyntax) -> int:
+        return reduce(or_, (self.bits.get(key, 0) for key in self.context.keys_set_by_call(task)), 0)
 
     def _bits(self, sets: Iterable[SetSyntax], keys: dict[str, int]) -> int:
         found = 0
@@ -262,161 +265,148 @@ class _Check:
             found |= self.bits.get(name, 0) if each.scope == "ctx" else keys.get(f"{each.scope}.{name}", 0)
         return found
 
-    def _order(self, task: TaskSyntax, inside: _Inside) -> None:
-        """What is set before each assignment of a task, and before its rules are asked."""
-        called = self._called(task) if task.kind == "workbook" else 0
-        own = self._in_order(task.sets, called, inside)
-        for rule in task.policy.rules if task.policy else ():
-            inside.before[id(rule.when)] = own
-            self._in_order(rule.sets, own, inside)
+    def _order_task(self, task: TaskSyntax, state: _BodyState) -> None:
+        """Record what is set before each assignment of a task, and before its rules are evaluated."""
+        called = self._set_by_call(task) if task.kind == "workbook" else 0
+        own = self._order_sets(task.sets, called, state)
+        for rule in task.rules:
+            state.before[id(rule.when)] = own
+            self._order_sets(rule.sets, own, state)
 
-    def _in_order(self, sets: Iterable[SetSyntax], before: int, inside: _Inside) -> int:
+    def _order_sets(self, sets: Iterable[SetSyntax], before: int, state: _BodyState) -> int:
         for each in sets:
-            inside.before[id(each)] = before
-            before |= self._bits((each,), inside.keys)
+            state.before[id(each)] = before
+            before |= self._bits((each,), state.keys)
         return before
 
     # --- reads ---
 
-    def tell(self) -> None:
-        """Note every read of something that may be unset, once for each step and key."""
-        told: set[tuple[int, Key]] = set()
+    def report(self) -> None:
+        """Report every read of a value that may be unset, once per step and key."""
+        reported: set[tuple[int, Key]] = set()
         for site, read in self.reads:
             assert site.body is not None
             key = (read.path[0], read.path[1])
-            inside = self.inside(site.body)
-            bit = self.bits.get(key[1], 0) if key[0] == "ctx" else inside.keys.get(".".join(key), 0)
-            if not bit or (id(site.body), key) in told:
+            state = self.body_state(site.body)
+            bit = self.bits.get(key[1], 0) if key[0] == "ctx" else state.keys.get(".".join(key), 0)
+            if not bit or (id(site.body), key) in reported:
                 continue
-            unset = self._at(site, site.body, inside)
+            unset = self._unset_at(site, site.body, state)
             if not bit & (unset.never | unset.free | unset.chosen):
                 continue
             if bit & unset.never or not is_conditional(site.node.text):
-                told.add((id(site.body), key))
-                self._tell(site, read, certain=bool(unset.never & bit), bit=bit)
+                reported.add((id(site.body), key))
+                self._report(site, read, certain=bool(unset.never & bit), bit=bit)
 
-    def _at(self, site: TemplateSite, body: BodySyntax, inside: _Inside) -> Unset:
-        """What may be unset where a template stands."""
-        arrived = inside.arrived
-        if arrived is None:
-            arrived = inside.arrived = self._arrived(body, inside)
-        if site.spot is at.ADMIT:
-            return arrived._replace(chosen=0)
-        if isinstance(body, StepSyntax) and body.admit is not None:
-            arrived = arrived.but(self._gate(body))
+    def _unset_at(self, site: TemplateSite, body: BodySyntax, state: _BodyState) -> Unset:
+        """What may be unset at a template."""
+        on_entry = state.on_entry
+        if on_entry is None:
+            on_entry = state.on_entry = self._on_entry(body, state)
+        if site.visibility is at.ADMIT:
+            return on_entry._replace(chosen=0)
+        if isinstance(body, StepSyntax):
+            on_entry = on_entry.without(self._ensured_by_gate(body))
         if body.loop is not None:
-            arrived = arrived._replace(chosen=0)  # the loop may have nothing to go over
+            on_entry = on_entry._replace(chosen=0)  # the collection may be empty
         if site.task is not None:
-            return self._at_task(site, site.task, inside, arrived)
-        if site.spot is at.RULE:  # the guard of a choose, while or until
-            number = inside.pipeline.at.get(id(site.node), -1) if inside.pipeline is not None else -1
-            return arrived.through(inside.points[number]) if number >= 0 else Unset()
-        if site.spot in _AT_THE_END:
-            return self._at_end(site, body, inside, arrived.through(inside.end))
-        return arrived if site.spot in _AT_THE_BEGINNING else Unset()
+            return self._at_task(site, site.task, state, on_entry)
+        if site.visibility is at.RULE:  # the guard of a choose, while or until
+            number = state.pipeline.node_of.get(id(site.node), -1) if state.pipeline is not None else -1
+            return on_entry.through(state.nodes[number]) if number >= 0 else Unset()
+        if site.visibility in _AFTER_TASKS:
+            return self._at_end(site, body, state, on_entry.through(state.end))
+        return on_entry if site.visibility in _BEFORE_TASKS else Unset()
 
-    def _arrived(self, body: BodySyntax, inside: _Inside) -> Unset:
-        local = reduce(or_, inside.keys.values(), 0)
+    def _on_entry(self, body: BodySyntax, state: _BodyState) -> Unset:
+        local = reduce(or_, state.keys.values(), 0)
         if is_block(body):
             return Unset(local, local)  # what callers have set is not known
         number = self.number[body.name]
-        came = self.net[number]
-        if came.never | came.free | came.chosen:
-            came = came.but(self._beside(number, always_taken=True))
-            came = came._replace(never=came.never & ~self._beside(number, always_taken=False))
-        return Unset(came.never | local, came.free | local, came.chosen)
+        predecessor = self.step_states[number]
+        if predecessor.never | predecessor.free | predecessor.chosen:
+            predecessor = predecessor.without(self._set_in_parallel(number, always_taken=True))
+            predecessor = predecessor._replace(
+                never=predecessor.never & ~self._set_in_parallel(number, always_taken=False)
+            )
+        return Unset(predecessor.never | local, predecessor.free | local, predecessor.chosen)
 
-    def _at_task(self, site: TemplateSite, task: TaskSyntax, inside: _Inside, arrived: Unset) -> Unset:
-        if inside.pipeline is None:
-            here = arrived
+    def _at_task(self, site: TemplateSite, task: TaskSyntax, state: _BodyState, on_entry: Unset) -> Unset:
+        if state.pipeline is None:
+            here = on_entry
         else:
-            here = arrived.through(inside.points[inside.pipeline.at[id(task)]])
-        if any(rule.do == "skip" for rule in task.policy.rules) if task.policy is not None else False:
+            here = on_entry.through(state.nodes[state.pipeline.node_of[id(task)]])
+        if any(rule.do == "skip" for rule in task.rules):
             here = Unset(here.never)
         if site.assigns is not None:
-            return here.but(inside.before.get(id(site.assigns), 0))
-        if site.spot is at.RULE:
-            return here.but(inside.before.get(id(site.node), 0))
+            return here.without(state.before.get(id(site.assigns), 0))
+        if site.visibility is at.RULE:
+            return here.without(state.before.get(id(site.node), 0))
         return here
 
-    def _at_end(self, site: TemplateSite, body: BodySyntax, inside: _Inside, ended: Unset) -> Unset:
-        if site.spot in (at.STEP_SET, at.BLOCK_SET):
-            return ended.but(inside.before.get(id(site.assigns), 0))
-        if site.spot is at.ARC:
-            ended = ended.but(self._bits(body.sets, inside.keys))
+    def _at_end(self, site: TemplateSite, body: BodySyntax, state: _BodyState, ended: Unset) -> Unset:
+        if site.visibility in (at.STEP_SET, at.BLOCK_SET):
+            return ended.without(state.before.get(id(site.assigns), 0))
+        if site.visibility is at.ARC:
+            ended = ended.without(self._bits(body.sets, state.keys))
             if site.assigns is not None:
-                return Unset(*ended.but(inside.before.get(id(site.assigns), 0))[:2])
-            router = body.router if isinstance(body, StepSyntax) else None
-            first = router is not None and bool(router.arcs) and router.arcs[0].when is site.node
+                return Unset(*ended.without(state.before.get(id(site.assigns), 0))[:2])
+            first = bool(body.arcs) and body.arcs[0].when is site.node
             return ended if first else ended._replace(chosen=0)
         return ended
 
-    def _tell(self, site: TemplateSite, read: Read, *, certain: bool, bit: int) -> None:
+    def _report(self, site: TemplateSite, read: Read, *, certain: bool, bit: int) -> None:
         name = ".".join(read.path[:2])
         if certain:
-            message = f"`{name}` is read before anything has set it"
-            hint = f"{self._who_sets(read, site)}; set it earlier, or write `{name} | default(...)`"
+            message = f"`{name}` is read before it is set"
+            hint = f"{self._setter_hint(read, site)}; set it earlier, or write `{name} | default(...)`"
         else:
             message = f"`{name}` may not be set here"
-            way = self._way_to(site.body, bit) if read.path[0] == "ctx" else ""
-            message += f": nothing sets it on the way {way}" if way else ": not every way to this place sets it"
-            hint = f"set it on every way, or write `{name} | default(...)`"
-        self.scene.at("unset-on-path", site, read, message, hint)
+            edge = self._path_without_set(site.body, bit) if read.path[0] == "ctx" else ""
+            message += f": nothing sets it on the path {edge}" if edge else ": not every path to this place sets it"
+            hint = f"set it on every path, or write `{name} | default(...)`"
+        self.context.report_read("unset-on-path", site, read, message, hint)
 
-    def _who_sets(self, read: Read, site: TemplateSite) -> str:
+    def _setter_hint(self, read: Read, site: TemplateSite) -> str:
         scope, key = read.path[:2]
-        bodies = self.scene.document.bodies() if scope == "ctx" else (site.body,)
+        bodies = self.context.document.bodies() if scope == "ctx" else (site.body,)
         for body in bodies:
-            for each in self.scene.sets_of(body) if body is not None else ():
+            for each in self.context.sets_of(body) if body is not None else ():
                 if each.scope == scope and each.keys[0] == key:
-                    return f"line {each.key.line} sets it, which comes later"
-        return "what sets it comes later"
+                    return f"line {each.key.line} sets it later"
+        return "it is set later"
 
-    def _way_to(self, body: BodySyntax | None, bit: int) -> str:
-        """The shortest way from the entry on which nothing sets the key, for the message."""
+    def _path_without_set(self, body: BodySyntax | None, bit: int) -> str:
+        """The shortest path from the entry that does not set the key, for the message."""
         if body is None or body.name not in self.number:
             return ""
-        came: dict[str, str] = {self.scene.entry: ""}
-        queue = [self.scene.entry]
+        predecessor: dict[str, str] = {self.context.entry: ""}
+        queue = [self.context.entry]
         for name in queue:
             if name == body.name:
-                way = [name]
-                while came[way[-1]]:
-                    way.append(came[way[-1]])
-                way.reverse()
-                return " → ".join(way if len(way) <= 6 else [*way[:3], "…", *way[-2:]]) if len(way) > 1 else ""
+                edge = [name]
+                while predecessor[edge[-1]]:
+                    edge.append(predecessor[edge[-1]])
+                edge.reverse()
+                return " → ".join(edge if len(edge) <= 6 else [*edge[:3], "…", *edge[-2:]]) if len(edge) > 1 else ""
             step = self.steps[self.number[name]]
-            stays = self.inside(step).end
-            if (self._sets(step.sets) | (self.universe & ~(stays.free | stays.chosen))) & bit:
+            unset_after = self.body_state(step).end
+            if (self._sets(step.sets) | (self.universe & ~(unset_after.free | unset_after.chosen))) & bit:
                 continue
-            for arc in self.ways.open[self.number[name]]:
-                if arc.target is not None and arc.target not in came and not self._sets(arc.sets) & bit:
-                    came[arc.target] = name
+            for arc in self.reachability.open_arcs_of[self.number[name]]:
+                if arc.target is not None and arc.target not in predecessor and not self._sets(arc.sets) & bit:
+                    predecessor[arc.target] = name
                     queue.append(arc.target)
         return ""
 
 
-_AT_THE_BEGINNING = (at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT, at.BLOCK_INPUT)
-_AT_THE_END = (at.LOOP_UNTIL, at.STEP_SET, at.BLOCK_SET, at.ARC)
+_BEFORE_TASKS = (at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT, at.BLOCK_INPUT)
+_AFTER_TASKS = (at.LOOP_UNTIL, at.STEP_SET, at.BLOCK_SET, at.ARC)
 
 
 def _on_failure(arc: ArcSyntax) -> bool:
-    """Whether an arc is for failures: then what the step would have set may be there or not."""
+    """Whether an arc handles failures: then the values that the step sets may be set or not."""
     if arc.when is None:
         return False
-    asked = events(arc.when)
-    return (asked is not None and asked <= _FAILURES) or "error" in expression(arc.when)
-
-
-def _task_sets(task: TaskSyntax) -> list[SetSyntax]:
-    rules = task.policy.rules if task.policy is not None else []
-    return [*task.sets, *(each for rule in rules for each in rule.sets)]
-
-
-def _tasks_in(items: Iterable[object]) -> Iterator[TaskSyntax]:
-    for item in items:
-        if isinstance(item, TaskSyntax):
-            yield item
-        else:
-            for branch in getattr(item, "branches", ()):
-                yield from _tasks_in(branch.items)
+    required = required_events(arc.when)
+    return (required is not None and required <= _FAILURES) or "error" in expression(arc.when)

@@ -1,6 +1,6 @@
-"""What is declared and never used: workbook blocks and keychain entries.
+"""Declarations that are never used: workbook blocks and keychain entries.
 
-What cannot be told counts as used: a name that a template makes, code that mentions it, steps made at run time.
+Uncertain cases count as used: a name computed by a template, code that mentions it, steps created at run time.
 """
 
 from __future__ import annotations
@@ -13,73 +13,77 @@ from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 
-def check(scene: AnalysisContext) -> None:
-    """Look for blocks that no task calls, and for secrets that nobody reads."""
-    if scene.open_ctx:
-        return  # steps that are made at run time may use what they like
-    _check_blocks(scene)
-    if scene.document.keychain:
-        _check_keychain(scene)
+def check(context: AnalysisContext) -> None:
+    """Report blocks that are never called, and secrets that are never read."""
+    if context.has_dynamic_steps:
+        return  # steps created at run time may use anything
+    _check_blocks(context)
+    if context.document.keychain:
+        _check_keychain(context)
 
 
-def _check_blocks(scene: AnalysisContext) -> None:
-    blocks = {block.name: block for block in scene.document.blocks}
+def _check_blocks(context: AnalysisContext) -> None:
+    blocks = {block.name: block for block in context.document.blocks}
     called: set[str] = set()
-    waiting = [blocks_called(step) for step in scene.document.steps] if blocks else []
-    while waiting:
-        names = waiting.pop()
+    pending = [blocks_called(step) for step in context.document.steps] if blocks else []
+    while pending:
+        names = pending.pop()
         if names is None:
-            return  # a call by template may mean any of them
+            return  # a call by template may call any of them
         new = (names - called) & blocks.keys()
         called |= new
-        waiting += [blocks_called(blocks[name]) for name in new]
-    for declared in scene.document.blocks:
+        pending += [blocks_called(blocks[name]) for name in new]
+    for declared in context.document.blocks:
         if declared.name not in called:
-            message = f'no step calls the block "{declared.name}"'
+            message = f'the block "{declared.name}" is never called'
             hint = f"call it: `{{kind: workbook, block: {declared.name}}}`, or remove it"
-            scene.reader.add("unused-block", declared.name_node, message, hint)
+            context.reader.add("unused-block", declared.name_node, message, hint)
 
 
 # --- secrets ------------------------------------------------------------------------------------
 
-_NAMING = frozenset({"auth", "credential", "credentials", "key"})  # parameters whose value names an entry
-_WORD = re.compile(r"[\w-]+")
+_CREDENTIAL_PARAMETERS = frozenset(
+    {"auth", "credential", "credentials", "key"}
+)  # parameters whose value names an entry
+_NAME = re.compile(r"[\w-]+")
 
 
-def _check_keychain(scene: AnalysisContext) -> None:
+def _check_keychain(context: AnalysisContext) -> None:
     used: set[str] = set()
-    for site in scene.sites.templates:
+    for site in context.sites.templates:
         for read in site.template.reads:
             if read.path[0] == "keychain":
                 if len(read.path) == 1:
-                    return  # read as a whole, or by a name that is made at run time
+                    return  # read as a whole, or by a name computed at run time
                 used.add(read.path[1])
             elif read.path[0] == "context":
                 return
-    waiting = {entry.name for entry in scene.document.keychain} - used
-    for key, text, raw in _texts(scene) if waiting else ():
-        waiting.discard(text)
-        if not waiting:
+    pending = {entry.name for entry in context.document.keychain} - used
+    for key, text, raw in _texts(context) if pending else ():
+        pending.discard(text)
+        if not pending:
             return
         if raw:
-            used.update(_WORD.findall(text))
+            used.update(_NAME.findall(text))
             if "keychain" in used:
                 return
         elif "{{" in text or "{%" in text:
-            if key in _NAMING and not all(read.path[0] == "keychain" for read in analyze_template(text).reads):
+            if key in _CREDENTIAL_PARAMETERS and not all(
+                read.path[0] == "keychain" for read in analyze_template(text).reads
+            ):
                 return
         else:
             used.add(text)
-    for entry in scene.document.keychain:
+    for entry in context.document.keychain:
         if entry.name not in used:
-            message = f'nothing reads the keychain entry "{entry.name}"'
-            hint = f"read it where it is needed (`keychain.{entry.name}`, or `auth: {entry.name}`), or remove it"
-            scene.reader.add("unused-keychain", entry.name_node, message, hint)
+            message = f'the keychain entry "{entry.name}" is never read'
+            hint = f"use it (`keychain.{entry.name}`, or `auth: {entry.name}`), or remove it"
+            context.reader.add("unused-keychain", entry.name_node, message, hint)
 
 
-def _texts(scene: AnalysisContext) -> Iterator[tuple[str, str, bool]]:
-    """Every text that may name an entry: its key, itself, and whether it is code."""
-    document = scene.document
+def _texts(context: AnalysisContext) -> Iterator[tuple[str, str, bool]]:
+    """Every text that may name an entry: its key, the text, and whether it is code."""
+    document = context.document
     if document.executor is not None and document.executor.spec is not None:
         yield from _inside(document.executor.spec)
     if document.workload is not None:

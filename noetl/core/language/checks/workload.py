@@ -1,6 +1,6 @@
-"""Workload defaults that are made from each other in a circle.
+"""Workload defaults that depend on each other in a cycle.
 
-A warning: what comes with the request is laid over the defaults, and may break the circle.
+This is a warning, because a value of the request replaces a default and can break the cycle.
 """
 
 from __future__ import annotations
@@ -14,51 +14,53 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 Path = tuple[str, ...]
 
 
-def check(scene: AnalysisContext) -> None:
-    """Tell each circle once, at the default it begins with."""
-    workload = scene.document.workload
+def check(context: AnalysisContext) -> None:
+    """Report each cycle once, at its first default."""
+    workload = context.document.workload
     if workload is None:
         return
     places: dict[Path, Node] = {}
     reads: dict[Path, set[Path]] = {}
     for path, key, read in _templates(workload, ()):
         places[path], reads[path] = key, {name for name in read if name[0] in workload.entries}
-    needs = {path: {other for other in reads for name in read if _near(name, other)} for path, read in reads.items()}
-    told: set[Path] = set()
-    for start in needs:
-        circle = _circle(start, needs)
-        if circle and not told & set(circle):
-            told |= set(circle)
-            way = " → ".join(".".join(path) for path in (*circle, circle[0]))
-            message = f"these defaults need each other: {way}"
-            scene.reader.add("workload-cycle", places[start], message, "give one of them a value")
+    depends_on = {
+        path: {other for other in reads for name in read if _overlaps(name, other)} for path, read in reads.items()
+    }
+    reported: set[Path] = set()
+    for start in depends_on:
+        cycle = _find_cycle(start, depends_on)
+        if cycle and not reported & set(cycle):
+            reported |= set(cycle)
+            path_back = " → ".join(".".join(path) for path in (*cycle, cycle[0]))
+            message = f"these defaults depend on each other: {path_back}"
+            context.reader.add("workload-cycle", places[start], message, "give one of them a constant value")
 
 
-def _near(name: Path, other: Path) -> bool:
-    """Whether reading the one asks for the other: it is that default, a part of it, or holds it."""
+def _overlaps(name: Path, other: Path) -> bool:
+    """Whether reading one path requires the other: they are equal, or one contains the other."""
     return name[: len(other)] == other or other[: len(name)] == name
 
 
-def _circle(start: Path, needs: dict[Path, set[Path]]) -> list[Path]:
-    """The way from a default back to itself, if there is one."""
+def _find_cycle(start: Path, depends_on: dict[Path, set[Path]]) -> list[Path]:
+    """The path from a default back to itself, or an empty list."""
     before: dict[Path, Path] = {}
-    waiting = [start]
-    while waiting:
-        path = waiting.pop()
-        for other in sorted(needs[path]):
+    pending = [start]
+    while pending:
+        path = pending.pop()
+        for other in sorted(depends_on[path]):
             if other == start:
-                way = [path]
-                while way[-1] != start:
-                    way.append(before[way[-1]])
-                return way[::-1]
+                path_back = [path]
+                while path_back[-1] != start:
+                    path_back.append(before[path_back[-1]])
+                return path_back[::-1]
             if other not in before:
                 before[other] = path
-                waiting.append(other)
+                pending.append(other)
     return []
 
 
 def _templates(mapping: Mapping, path: Path) -> Iterator[tuple[Path, Node, set[Path]]]:
-    """The defaults that are evaluated as one: their paths, their keys, and what they read below the workload."""
+    """The defaults that contain templates: their paths, their keys, and what they read of the workload."""
     for name, (key, value) in mapping.entries.items():
         if isinstance(value, Mapping):
             yield from _templates(value, (*path, name))

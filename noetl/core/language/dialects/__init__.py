@@ -1,1 +1,1 @@
-"""One front end per authoring surface."""
+"""The dialects of the language: canonical, v10, 2025-11."""

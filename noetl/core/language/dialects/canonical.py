@@ -1,13 +1,12 @@
-"""The canonical surface: `input`, `output`, `set`, `next.arcs[].set`.
+"""Read a canonical document: `input`, `output`, `set`, `next.arcs[].set`.
 
-Words of v10 are read here too, since they may stand in the same document; the reader tells each one
-by the table it was given.
+Keys of v10 are read here too, because one document may mix both; the reader reports each of them.
 """
 
 from __future__ import annotations
 
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, Word, noun_of, shorten, text_of
+from noetl.core.language.source.node_reader import Fields, Reader, ReplacedKey, describe_node, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from
 from noetl.core.language.syntax.grammar import (
     EXTENSIONS,
@@ -35,15 +34,15 @@ from noetl.core.language.syntax.tree import (
 )
 from noetl.core.model.playbook import Playbook
 
-_CONTROL = Word(
+_CONTROL = ReplacedKey(
     "control-outside-task",
-    "task rules decide only under a task's `spec.policy.rules`",
-    "move the rules to the task they are about",
+    "task rules are valid only under a task's `spec.policy.rules`",
+    "move the rules to the task they apply to",
 )
 
-# What no surface of this language says any more, and what to say instead.
-REJECTED: dict[tuple[str, str], Word] = {
-    ("playbook", "vars"): Word(
+# Keys that no dialect supports, and their replacements.
+REJECTED: dict[tuple[str, str], ReplacedKey] = {
+    ("playbook", "vars"): ReplacedKey(
         "root-vars",
         "a playbook has no root `vars`",
         "put input with defaults under `workload`, and values that change under `set: {ctx.<name>: ...}`",
@@ -61,8 +60,8 @@ REJECTED: dict[tuple[str, str], Word] = {
 def read_document(reader: Reader, root: Node) -> DocumentSyntax | None:
     """Read a whole playbook."""
     if not isinstance(root, Mapping):
-        hint = "a playbook begins with `apiVersion: noetl.io/v2`"
-        reader.add("not-a-playbook", root, f"a playbook is a mapping, this is {noun_of(root)}", hint)
+        hint = "a playbook starts with `apiVersion: noetl.io/v2`"
+        reader.add("not-a-playbook", root, f"a playbook must be a mapping, not {describe_node(root)}", hint)
         return None
     fields = reader.shape(root, "playbook")
     document = DocumentSyntax(root)
@@ -80,9 +79,9 @@ def read_document(reader: Reader, root: Node) -> DocumentSyntax | None:
     return document
 
 
-def document_around(playbook: Playbook) -> DocumentSyntax:
-    """An empty document whose steps will join a running playbook."""
-    return DocumentSyntax(mapping_node({}, node_from(None)), surface=playbook.surface, around=playbook)
+def document_for(playbook: Playbook) -> DocumentSyntax:
+    """An empty document for steps that will join a running playbook."""
+    return DocumentSyntax(mapping_node({}, node_from(None)), surface=playbook.surface, running=playbook)
 
 
 def _is_empty(node: Node) -> bool:
@@ -96,7 +95,7 @@ def _read_metadata(reader: Reader, document: DocumentSyntax, fields: Fields) -> 
     metadata = reader.shape(node, "metadata")
     document.metadata = node if isinstance(node, Mapping) else None
     document.name = (text_of(metadata["name"][1]) if "name" in metadata else None) or ""
-    document.catalogue_path = (text_of(metadata["path"][1]) if "path" in metadata else None) or document.name
+    document.catalog_path = (text_of(metadata["path"][1]) if "path" in metadata else None) or document.name
     document.version = text_of(metadata["version"][1]) if "version" in metadata else None
     described = metadata.get("description") or metadata.get("desc")
     document.description = (text_of(described[1]) if described else None) or ""
@@ -119,7 +118,7 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
             setattr(executor, word, spec[word][1])
     if "extensions" in spec:
         texts = reader.texts(spec["extensions"][1], "`extensions`")
-        executor.extensions = tuple(text.text for text in texts if reader.choice(text, "extensions", EXTENSIONS))
+        executor.extensions = tuple(text.text for text in texts if reader.check_choice(text, "extensions", EXTENSIONS))
     if "policy" in spec:
         policy = reader.shape(spec["policy"][1], "executor.policy")
         if "limits" in policy:
@@ -142,8 +141,8 @@ def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
         if name is None or kind is None:
             continue
         if name in seen:
-            message = f'two keychain entries are called "{name}"'
-            reader.add("duplicate-keychain", name_node, message, f"the first one is in line {seen[name].line}")
+            message = f'duplicate keychain entry "{name}"'
+            reader.add("duplicate-keychain", name_node, message, f"the first one is on line {seen[name].line}")
         seen.setdefault(name, name_node)
         rest = {key: value for key, (_, value) in fields.items() if key not in ("name", "kind")}
         entry = KeychainSyntax(item, f"keychain/{number}", name, name_node, kind, kind_node, rest)
@@ -159,53 +158,57 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
         reader.add(
             "old-spelling",
             entry.kind_node,
-            f"the keychain kind `{written}` is written `{kind}`",
+            f"the keychain kind `{written}` is an old spelling of `{kind}`",
             f"write `kind: {kind}`",
         )
     if kind not in KEYCHAIN_KINDS and kind.endswith("_credential"):
         kind = "credential"
     if kind not in KEYCHAIN_KINDS:
         hint = did_you_mean(written, [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES], "known kinds: " + ", ".join(KEYCHAIN_KINDS))
-        reader.add("unknown-keychain-kind", entry.kind_node, f'there is no keychain kind "{written}"', hint)
+        reader.add("unknown-keychain-kind", entry.kind_node, f'unknown keychain kind "{written}"', hint)
         return
     entry.kind = kind
-    _normalise_oauth2(reader, entry, fields)
+    _normalize_oauth2(reader, entry, fields)
     keys = KEYCHAIN_KINDS[kind]
     shape = Shape("keychain." + kind, kind, "", keys, noun=f"keychain entry of kind {kind}")
     for key, value in list(entry.fields.items()):
         known = keys.get(key)
         if known is None:
-            hint = did_you_mean(key, keys, "it takes: " + ", ".join(keys))
+            hint = did_you_mean(key, keys, "valid fields: " + ", ".join(keys))
             message = f'a keychain entry of kind {kind} has no field "{key}"'
-            place = fields[key][0] if key in fields else value  # what `data` of a token request has
+            place = fields[key][0] if key in fields else value  # a field of the token request's `data`
             reader.add("unknown-keychain-field", place, message, hint)
-        elif not reader.fits(value, known, key, shape):
+        elif not reader.check_type(value, known, key):
             del entry.fields[key]
     for key, known in keys.items():
         if known.required and key not in entry.fields and key not in fields:
-            reader.missing(entry.node, key, known, shape)
+            reader.report_missing(entry.node, key, known, shape)
     if kind == "env" and not {"var", "vars"} & set(entry.fields):
-        reader.add("missing-key", entry.node, "a keychain entry of kind env needs `var` or `vars`", "add `var: NAME`")
+        reader.add(
+            "missing-key", entry.node, "a keychain entry of kind env requires `var` or `vars`", "add `var: NAME`"
+        )
     if kind == "static":
-        hint = "keep real secrets in the credential store, the environment or a secret manager"
+        hint = "store real secrets in the credential store, the environment or a secret manager"
         reader.add(
             "static-secret",
             entry.kind_node,
-            "a static secret stands in the playbook's text; use it in tests only",
+            "a static secret is part of the playbook's text; use it in tests only",
             hint,
         )
 
 
-def _normalise_oauth2(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
-    """`endpoint` is `token_url`, and what the token request's `data` says are fields of the entry."""
+def _normalize_oauth2(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
+    """Rename `endpoint` to `token_url`, and move the fields of the token request's `data` to the entry."""
     if entry.kind != "oauth2":
         return
     if "endpoint" in entry.fields and "token_url" not in entry.fields:
-        reader.add("old-spelling", fields["endpoint"][0], "`endpoint` is written `token_url`", "write `token_url`")
+        reader.add(
+            "old-spelling", fields["endpoint"][0], "`endpoint` is an old spelling of `token_url`", "write `token_url`"
+        )
         entry.fields["token_url"] = entry.fields.pop("endpoint")
     data = entry.fields.get("data")
     if isinstance(data, Mapping) and {"client_id", "client_secret"} & set(data.entries):
-        message = "the fields of the token request's `data` are fields of the entry"
+        message = "the fields of the token request's `data` belong to the entry itself"
         reader.add(
             "old-spelling", fields["data"][0], message, "write `client_id`, `client_secret` and `scope` beside `kind`"
         )
@@ -231,8 +234,8 @@ def read_steps(reader: Reader, node: Node, path: str) -> list[StepSyntax]:
             continue
         first = seen.get(step.name)
         if first is not None:
-            message = f'two steps are called "{step.name}"'
-            reader.add("duplicate-step", step.name_node, message, f"the first one is in line {first.line}")
+            message = f'duplicate step "{step.name}"'
+            reader.add("duplicate-step", step.name_node, message, f"the first one is on line {first.line}")
         else:
             seen[step.name] = step.name_node
         steps.append(step)
@@ -241,7 +244,7 @@ def read_steps(reader: Reader, node: Node, path: str) -> list[StepSyntax]:
 
 def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     if isinstance(node, Mapping) and "step" not in node.entries and "name" in node.entries:
-        reader.add("missing-key", node.entries["name"][0], "a step is named by `step`, not `name`", "write `step:`")
+        reader.add("missing-key", node.entries["name"][0], "a step is named with `step`, not `name`", "write `step:`")
         return None
     fields = reader.shape(node, "step")
     if "step" not in fields:
@@ -257,18 +260,18 @@ def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     step.output = read_output(reader, fields, path)
     if "next" in fields:
         step.router = _read_router(reader, fields["next"][1], f"{path}/next")
-    told = isinstance(node, Mapping) and any(key not in SHAPES["step"].keys for key in node.entries)
-    if not step.has_tool and "next" not in fields and not told:
+    reported = isinstance(node, Mapping) and any(key not in SHAPES["step"].keys for key in node.entries)
+    if not step.has_tool and "next" not in fields and not reported:
         hint = "add `tool` or `next`, or remove the step" if not step.sets else "add `tool: {kind: noop}`"
         reader.add("step-without-body", name_node, f'the step "{name}" has neither `tool` nor `next`', hint)
     return step
 
 
 def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
-    """What steps and blocks have in common."""
+    """Read the common part of steps and blocks."""
     for old in ("args",):
         if old in fields and "input" in fields:
-            reader.add("parameter-twice", fields[old][0], "`args` and `input` are both here", "`input` is used")
+            reader.add("parameter-twice", fields[old][0], "both `args` and `input` are given", "`input` is used")
         elif old in fields:
             fields["input"] = fields[old]
     if "input" in fields and not _is_empty(fields["input"][1]):
@@ -292,9 +295,7 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
         return
     body.spec, body.spec_path = node, f"{body.path}/spec"
     if "set" in node.entries:
-        reader.add(
-            "set-under-spec", node.entries["set"][0], "`set` does not belong under `spec`", "put it beside `step`"
-        )
+        reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `step`")
     if "max_task_runs" in fields:
         runs = fields["max_task_runs"][1]
         body.max_task_runs = runs.value if isinstance(runs, Scalar) else None
@@ -365,11 +366,11 @@ def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
         loop.collection = fields["in"][1]
         _check_collection(reader, loop.collection)
     if "iterator" in fields:
-        loop.iterator_node = fields["iterator"][1]
-        loop.iterator = reader.name(loop.iterator_node, "iterator")
+        iterator_node = fields["iterator"][1]
+        loop.iterator = reader.name(iterator_node, "iterator")
         if loop.iterator in ITERATION_NAMES:
-            message = f"`iter.{loop.iterator}` has a meaning of its own, the iterator cannot be called so"
-            reader.add("reserved-name", loop.iterator_node, message, "choose another name")
+            message = f"`iter.{loop.iterator}` is reserved: the iterator cannot have this name"
+            reader.add("reserved-name", iterator_node, message, "choose another name")
     if "spec" in fields:
         _read_loop_spec(reader, loop, fields["spec"][1])
     if "loop" in fields:
@@ -379,7 +380,7 @@ def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
 
 def _check_collection(reader: Reader, node: Node) -> None:
     if isinstance(node, Scalar) and (not isinstance(node.value, str) or "{" not in node.value):
-        message = f"a loop goes over a list or a mapping, this is {noun_of(node)}"
+        message = f"a loop iterates over a list or a mapping, not {describe_node(node)}"
         reader.add("loop-collection", node, message, 'write a list, or a template like "{{ workload.items }}"')
 
 
@@ -411,10 +412,10 @@ def _read_loop_spec(reader: Reader, loop: LoopSyntax, node: Node) -> None:
 
 
 def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
-    if isinstance(node, Sequence) and reader.reject("step", "next[]", node):
+    if isinstance(node, Sequence) and reader.report_rejected("step", "next[]", node):
         return None
     if not isinstance(node, Mapping):
-        message = f"`next` is a mapping with `arcs`, this is {noun_of(node)}"
+        message = f"`next` must be a mapping with `arcs`, not {describe_node(node)}"
         target = shorten(node.text) if isinstance(node, Scalar) and node.value else "..."
         reader.add("next-shape", node, message, f"write `next: {{arcs: [{{step: {target}}}]}}`")
         return None
@@ -422,7 +423,7 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         reader.add(
             "next-shape",
             node.entries["step"][0],
-            "`next` has its targets under `arcs`",
+            "the targets of `next` belong under `arcs`",
             f"write `next: {{arcs: [{{step: {shorten(text_of(node.entries['step'][1]) or '...')}}}]}}`",
         )
         return None
@@ -464,7 +465,7 @@ def _read_workbook(reader: Reader, node: Node) -> list[BlockSyntax]:
         for number, item in enumerate(reader.sequence(node, "the workbook")):
             mapping = reader.mapping(item, "workbook block")
             if mapping is not None and "name" not in mapping.entries:
-                reader.missing(mapping, "name", SHAPES["block"].keys["name"], SHAPES["block"])
+                reader.report_missing(mapping, "name", SHAPES["block"].keys["name"], SHAPES["block"])
             elif mapping is not None:
                 name = mapping.entries["name"][1]
                 entries.append((name, mapping, f"workbook/{text_of(name) or number}"))
@@ -473,8 +474,8 @@ def _read_workbook(reader: Reader, node: Node) -> list[BlockSyntax]:
         if block is None:
             continue
         if block.name in seen:
-            message = f'two workbook blocks are called "{block.name}"'
-            reader.add("duplicate-block", block.name_node, message, f"the first one is in line {seen[block.name].line}")
+            message = f'duplicate workbook block "{block.name}"'
+            reader.add("duplicate-block", block.name_node, message, f"the first one is on line {seen[block.name].line}")
         seen.setdefault(block.name, block.name_node)
         blocks.append(block)
     return blocks
@@ -494,8 +495,8 @@ def _read_block(reader: Reader, name_node: Node | None, node: Node, path: str) -
     described = fields.get("desc")
     block.description = (text_of(described[1]) if described else None) or ""
     if "tool" not in fields:
-        reader.missing(mapping, "tool", SHAPES["block"].keys["tool"], SHAPES["block"])
+        reader.report_missing(mapping, "tool", SHAPES["block"].keys["tool"], SHAPES["block"])
     elif fields["tool"][0].text != "tool":
-        del fields["tool"]  # an older word that stands for it, told already
+        del fields["tool"]  # a replaced key, already reported
     _read_body(reader, block, fields)
     return block

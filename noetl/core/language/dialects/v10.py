@@ -1,22 +1,26 @@
-"""The v10 surface: `args`, `outcome`, `set_ctx`, `set_iter`, `next.arcs[].args`, labelled tasks.
+"""Keys of the v10 dialect: `args`, `set_ctx`, `set_iter`, `next.arcs[].args`, labelled tasks.
 
-It runs as it is. These are its words, each with the canonical form that the warning names.
+v10 playbooks run unchanged. Each key has a warning that names its canonical form.
 """
 
 from __future__ import annotations
 
-from noetl.core.language.source.node_reader import Word
+from noetl.core.language.source.node_reader import ReplacedKey
 
-WORDS: dict[tuple[str, str], Word] = {
-    ("step", "args"): Word("v10-args", "`args` of a step is v10", "write `input`"),
-    ("task", "args"): Word("v10-args", "`args` of a task is v10", "write `input`"),
-    ("block", "args"): Word("v10-args", "`args` of a block is v10", "write `input`"),
-    ("arc", "args"): Word(
+KEYS: dict[tuple[str, str], ReplacedKey] = {
+    ("step", "args"): ReplacedKey("v10-args", "`args` of a step is v10 syntax", "write `input`"),
+    ("task", "args"): ReplacedKey("v10-args", "`args` of a task is v10 syntax", "write `input`"),
+    ("block", "args"): ReplacedKey("v10-args", "`args` of a block is v10 syntax", "write `input`"),
+    ("arc", "args"): ReplacedKey(
         "v10-arc-args",
-        "`args` of an arc is v10",
-        "write `set: {ctx.<name>: ...}` and let the target read it through its `input`",
+        "`args` of an arc is v10 syntax",
+        "write `set: {ctx.<name>: ...}` and read it in the target's `input`",
     ),
-    ("directive", "set_ctx"): Word("v10-set-ctx", "`set_ctx` is v10", "write `set: {ctx.<name>: ...}`"),
-    ("directive", "set_iter"): Word("v10-set-iter", "`set_iter` is v10", "write `set: {iter.<name>: ...}`"),
-    ("task", "label"): Word("v10-labelled-task", "a task under its label is v10", "write `- name: ...` beside `kind`"),
+    ("directive", "set_ctx"): ReplacedKey("v10-set-ctx", "`set_ctx` is v10 syntax", "write `set: {ctx.<name>: ...}`"),
+    ("directive", "set_iter"): ReplacedKey(
+        "v10-set-iter", "`set_iter` is v10 syntax", "write `set: {iter.<name>: ...}`"
+    ),
+    ("task", "label"): ReplacedKey(
+        "v10-labelled-task", "a task under its label is v10 syntax", "write `- name: ...` beside `kind`"
+    ),
 }

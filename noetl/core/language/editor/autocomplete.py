@@ -1,7 +1,7 @@
-"""Which words can stand at a place of a text that is being written.
+"""Completion: the keys and values that are valid at a position of a text.
 
-The text need not be valid: the place is found by indentation alone, the way a person sees it, and the grammar
-says what belongs there. Values with a few choices, step names in arcs and tool kinds are offered too.
+The text need not be valid: the position is determined by indentation alone, and the grammar defines what is valid
+there. Values with few choices, step names in arcs and tool kinds are offered too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from noetl.core.model.tool import ToolSpec
 
 
 class Completion(NamedTuple):
-    """A word that can stand here, and its line of documentation."""
+    """A valid key or value, and its line of documentation."""
 
     word: str
     doc: str
@@ -26,15 +26,15 @@ class Completion(NamedTuple):
 ENVELOPE = {
     "status": "`ok` or `error`.",
     "data": "The payload.",
-    "ref": "Where a large payload is kept.",
-    "error": "What went wrong: `kind`, `message`, `retryable`.",
+    "ref": "Where a large payload is stored.",
+    "error": "The error: `kind`, `message`, `retryable`.",
     "http": "Status, headers, url of an http task.",
 }
 
 
 class _Line(NamedTuple):
     indent: int
-    dashes: tuple[int, ...]  # columns of the `- ` that begin it
+    dashes: tuple[int, ...]  # columns of the leading `- `
     key: str | None
     value: str
 
@@ -42,31 +42,26 @@ class _Line(NamedTuple):
 _LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- +)*)(?:(?P<key>[\w.<-]+):(?:\s+(?P<value>.*))?)?(?P<rest>.*)")
 
 
-def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
-    """The words that can stand at line and column (both from 1)."""
-    return offer(text, line, column, specs)[1]
-
-
-def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
-    """The words that can stand at line and column, and the column at which what is begun begins (all from 1)."""
+def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
+    """The completions at line and column, and the column at which the typed text starts (all from 1)."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return column, []
     current = lines[line - 1][: column - 1]
-    here = _read(current)
+    here = _parse_line(current)
     if current.rfind("{{") > current.rfind("}}"):
         *path, typed = _DOTTED.findall(current)[0].split(".")
-        offered = list(_names(path, lines, line - 1))
+        offered = list(_names(path, lines))
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
         offered = list(_values([*flow.path, flow.key], lines, specs)) if flow.key else _flow_keys(flow, specs)
     elif here.key is not None and ":" in current:
-        path = [*_parents([_read(each) for each in lines[: line - 1]], _column(here)), here.key]
+        path = [*_parents([_parse_line(each) for each in lines[: line - 1]], _key_column(here)), here.key]
         offered = list(_values(path, lines, specs))
         typed = here.value
     else:
         depth = here.dashes[-1] + 2 if here.dashes else len(current) - len(current.lstrip(" "))
-        path = _parents([_read(each) for each in lines[: line - 1]], depth)
+        path = _parents([_parse_line(each) for each in lines[: line - 1]], depth)
         taken = _siblings(lines, line - 1, depth)
         offered = [word for word in _keys(path, lines, line - 1, depth, specs) if word.word not in taken]
         typed = current.strip().removeprefix("- ").strip()
@@ -74,12 +69,12 @@ def offer(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> t
     return column - len(typed), [word for word in offered if word.word.startswith(typed)]
 
 
-class Flow(NamedTuple):
-    """Where one writes inside `{...}` on one line: the keys around, what stands before, what is begun."""
+class FlowContext(NamedTuple):
+    """A position inside `{...}` on one line: the enclosing keys, the entries before it, and the typed text."""
 
     path: list[str]
-    given: dict[str, str]  # the entries before, in the same braces
-    key: str | None  # whose value is being written; None: a key is
+    given: dict[str, str]  # the entries before it in the same braces
+    key: str | None  # the key whose value is typed; None: a key is typed
     typed: str
 
 
@@ -88,8 +83,8 @@ _PENDING = re.compile(r"([\w.<-]+):\s*$")
 _ENTRY = re.compile(r"\s*([\w.<-]+):(?:\s+(.*)|$)")
 
 
-def flow_at(lines: list[str], line: int, current: str) -> Flow | None:
-    """The braces that are open at the end of `current`, which is the beginning of a line (from 1)."""
+def flow_at(lines: list[str], line: int, current: str) -> FlowContext | None:
+    """The braces that are open at the end of `current`, which is the start of a line (from 1)."""
     plain = _OPAQUE.sub(lambda found: "x" * len(found[0]), current)
     open_frames: list[tuple[str | None, str, dict[str, str]]] = []  # key before it, brace, entries
     token = ""
@@ -111,25 +106,25 @@ def flow_at(lines: list[str], line: int, current: str) -> Flow | None:
         token = ""
     if not open_frames or open_frames[-1][1] != "{":
         return None
-    around = _parents([_read(each) for each in lines[: line - 1]], _column(_read(current)))
+    around = _parents([_parse_line(each) for each in lines[: line - 1]], _key_column(_parse_line(current)))
     path = [*around, *(key for key, _, _ in open_frames if key is not None)]
     entry = _ENTRY.fullmatch(token)
     if entry:
-        return Flow(path, open_frames[-1][2], entry[1], (entry[2] or "").strip())
-    return Flow(path, open_frames[-1][2], None, token.strip())
+        return FlowContext(path, open_frames[-1][2], entry[1], (entry[2] or "").strip())
+    return FlowContext(path, open_frames[-1][2], None, token.strip())
 
 
-def _flow_keys(flow: Flow, specs: Mapping[str, ToolSpec]) -> list[Completion]:
+def _flow_keys(flow: FlowContext, specs: Mapping[str, ToolSpec]) -> list[Completion]:
     inside_input = flow.path[-1:] == ["input"]
     shape = shape_at(flow.path)
     if inside_input or shape is None or shape not in SHAPES:
         return []
-    words = _words(shape, *fields_of(shape, flow.given.get("kind", ""), specs))
-    return [word for word in words if word.word not in flow.given]
+    completions = _key_completions(shape, *fields_of(shape, flow.given.get("kind", ""), specs))
+    return [word for word in completions if word.word not in flow.given]
 
 
-class Place(NamedTuple):
-    """Where a key stands: its column (from 0), the keys around it, and its line (from 0)."""
+class KeyPosition(NamedTuple):
+    """The position of a key: its column (from 0), the enclosing keys, and its line (from 0)."""
 
     key: str
     column: int
@@ -137,37 +132,41 @@ class Place(NamedTuple):
     row: int
 
 
-def place_at(lines: list[str], line: int) -> Place | None:
-    """The key that a line (from 1) begins with."""
-    here = _read(lines[line - 1])
+def key_at(lines: list[str], line: int) -> KeyPosition | None:
+    """The key at the start of a line (from 1)."""
+    here = _parse_line(lines[line - 1])
     if here.key is None:
         return None
-    depth = _column(here)
-    before = [_read(each) for each in lines[: line - 1]]
-    return Place(here.key, depth, tuple(_parents(before, depth)), line - 1)
+    depth = _key_column(here)
+    before = [_parse_line(each) for each in lines[: line - 1]]
+    return KeyPosition(here.key, depth, tuple(_parents(before, depth)), line - 1)
 
 
 def fields_at(
-    shape: str, place: Place, lines: list[str], specs: Mapping[str, ToolSpec]
+    shape: str, position: KeyPosition, lines: list[str], specs: Mapping[str, ToolSpec]
 ) -> tuple[ToolSpec | None, Mapping[str, Key]]:
-    """The fields that the `kind` beside a place (or above it, from inside `input`) adds to its shape."""
-    row, depth = place.row, place.column
-    if place.parents[-1:] == ("input",):
-        row = next(at for at in range(row, -1, -1) if _read(lines[at]).key == "input" and _depth(lines[at]) < depth)
-        depth = _depth(lines[row])
+    """The fields that the `kind` of the same mapping (or of the one that contains `input`) adds to its shape."""
+    row, depth = position.row, position.column
+    if position.parents[-1:] == ("input",):
+        row = next(
+            row
+            for row in range(row, -1, -1)
+            if _parse_line(lines[row]).key == "input" and _line_depth(lines[row]) < depth
+        )
+        depth = _line_depth(lines[row])
     return fields_of(shape, _value_of(lines, row, depth, "kind"), specs)
 
 
 def fields_of(shape: str, kind: str, specs: Mapping[str, ToolSpec]) -> tuple[ToolSpec | None, Mapping[str, Key]]:
-    """What a kind adds to its shape: a tool's or a keychain entry's fields."""
+    """The fields that a kind adds to its shape: those of a tool or of a keychain entry."""
     return (specs.get(kind) if shape == "task" else None, KEYCHAIN_KINDS.get(kind, {}) if shape == "keychain" else {})
 
 
-def _depth(line: str) -> int:
-    return _column(_read(line))
+def _line_depth(line: str) -> int:
+    return _key_column(_parse_line(line))
 
 
-def _read(text: str) -> _Line:
+def _parse_line(text: str) -> _Line:
     found = _LINE.match(text)
     assert found is not None  # every part of it may be empty
     indent = len(found["indent"])
@@ -175,56 +174,56 @@ def _read(text: str) -> _Line:
     return _Line(indent, dashes, found["key"], (found["value"] or "").strip())
 
 
-def _column(line: _Line) -> int:
-    """The column at which the line's key stands."""
+def _key_column(line: _Line) -> int:
+    """The column of the line's key."""
     return line.dashes[-1] + 2 if line.dashes else line.indent
 
 
 def _parents(before: list[_Line], depth: int) -> list[str]:
-    """The keys around a place of that depth, outermost first."""
+    """The keys that enclose a position of that depth, outermost first."""
     path: list[str] = []
     for line in reversed(before):
         if line.key is None:
             continue
-        if _column(line) < depth:
+        if _key_column(line) < depth:
             path.insert(0, line.key)
-            depth = min(_column(line), line.dashes[0] + 1) if line.dashes else _column(line)
+            depth = min(_key_column(line), line.dashes[0] + 1) if line.dashes else _key_column(line)
             if depth == 0:
                 break
     return path
 
 
-def _around(lines: list[str], at: int, depth: int) -> Iterator[_Line]:
+def _mapping_lines(lines: list[str], row: int, depth: int) -> Iterator[_Line]:
     """The lines of the same mapping, above and below."""
-    for number in range(at, -1, -1):
-        line = _read(lines[number])
-        if lines[number].strip() and _column(line) < depth and number != at:
+    for number in range(row, -1, -1):
+        line = _parse_line(lines[number])
+        if lines[number].strip() and _key_column(line) < depth and number != row:
             break
-        if number != at and _column(line) == depth:
+        if number != row and _key_column(line) == depth:
             yield line
         if line.dashes and line.dashes[-1] + 2 == depth:
             break
-    for number in range(at + 1, len(lines)):
-        line = _read(lines[number])
-        if lines[number].strip() and (_column(line) < depth or (line.dashes and line.dashes[0] < depth)):
+    for number in range(row + 1, len(lines)):
+        line = _parse_line(lines[number])
+        if lines[number].strip() and (_key_column(line) < depth or (line.dashes and line.dashes[0] < depth)):
             break
-        if _column(line) == depth:
+        if _key_column(line) == depth:
             yield line
 
 
-def _siblings(lines: list[str], at: int, depth: int) -> set[str]:
-    return {line.key for line in _around(lines, at, depth) if line.key is not None}
+def _siblings(lines: list[str], row: int, depth: int) -> set[str]:
+    return {line.key for line in _mapping_lines(lines, row, depth) if line.key is not None}
 
 
-def _value_of(lines: list[str], at: int, depth: int, key: str) -> str:
-    return next((line.value for line in _around(lines, at, depth) if line.key == key), "")
+def _value_of(lines: list[str], row: int, depth: int, key: str) -> str:
+    return next((line.value for line in _mapping_lines(lines, row, depth) if line.key == key), "")
 
 
-# --- what the grammar says about a path ---------------------------------------------------------
+# --- the grammar at a path ----------------------------------------------------------------------
 
 
 def shape_at(path: list[str]) -> str | None:
-    """The shape of the mapping whose keys stand below this path."""
+    """The shape of the mapping below this path."""
     shape: str | None = "playbook"
     for key in path:
         shape = _below(shape, key)
@@ -250,22 +249,22 @@ def _below(shape: str | None, key: str) -> str | None:
     return shape if known.type == "else" else None
 
 
-def _keys(path: list[str], lines: list[str], at: int, depth: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
+def _keys(path: list[str], lines: list[str], row: int, depth: int, specs: Mapping[str, ToolSpec]) -> list[Completion]:
     inside_input = path[-1:] == ["input"]
     shape = shape_at(path[:-1] if inside_input else path)
     if shape is None or shape not in SHAPES or (inside_input and shape != "task"):
         return []
-    spec, entry = fields_at(shape, Place("", depth, tuple(path), at), lines, specs)
-    return _words("" if inside_input else shape, spec, entry)
+    spec, entry = fields_at(shape, KeyPosition("", depth, tuple(path), row), lines, specs)
+    return _key_completions("" if inside_input else shape, spec, entry)
 
 
-def _words(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]) -> list[Completion]:
-    """The keys of a shape, and what its kind adds."""
+def _key_completions(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]) -> list[Completion]:
+    """The keys of a shape, and those that its kind adds."""
     keys = SHAPES[shape].keys if shape else {}
-    words = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
+    completions = [Completion(key, known.doc) for key, known in keys.items() if known.state == "canonical"]
     if spec is not None:
-        words += [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys]
-    return words + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
+        completions += [Completion(name, field.doc) for name, field in spec.fields.items() if name not in keys]
+    return completions + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
 
 
 def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) -> Iterator[Completion]:
@@ -293,48 +292,48 @@ def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) ->
 _DOTTED = re.compile(r"[\w.]*$")
 
 
-def _names(path: list[str], lines: list[str], at: int) -> Iterator[Completion]:
-    """What can follow `{{`, or a dot inside it."""
+def _names(path: list[str], lines: list[str]) -> Iterator[Completion]:
+    """The names that can follow `{{`, or a dot inside it."""
     if not path:
         yield from (Completion(scope, doc, True) for scope, doc in SCOPES.items() if scope not in OLDER_SCOPES)
         yield from (Completion(step, "The output of this step.", True) for step in _steps(lines))
     elif path == ["iter"]:
-        yield from (Completion(name, "The current item.", True) for name in _told(lines, r"iterator: *([\w-]+)"))
+        yield from (Completion(name, "The current item.", True) for name in _find_all(lines, r"iterator: *([\w-]+)"))
         yield from (Completion(name, "", True) for name in ITERATION_NAMES)
     elif path == ["ctx"] or path == ["step"]:
-        yield from (Completion(name, "", True) for name in _told(lines, rf"\b{path[0]}\.(\w+) *:"))
+        yield from (Completion(name, "", True) for name in _find_all(lines, rf"\b{path[0]}\.(\w+) *:"))
     elif path == ["output"]:
         yield from (Completion(name, doc, True) for name, doc in ENVELOPE.items())
     elif path == ["steps"]:
         yield from (Completion(step, "", True) for step in _steps(lines))
     elif path == ["keychain"]:
-        inside = [line for line, parents in _walk(lines) if parents == ["keychain"] and line.key == "name"]
+        inside = [line for line, parents in _keyed_lines(lines) if parents == ["keychain"] and line.key == "name"]
         yield from (Completion(line.value, "", True) for line in inside)
     elif path[0] == "workload":
-        for line, parents in _walk(lines):
+        for line, parents in _keyed_lines(lines):
             if parents == path and line.key:
                 yield Completion(line.key, f"default: {line.value}" if line.value else "", True)
 
 
-def _walk(lines: list[str]) -> Iterator[tuple[_Line, list[str]]]:
-    """The lines that begin with a key, each with the keys around it."""
+def _keyed_lines(lines: list[str]) -> Iterator[tuple[_Line, list[str]]]:
+    """The lines that start with a key, each with the enclosing keys."""
     above: list[tuple[int, str]] = []
     for text in lines:
-        line = _read(text)
+        line = _parse_line(text)
         if line.key is None:
             continue
         depth = line.dashes[0] + 1 if line.dashes else line.indent
         while above and above[-1][0] >= depth:
             above.pop()
         yield line, [key for _, key in above]
-        above.append((_column(line), line.key))
+        above.append((_key_column(line), line.key))
 
 
 def _steps(lines: list[str]) -> Iterator[str]:
-    for line, parents in _walk(lines):
+    for line, parents in _keyed_lines(lines):
         if line.key == "step" and parents == ["workflow"]:
             yield line.value
 
 
-def _told(lines: list[str], pattern: str) -> list[str]:
+def _find_all(lines: list[str], pattern: str) -> list[str]:
     return list(dict.fromkeys(name for line in lines for name in re.findall(pattern, line)))

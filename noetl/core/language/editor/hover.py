@@ -1,7 +1,7 @@
-"""What the word under the cursor means, for editors.
+"""Hover: the documentation of the key, kind or scope at a position.
 
-The place is found as completion finds it, by indentation, so that a text that is being written has
-words too; what they mean is in the grammar and in the tool specs.
+The position is determined by indentation, as for completion, so the text need not be valid; the documentation comes
+from the grammar and the tool specs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from noetl.core.language.editor.autocomplete import Place, fields_at, fields_of, flow_at, place_at, shape_at
+from noetl.core.language.editor.autocomplete import KeyPosition, fields_at, fields_of, flow_at, key_at, shape_at
 from noetl.core.language.flow.visibility import SCOPES
 from noetl.core.language.reference.grammar_page import takes
 from noetl.core.language.syntax.grammar import KEYCHAIN_KINDS, SHAPES, Key
@@ -18,7 +18,7 @@ from noetl.core.model.tool import Field, ToolSpec
 
 
 class Hover(NamedTuple):
-    """What stands at a place: the word, its columns (from 1, the end just behind it), and its words."""
+    """The text at a position, its columns (from 1, the end exclusive), and its documentation."""
 
     word: str
     column: int
@@ -34,75 +34,77 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def hover(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
-    """What stands at line and column (both from 1); None where there is nothing to say."""
+    """The documentation at line and column (both from 1); None if there is none."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return None
-    place = place_at(lines, line)
-    if place is None:
+    position = key_at(lines, line)
+    if position is None:
         return None
-    begin = place.column + 1
-    if begin <= column < begin + len(place.key) + 1:
-        return _of_key(place, lines, specs, begin)
+    begin = position.column + 1
+    if begin <= column < begin + len(position.key) + 1:
+        return _hover_key(position, lines, specs, begin)
     return (
-        _of_scope(lines[line - 1], column)
-        or _in_flow(lines, line, column, specs)
-        or _of_value([*place.parents], place.key, lines[line - 1], column, specs)
+        _hover_scope(lines[line - 1], column)
+        or _hover_flow(lines, line, column, specs)
+        or _hover_value([*position.parents], position.key, lines[line - 1], column, specs)
     )
 
 
-def _of_key(place: Place, lines: list[str], specs: Mapping[str, ToolSpec], begin: int) -> Hover | None:
-    in_input = place.parents[-1:] == ("input",)
-    shape = shape_at([*place.parents[:-1]] if in_input else [*place.parents])
+def _hover_key(position: KeyPosition, lines: list[str], specs: Mapping[str, ToolSpec], begin: int) -> Hover | None:
+    in_input = position.parents[-1:] == ("input",)
+    shape = shape_at([*position.parents[:-1]] if in_input else [*position.parents])
     if shape is None or shape not in SHAPES:
         return None
-    spec, entry = fields_at(shape, place, lines, specs)
-    return _named("" if in_input else shape, spec, entry, (place.key, begin, begin + len(place.key)))
+    spec, entry = fields_at(shape, position, lines, specs)
+    return _hover_field("" if in_input else shape, spec, entry, (position.key, begin, begin + len(position.key)))
 
 
-def _in_flow(lines: list[str], line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+def _hover_flow(lines: list[str], line: int, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
     """A key or a kind inside `{...}`."""
     text = lines[line - 1]
-    word = _at(_WORD, text, column)
+    word = _word_at(_WORD, text, column)
     flow = flow_at(lines, line, text[: word[1] - 1]) if word else None
     if word is None or flow is None:
         return None
     if flow.key is not None:
-        return _of_value(flow.path, flow.key, text, column, specs)
+        return _hover_value(flow.path, flow.key, text, column, specs)
     shape = shape_at(flow.path)
     if text[word[2] - 1 : word[2]] != ":" or shape is None or shape not in SHAPES:
         return None
     kind = flow.given.get("kind") or next(iter(re.findall(r"\bkind: *(\w+)", text[word[2] :])), "")
-    return _named(shape, *fields_of(shape, kind, specs), word)
+    return _hover_field(shape, *fields_of(shape, kind, specs), word)
 
 
-def _named(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], place: tuple[str, int, int]) -> Hover | None:
-    """A key of a shape, or of what its kind adds."""
-    word, begin, end = place
+def _hover_field(
+    shape: str, spec: ToolSpec | None, entry: Mapping[str, Key], position: tuple[str, int, int]
+) -> Hover | None:
+    """A key of a shape, or of its kind."""
+    word, begin, end = position
     known = SHAPES[shape].keys.get(word) if shape else None
     if known is not None:
         return Hover(word, begin, end, _doc(known), _takes(known), known.required)
     for name, field in spec.fields.items() if spec else ():
         if word == name or word in field.aliases:
-            doc = field.doc if word == name else f"{field.doc} (another word for `{name}`)"
+            doc = field.doc if word == name else f"{field.doc} (alias of `{name}`)"
             return Hover(word, begin, end, doc, _type(field), field.required, field.default)
     if word in entry:
         return Hover(word, begin, end, _doc(entry[word]), _takes(entry[word]), entry[word].required)
     return None
 
 
-def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
+def _hover_value(path: list[str], key: str, line: str, column: int, specs: Mapping[str, ToolSpec]) -> Hover | None:
     """The kind of a task or of a keychain entry."""
     if key != "kind":
         return None
-    word = _at(_WORD, line, column)
+    word = _word_at(_WORD, line, column)
     shape = shape_at(path)
     if word is None:
         return None
     if shape == "task" and word[0] in specs:
         spec = specs[word[0]]
         needed = [f"`{name}`" for name, field in spec.fields.items() if field.required]
-        doc = spec.doc + (f" Needs {', '.join(needed)}." if needed else "")
+        doc = spec.doc + (f" Required: {', '.join(needed)}." if needed else "")
         return Hover(*word, doc, "a tool kind")
     if shape == "keychain" and word[0] in KEYCHAIN_KINDS:
         fields = ", ".join(f"`{key}`" for key in KEYCHAIN_KINDS[word[0]])
@@ -110,18 +112,18 @@ def _of_value(path: list[str], key: str, line: str, column: int, specs: Mapping[
     return None
 
 
-def _of_scope(line: str, column: int) -> Hover | None:
+def _hover_scope(line: str, column: int) -> Hover | None:
     """A scope inside a template."""
     for template in re.finditer(r"\{\{.*?(?:\}\}|$)", line):
         if template.start() < column <= template.end():
-            word = _at(_NAME, line, column)
+            word = _word_at(_NAME, line, column)
             before = line[word[1] - 2 : word[1] - 1] if word else ""
             if word and before != "." and word[0] in SCOPES:
                 return Hover(*word, SCOPES[word[0]], "a scope")
     return None
 
 
-def _at(pattern: re.Pattern[str], line: str, column: int) -> tuple[str, int, int] | None:
+def _word_at(pattern: re.Pattern[str], line: str, column: int) -> tuple[str, int, int] | None:
     for found in pattern.finditer(line):
         if found.start() < column <= found.end():
             return found[0], found.start() + 1, found.end() + 1
@@ -132,14 +134,14 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def _takes(known: Key) -> str:
-    """The words of the reference page, without its links."""
+    """The value description of the reference page, without its links."""
     return _LINK.sub(r"\1", takes(known))
 
 
 def _doc(known: Key) -> str:
     if known.state in ("v10", "accepted"):
-        return f"Older word; write `{known.instead}`."
-    return "Reserved: read, kept and ignored." if known.state == "reserved" else known.doc
+        return f"Deprecated; write `{known.instead}`."
+    return "Reserved: accepted and ignored." if known.state == "reserved" else known.doc
 
 
 def _type(field: Field) -> str:

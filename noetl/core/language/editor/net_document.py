@@ -1,4 +1,4 @@
-"""The net of a playbook as data: steps, arcs, and what a drawing of them needs."""
+"""The graph of a playbook as data: steps, arcs, and what a drawing needs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from noetl.core.model.playbook import Loop, Playbook, Step
 
 
 def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[str, Any]:
-    """Nodes and arcs in the author's order; steps made while running are marked."""
-    made = list(synthesized)
-    nodes = [_node(step, playbook) for step in playbook.steps] + [_node(step, playbook, made=True) for step in made]
+    """Nodes and arcs in the author's order; steps created at run time are marked."""
+    created = list(synthesized)
+    nodes = [_node(step, playbook) for step in playbook.steps] + [
+        _node(step, playbook, created=True) for step in created
+    ]
     arcs = [
         {
             "source": step.name,
@@ -21,7 +23,7 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
             "mode": step.router.mode,
             "sets": [".".join((each.scope, *each.keys)) for each in arc.assignments],
         }
-        for step in (*playbook.steps, *made)
+        for step in (*playbook.steps, *created)
         for index, arc in enumerate(step.router.arcs)
     ]
     return {
@@ -34,14 +36,14 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
     }
 
 
-def _node(step: Step, playbook: Playbook, *, made: bool = False) -> dict[str, Any]:
+def _node(step: Step, playbook: Playbook, *, created: bool = False) -> dict[str, Any]:
     place = playbook.location(step.path)
     return {
         "step": step.name,
         "description": step.description,
         "line": place.line if place else None,
         "entry": step.name == playbook.entry,
-        "synthesized": made,
+        "synthesized": created,
         "gate": bool(step.admission.rules),
         "join": step.admission.join,
         "loop": _loop(step.loop),

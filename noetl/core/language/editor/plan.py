@@ -1,17 +1,18 @@
-"""What a playbook would do, told without doing it: its order, its tasks with effective specs, its needs."""
+"""The plan of a playbook without running it: the order of steps, tasks with effective specs, and requirements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from noetl.core.language.diagnostics import Diagnostic
+from noetl.core.language.flow.result_reads import template_texts
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.model.playbook import Block, Loop, Playbook, Rule, Step, Task
 from noetl.core.model.tool import ToolSpec
 
-# Kinds that wait for somebody else, so that a task without a timeout may wait long.
-WAITING = frozenset({"http", "postgres", "duckdb", "nats", "snowflake", "mongodb", "shell", "playbook"})
+# Kinds that wait for an external system, so that a task without a timeout may wait indefinitely.
+EXTERNAL_KINDS = frozenset({"http", "postgres", "duckdb", "nats", "snowflake", "mongodb", "shell", "playbook"})
 
 
 def plan_document(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def plan_document(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, A
 
 
 def reachable(playbook: Playbook) -> list[str]:
-    """Steps that arcs can lead to from the entry, nearest first."""
+    """The steps reachable from the entry, nearest first."""
     order = [playbook.entry]
     known = set(order)
     for name in order:
@@ -99,18 +100,18 @@ def _task(playbook: Playbook, task: Task, bounded: bool) -> dict[str, Any]:
         "spec": task.spec,
         "effect": task.effect,
         "rules": ["ok: continue", "error: fail"] if task.rules is None else [_rule(rule) for rule in task.rules],
-        "notes": [] if bounded or task.kind not in WAITING or "timeout" in task.spec else ["no timeout"],
+        "notes": [] if bounded or task.kind not in EXTERNAL_KINDS or "timeout" in task.spec else ["no timeout"],
     }
 
 
 def missing_timeouts(plan: dict[str, Any], playbook: Playbook) -> tuple[Diagnostic, ...]:
-    """Findings about tasks that nothing would ever end: no mistake, so the validator does not tell them."""
+    """Warnings for tasks that may wait indefinitely; the validator does not report them."""
     found = []
     for body in (*plan["steps"], *plan["blocks"].values()):
         for task in body["tasks"]:
             if "no timeout" in task["notes"] and task["line"] is not None:
-                message = f'the task "{task["name"]}" ({task["kind"]}) may wait for ever: no timeout ends it'
-                hint = "give it `spec: {timeout: SECONDS}`, or its step `spec.policy.lifecycle.timeout_s`"
+                message = f'the task "{task["name"]}" ({task["kind"]}) may wait indefinitely: it has no timeout'
+                hint = "set `spec: {timeout: SECONDS}` on it, or `spec.policy.lifecycle.timeout_s` on its step"
                 place = (task["line"], task["column"])
                 found.append(Diagnostic(playbook.file, *place, *place, "missing-timeout", "warning", message, hint))
     return tuple(found)
@@ -118,8 +119,8 @@ def missing_timeouts(plan: dict[str, Any], playbook: Playbook) -> tuple[Diagnost
 
 def _rule(rule: Rule) -> str:
     then = rule.then
-    words = {"retry": f"retry up to {then.attempts} executions", "jump": f"jump to {then.to}"}.get(then.do, then.do)
-    return f"{'else' if rule.when is None else _bare(rule.when)}: {words}"
+    action = {"retry": f"retry up to {then.attempts} executions", "jump": f"jump to {then.to}"}.get(then.do, then.do)
+    return f"{'else' if rule.when is None else _bare(rule.when)}: {action}"
 
 
 def _needs(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def _needs(playbook: Playbook, specs: dict[str, ToolSpec]) -> dict[str, Any]:
     tasks = [task for body in bodies for task in body.tasks]
     kinds = sorted({task.kind for task in tasks if task.generated is None})
     read: set[str] = set()
-    for text in _texts(_values(playbook)):
+    for text in template_texts(_values(playbook)):
         for path, *_ in analyze_template(text).reads:
             if path[0] == "workload" and len(path) > 1 and path[1] not in playbook.workload:
                 read.add(path[1])
@@ -164,17 +165,6 @@ def _values(playbook: Playbook) -> Iterator[Any]:
     yield [entry.fields for entry in playbook.keychain]
 
 
-def _texts(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            if "{{" in value or "{%" in value:
-                yield value
-        elif isinstance(value, dict):
-            yield from _texts(value.values())
-        elif isinstance(value, list | tuple):
-            yield from _texts(value)
-
-
 def _bare(value: Any) -> str:
     text = "else" if value is None else " ".join(str(value).split())
     return text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") and text.count("{{") == 1 else text
@@ -185,12 +175,12 @@ def _line(playbook: Playbook, path: str) -> int | None:
     return place.line if place else None
 
 
-# ── for eyes ────────────────────────────────────────────────────────────────────────────────
+# ── text ────────────────────────────────────────────────────────────────────────────────────
 
 
 def as_text(plan: dict[str, Any]) -> str:
-    """The plan as lines for a person."""
-    lines = [f"{plan['path']} ({plan['surface']}): begins at {plan['entry']}"]
+    """The plan as text."""
+    lines = [f"{plan['path']} ({plan['surface']}): starts at {plan['entry']}"]
     if plan["return_step"]:
         lines.append(f"its output is the output of {plan['return_step']}")
     for number, step in enumerate(plan["steps"], 1):
@@ -210,7 +200,7 @@ def as_text(plan: dict[str, Any]) -> str:
         lines += ["", "never reached: " + ", ".join(plan["unreached"])]
     needs = plan["needs"]
     lines += ["", "needs"]
-    lines.append("  tools: " + (", ".join(_marked(needs["kinds"], "installed")) or "none"))
+    lines.append("  tools: " + (", ".join(_with_state(needs["kinds"], "installed")) or "none"))
     lines.append("  keychain: " + (", ".join(f"{name} ({kind})" for name, kind in needs["keychain"].items()) or "none"))
     lines.append("  workload from the request: " + (", ".join(needs["workload"]) or "none"))
     if needs["playbooks"]:
@@ -223,7 +213,7 @@ def _body_lines(body: dict[str, Any]) -> list[str]:
     loop = body["loop"]
     while loop is not None:
         bound = f", at most {loop['max_in_flight']} at once" if loop["max_in_flight"] else ""
-        over = _bare(loop["in"]) if isinstance(loop["in"], str) else "a list of its own"
+        over = _bare(loop["in"]) if isinstance(loop["in"], str) else "a literal value"
         lines.append(f"   for each {loop['iterator']} in {over} ({loop['mode']}{bound})")
         loop = loop["inner"]
     for task in body["tasks"]:
@@ -248,5 +238,5 @@ def _flat(spec: dict[str, Any], before: str = "") -> str:
     return ", ".join(parts)
 
 
-def _marked(kinds: dict[str, str], usual: str) -> list[str]:
-    return [kind if state == usual else f"{kind} ({state})" for kind, state in kinds.items()]
+def _with_state(kinds: dict[str, str], expected: str) -> list[str]:
+    return [kind if state == expected else f"{kind} ({state})" for kind, state in kinds.items()]

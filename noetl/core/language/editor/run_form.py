@@ -1,9 +1,8 @@
-"""What a person is asked before a playbook runs: one field for each `workload` key.
+"""The form for starting a playbook: one field for each `workload` key.
 
-A field's type is its default's; of lists and mappings the form has the author's own lines too (`text`). The
-comment beside or above a key is its help. What templates read
-of `workload` without a default must come with the request, and is a field too. Keys that are called
-like secrets are marked and their defaults stay out of the form.
+The type of a field is that of its default; for lists and mappings the form also has their text. The comment after or
+above a key is its help. Keys of `workload` that templates read without a default are required fields. Keys with names
+of secrets are marked, and their defaults are not part of the form.
 """
 
 from __future__ import annotations
@@ -23,14 +22,16 @@ _SECRET = re.compile(r"passw(or)?d|secret|token|api_?key|private_?key|credential
 
 
 def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
-    """The fields of a playbook's run form, in the author's order, and the secrets it will use."""
+    """The fields of a playbook's form, in the author's order, and the secrets that it uses."""
     root = read_source(text).root
     workload = root.get("workload") if isinstance(root, Mapping) else None
     entries = workload.entries if isinstance(workload, Mapping) else {}
     lines = text.splitlines()
     fields = [_field(key, value, text, _help(lines, name.line)) for key, (name, value) in entries.items()]
-    asked = dict.fromkeys(key for key in _asked(root) if key not in playbook.workload)
-    fields += [{"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in asked]
+    required = dict.fromkeys(key for key in _required_keys(root) if key not in playbook.workload)
+    fields += [
+        {"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in required
+    ]
     return {
         "path": playbook.path,
         "name": playbook.name,
@@ -41,7 +42,7 @@ def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
 
 
 def values_document(texts: Table[str, str]) -> dict[str, Any]:
-    """What a form's texts stand for, each read as YAML; `problems` names those that cannot be read."""
+    """The values of a form's texts, each read as YAML; `problems` lists those that cannot be read."""
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for name, text in texts.items():
@@ -54,17 +55,17 @@ def values_document(texts: Table[str, str]) -> dict[str, Any]:
     return {"values": values, "problems": problems}
 
 
-def _field(name: str, node: Node, text: str, words: str) -> dict[str, Any]:
+def _field(name: str, node: Node, text: str, help_text: str) -> dict[str, Any]:
     value = data_of(node)
     secret = _is_secret(name) and isinstance(value, str) and "{{" not in value
-    field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": words}
+    field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": help_text}
     if isinstance(value, list | dict):
-        field["text"] = _written(text, node)
+        field["text"] = _source_lines(text, node)
     return field if secret else {**field, "default": value}
 
 
-def _written(text: str, node: Node) -> str:
-    """A node's own lines, moved to the left edge."""
+def _source_lines(text: str, node: Node) -> str:
+    """The lines of a node, dedented."""
     first = text.rfind("\n", 0, node.start) + 1
     lines = " " * (node.start - first) + text[node.start : node.end]
     return dedent(lines).rstrip()
@@ -84,10 +85,10 @@ def _is_secret(name: str) -> bool:
 
 
 def _help(lines: list[str], line: int) -> str:
-    """The comment behind a key, else the ones right above it."""
-    behind = re.search(r"(?:^|\s)#\s?(.*)$", _without_quotes(lines[line - 1])) if line <= len(lines) else None
-    if behind:
-        return behind[1].strip()
+    """The comment after a key, else the comments directly above it."""
+    trailing = re.search(r"(?:^|\s)#\s?(.*)$", _without_quotes(lines[line - 1])) if line <= len(lines) else None
+    if trailing:
+        return trailing[1].strip()
     above: list[str] = []
     for text in reversed(lines[: line - 1]):
         if not text.lstrip().startswith("#"):
@@ -100,8 +101,8 @@ def _without_quotes(line: str) -> str:
     return re.sub(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'", "", line)
 
 
-def _asked(root: Node | None) -> Iterator[str]:
-    """What templates read of `workload`, unless they have a default of their own."""
+def _required_keys(root: Node | None) -> Iterator[str]:
+    """The keys of `workload` that templates read without a default of their own."""
     for text in _texts(root):
         for read in analyze_template(text).reads:
             if read.path[0] == "workload" and len(read.path) > 1 and not read.guarded:

@@ -1,4 +1,4 @@
-"""What a catalog says about a playbook without compiling it: its title, its description, how many steps it has."""
+"""The summary of a playbook without compiling it: name, description, number of steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.core.language.source.yaml_source import read_source
 
 
 class Summary(NamedTuple):
-    """A few words about a playbook."""
+    """Name, description and number of steps of a playbook."""
 
     name: str
     description: str
@@ -18,16 +18,16 @@ class Summary(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def summarise(text: str) -> Summary:
-    """The summary of a text; empty where it says nothing."""
+def summarize(text: str) -> Summary:
+    """The summary of a text; missing parts are empty."""
     root = read_source(text).root
     if not isinstance(root, Mapping):
         return Summary("", "", 0)
     metadata, workflow = root.get("metadata"), root.get("workflow")
-    said = metadata if isinstance(metadata, Mapping) else None
+    known = metadata if isinstance(metadata, Mapping) else None
     return Summary(
-        _text(said, "name"),
-        _text(said, "description") or _text(said, "desc"),
+        _text(known, "name"),
+        _text(known, "description") or _text(known, "desc"),
         len(workflow.items) if isinstance(workflow, Sequence) else 0,
     )
 

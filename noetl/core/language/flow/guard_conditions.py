@@ -1,8 +1,7 @@
-"""What a guard says for certain, read from its text: always, never, or what must hold for it to hold.
+"""Static properties of guards: whether a guard is always true, always false, or what it requires.
 
-Guards are templates, and most say little that can be known beforehand. Some do: `{{ true }}`, an event's name, the
-status of a step, a value of `ctx` that must be there. Whatever is not of these forms is unknown, and checks say
-nothing about it.
+Only some forms are recognized: `{{ true }}`, the name of an event, the status of a step, a value of `ctx`. All others
+are unknown, and checks report nothing about them.
 """
 
 from __future__ import annotations
@@ -13,17 +12,23 @@ from functools import lru_cache
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Node, Scalar
 
-_PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d][\w.]*|[()\[\]{}]|.""", re.S)
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\W\d][\w.]*|[()\[\]{}]|.""", re.S)
 _EVENT = re.compile(r"""event\.name\s*==\s*(['"])([^'"]*)\1|(['"])([^'"]*)\3\s*==\s*event\.name""")
 _EVENT_IN = re.compile(r"""event\.name\s+in\s*[\[(]((?:\s*(?:'[^']*'|"[^"]*")\s*,?)+)[\])]""")
-_WORD = re.compile(r"""'([^']*)'|"([^"]*)\"""")
-_CHOICE = re.compile(r"\{%|\b(?:if|and|or)\b")
-# Names that tell how the step's own run ended: no other guard of the playbook can know that beforehand.
-_ENDINGS = {("event", "name"), ("output", "status"), ("output", "error"), ("outcome", "status"), ("outcome", "error")}
+_QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
+_CONDITIONAL = re.compile(r"\{%|\b(?:if|and|or)\b")
+# Names of the outcome of the step's own run, which no earlier guard can have tested.
+_OUTCOME_FIELDS = {
+    ("event", "name"),
+    ("output", "status"),
+    ("output", "error"),
+    ("outcome", "status"),
+    ("outcome", "error"),
+}
 
 
 def expression(node: Node | None) -> str:
-    """The one expression a guard consists of; empty when it is anything else."""
+    """The expression of a guard that consists of one; else an empty text."""
     return _expression(node.text) if isinstance(node, Scalar) and isinstance(node.value, str) else ""
 
 
@@ -35,13 +40,13 @@ def _expression(text: str) -> str:
     return text[2:-2].strip().strip("-").strip()
 
 
-def always(node: Node | None) -> bool:
-    """Whether a guard holds whatever happens; no guard holds too."""
+def always_true(node: Node | None) -> bool:
+    """Whether a guard is always true; a missing guard is."""
     return node is None or (isinstance(node, Scalar) and _constant(node) == "true")
 
 
-def never(node: Node | None) -> bool:
-    """Whether a guard cannot hold."""
+def always_false(node: Node | None) -> bool:
+    """Whether a guard is always false."""
     return isinstance(node, Scalar) and _constant(node) in ("false", "none", "")
 
 
@@ -57,7 +62,7 @@ def _constant(node: Scalar) -> str | None:
 
 @lru_cache(maxsize=4096)
 def conjuncts(text: str) -> tuple[str, ...]:
-    """The parts of an expression that must all hold for it to hold."""
+    """The parts of an expression that must all be true for it to be true."""
     text = _without_parentheses(text)
     parts = _split(text, "and", ("or", "if"))
     return parts if len(parts) == 1 else tuple(inner for part in parts for inner in conjuncts(part))
@@ -65,27 +70,27 @@ def conjuncts(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def alternatives(text: str) -> tuple[str, ...]:
-    """The parts of an expression of which one must hold for it to hold."""
+    """The parts of an expression of which one must be true for it to be true."""
     return _split(_without_parentheses(text), "or", ("if",))
 
 
-def _split(text: str, joint: str, others: tuple[str, ...]) -> tuple[str, ...]:
-    """The pieces between the joints, outside of brackets; the whole when another word binds it."""
-    if joint not in text:
+def _split(text: str, operator: str, others: tuple[str, ...]) -> tuple[str, ...]:
+    """The operands of an operator outside brackets; the whole text if another operator binds it."""
+    if operator not in text:
         return (text,)
     parts: list[str] = []
     depth = first = 0
-    for piece in _PIECE.finditer(text):
-        word = piece.group()
+    for token in _TOKEN.finditer(text):
+        word = token.group()
         if word in "([{":
             depth += 1
         elif word in ")]}":
             depth -= 1
         elif depth == 0 and word in others:
             return (text,)
-        elif depth == 0 and word == joint:
-            parts.append(text[first : piece.start()].strip())
-            first = piece.end()
+        elif depth == 0 and word == operator:
+            parts.append(text[first : token.start()].strip())
+            first = token.end()
     return (*parts, text[first:].strip())
 
 
@@ -93,44 +98,44 @@ def _without_parentheses(text: str) -> str:
     text = text.strip()
     while text.startswith("(") and text.endswith(")"):
         depth = 0
-        for piece in _PIECE.finditer(text):
-            depth += {"(": 1, ")": -1}.get(piece.group(), 0)
-            if depth == 0 and piece.end() < len(text):
+        for token in _TOKEN.finditer(text):
+            depth += {"(": 1, ")": -1}.get(token.group(), 0)
+            if depth == 0 and token.end() < len(text):
                 return text
         text = text[1:-1].strip()
     return text
 
 
-def events(node: Node | None) -> frozenset[str] | None:
-    """The events for which a guard can hold, as far as it names them; None when it does not say."""
-    asked: frozenset[str] | None = None
+def required_events(node: Node | None) -> frozenset[str] | None:
+    """The events for which a guard can be true; None if it does not name any."""
+    required: frozenset[str] | None = None
     text = expression(node)
     for part in conjuncts(text) if "event.name" in text else ():
         single, several = _EVENT.fullmatch(part), _EVENT_IN.fullmatch(part)
         if single is not None:
             named = frozenset({single.group(2) or single.group(4) or ""})
         elif several is not None:
-            named = frozenset(one or other for one, other in _WORD.findall(several.group(1)))
+            named = frozenset(one or other for one, other in _QUOTED.findall(several.group(1)))
         else:
             continue
-        asked = named if asked is None else asked & named
-    return asked
+        required = named if required is None else required & named
+    return required
 
 
-def asks_nothing_else(node: Node | None) -> bool:
-    """Whether the name of the event is all that a guard asks about."""
+def tests_only_event(node: Node | None) -> bool:
+    """Whether a guard tests nothing but the name of the event."""
     text = expression(node)
     return _EVENT.fullmatch(text) is not None or _EVENT_IN.fullmatch(text) is not None
 
 
-def asks_how_it_ended(node: Node | None) -> bool:
-    """Whether a guard asks only how the step itself ended (no guard at all does too: it asks for success)."""
+def tests_only_outcome(node: Node | None) -> bool:
+    """Whether a guard tests only the outcome of its step; a missing guard does (it requires success)."""
     if node is None:
         return True
     reads = analyze_template(node.text).reads if isinstance(node, Scalar) else ()
-    return bool(reads) and all(read.path[:2] in _ENDINGS for read in reads)
+    return bool(reads) and all(read.path[:2] in _OUTCOME_FIELDS for read in reads)
 
 
 def is_conditional(text: str) -> bool:
     """Whether a template may leave some of its names unread."""
-    return _CHOICE.search(text) is not None
+    return _CONDITIONAL.search(text) is not None

@@ -1,91 +1,94 @@
-"""Which steps of a net lead to which, as sets of bits: questions about many steps answered at once."""
+"""Reachability between steps as sets of bits, so that one operation answers for many steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from noetl.core.language.flow.guard_conditions import always, never
+from noetl.core.language.flow.guard_conditions import always_false, always_true
 from noetl.core.language.syntax.tree import ArcSyntax, RouterSyntax, StepSyntax
 
 
 class Reachability:
-    """The steps of a net by number, and what lies behind each."""
+    """The graph of steps by number, and what is reachable from each step."""
 
     def __init__(self, steps: Sequence[StepSyntax]) -> None:
         self.steps = steps
         self.number = {step.name: number for number, step in enumerate(steps)}
-        self.open = [
+        self.open_arcs_of = [
             [arc for arc in open_arcs(step.router) if arc.target in self.number] if step.router is not None else []
             for step in steps
         ]
-        self.arcs = [[self.number[arc.target or ""] for arc in leaving] for leaving in self.open]
+        self.arcs = [[self.number[arc.target or ""] for arc in leaving] for leaving in self.open_arcs_of]
 
     @cached_property
-    def behind(self) -> list[int]:
-        """For each step the bits of the steps that can come after it, itself included."""
-        return gathered(self.arcs, [1 << number for number in range(len(self.steps))])
+    def reachable(self) -> list[int]:
+        """For each step, the bits of the steps reachable from it, itself included."""
+        return transitive_union(self.arcs, [1 << number for number in range(len(self.steps))])
 
-    def leads(self, one: str, other: str) -> bool:
-        """Whether a token in one step can come to the other."""
+    def leads_to(self, one: str, other: str) -> bool:
+        """Whether a path leads from one step to the other."""
         target = 1 << self.number[other]
-        return any(self.behind[following] & target for following in self.arcs[self.number[one]])
+        return any(self.reachable[following] & target for following in self.arcs[self.number[one]])
 
-    def may_come_before(self, one: str, other: str) -> bool:
-        """Whether a step can have run when the other does."""
-        return self.leads(one, other) or bool(self.beside(self.number[one]) & 1 << self.number[other])
+    def can_run_before(self, one: str, other: str) -> bool:
+        """Whether a step can have run when the other one runs."""
+        return self.leads_to(one, other) or bool(self.parallel_with(self.number[one]) & 1 << self.number[other])
 
     def both_can_run(self, one: str, other: str) -> bool:
-        """Whether one execution can run both: one after the other, or side by side behind an inclusive router."""
-        if one == other or self.leads(one, other) or self.leads(other, one):
+        """Whether one execution can run both steps: one after the other, or in parallel after an inclusive router."""
+        if one == other or self.leads_to(one, other) or self.leads_to(other, one):
             return True
-        return bool(self.beside(self.number[one]) & 1 << self.number[other])
+        return bool(self.parallel_with(self.number[one]) & 1 << self.number[other])
 
-    def beside(self, number: int, *, always_taken: bool = False) -> int:
-        """The steps that can run side by side with one (behind an arc that is always taken)."""
-        known = self._side_by_side.get((number, always_taken))
-        if known is None:
-            bit, known = 1 << number, 0
-            for ways, others, sure in self._forks:
-                for way, other in zip(ways, sure if always_taken else others, strict=True):
-                    if way & bit:
-                        known |= other
-            self._side_by_side[number, always_taken] = known
-        return known
+    def parallel_with(self, number: int, *, always_taken: bool = False) -> int:
+        """The steps that can run in parallel with one (with `always_taken`: after an arc that is always taken)."""
+        found = self._parallel_cache.get((number, always_taken))
+        if found is None:
+            bit, found = 1 << number, 0
+            for reachable_sets, others, unguarded in self._forks:
+                for reachable_set, other in zip(reachable_sets, unguarded if always_taken else others, strict=True):
+                    if reachable_set & bit:
+                        found |= other
+            self._parallel_cache[number, always_taken] = found
+        return found
 
     @cached_property
-    def _side_by_side(self) -> dict[tuple[int, bool], int]:
+    def _parallel_cache(self) -> dict[tuple[int, bool], int]:
         return {}
 
     @cached_property
     def _forks(self) -> list[tuple[list[int], list[int], list[int]]]:
-        """For each inclusive router what lies behind each arc, behind all others, behind others without a guard."""
+        """For each inclusive router: what is reachable over each arc, all others, and unguarded others."""
         found = []
         for number, step in enumerate(self.steps):
             if step.router is not None and step.router.mode == "inclusive" and len(self.arcs[number]) > 1:
-                ways = [self.behind[following] for following in self.arcs[number]]
-                sure = [way if always(arc.when) else 0 for way, arc in zip(ways, self.open[number], strict=True)]
-                found.append((ways, all_others(ways), all_others(sure)))
+                reachable_sets = [self.reachable[following] for following in self.arcs[number]]
+                unguarded = [
+                    reachable_set if always_true(arc.when) else 0
+                    for reachable_set, arc in zip(reachable_sets, self.open_arcs_of[number], strict=True)
+                ]
+                found.append((reachable_sets, union_of_others(reachable_sets), union_of_others(unguarded)))
         return found
 
 
 def open_arcs(router: RouterSyntax) -> list[ArcSyntax]:
-    """The arcs that can be taken: not those whose guard never holds, nor those behind one that is always taken."""
+    """The arcs that can be taken: no guard that is always false, not after an arc that is always taken."""
     found: list[ArcSyntax] = []
     for number, arc in enumerate(router.arcs):
-        if never(arc.when):
+        if always_false(arc.when):
             continue
         found.append(arc)
-        if router.mode == "exclusive" and always(arc.when):
-            if arc.when is None:  # after a failure the arcs with a guard are asked
+        if router.mode == "exclusive" and always_true(arc.when):
+            if arc.when is None:  # after a failure the guarded arcs are evaluated
                 rest = router.arcs[number + 1 :]
-                found += [other for other in rest if other.when is not None and not never(other.when)]
+                found += [other for other in rest if other.when is not None and not always_false(other.when)]
             break
     return found
 
 
-def all_others(bits: Sequence[int]) -> list[int]:
-    """For each of some sets of bits all the others joined."""
+def union_of_others(bits: Sequence[int]) -> list[int]:
+    """For each set of bits, the union of all others."""
     found = [0] * len(bits)
     seen = 0
     for number, each in enumerate(bits):
@@ -98,22 +101,22 @@ def all_others(bits: Sequence[int]) -> list[int]:
     return found
 
 
-def gathered(arcs: Sequence[Sequence[int]], own: Sequence[int]) -> list[int]:
-    """For each node its own bits and those of every node that can be reached from it."""
+def transitive_union(arcs: Sequence[Sequence[int]], own: Sequence[int]) -> list[int]:
+    """For each node, its own bits and those of every node reachable from it."""
     bits = list(own)
     for group in components(arcs, range(len(arcs))):
-        joined = 0
+        union = 0
         for number in group:
-            joined |= own[number]
+            union |= own[number]
             for following in arcs[number]:
-                joined |= bits[following]
+                union |= bits[following]
         for number in group:
-            bits[number] = joined
+            bits[number] = union
     return bits
 
 
 def components(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> Iterator[list[int]]:
-    """Groups of nodes that all lead to each other (most are single nodes), each after the groups it leads to."""
+    """The strongly connected components, each after the components that it leads to."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -121,17 +124,17 @@ def components(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> Iterator[
     for root in roots:
         work = [(root, 0)] if root not in order else []
         while work:
-            node, place = work.pop()
-            if place == 0:
+            node, position = work.pop()
+            if position == 0:
                 order[node] = low[node] = len(order)
                 stack.append(node)
                 on_stack.add(node)
             following = arcs[node]
-            while place < len(following):
-                other = following[place]
-                place += 1
+            while position < len(following):
+                other = following[position]
+                position += 1
                 if other not in order:
-                    work += [(node, place), (other, 0)]
+                    work += [(node, position), (other, 0)]
                     break
                 if other in on_stack:
                     low[node] = min(low[node], low[other])
@@ -145,3 +148,24 @@ def components(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> Iterator[
                 if work:
                     parent = work[-1][0]
                     low[parent] = min(low[parent], low[node])
+
+
+def reverse_postorder(arcs: Sequence[Sequence[int]], roots: Iterable[int]) -> list[int]:
+    """The nodes reachable from the roots in an order in which only arcs that close a cycle lead to an earlier node."""
+    seen: set[int] = set()
+    finished: list[int] = []
+    for root in roots:
+        stack = [(root, 0)] if root not in seen else []
+        seen.add(root)
+        while stack:
+            node, position = stack.pop()
+            if position == len(arcs[node]):
+                finished.append(node)
+                continue
+            stack.append((node, position + 1))
+            target = arcs[node][position]
+            if target not in seen:
+                seen.add(target)
+                stack.append((target, 0))
+    finished.reverse()
+    return finished

@@ -1,8 +1,8 @@
 """Which results are read where: `Step.exports` and `Step.reads`.
 
-`exports` of a step are the parts of its output that server-side templates name; the worker keeps them
-inline when the payload itself is stored elsewhere. `reads` are the steps whose results a step's worker-side
-templates read by name. When it cannot be told, the answer is `*`: too much travels, never too little.
+`exports` of a step are the parts of its output that server-side templates read; the worker stores them inline when
+the payload itself is stored elsewhere. `reads` are the steps whose results a step's worker-side templates read by
+name. If they cannot be determined, the value is `*`, which includes all of them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _CONTEXT = re.compile(r"\bcontext\b")
 _ENVELOPE = frozenset({"status", "data", "ref", "_ref", "error", "meta", "http", "pg", "py", "loop", "stats"})
 
 
-def exports_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tuple[str, ...]]:
-    """What server-side templates read of each step's output."""
+def exports_of(steps: Iterable[Step]) -> dict[str, tuple[str, ...]]:
+    """The parts of each step's output that server-side templates read."""
     steps = tuple(steps)
     found: dict[str, dict[str, None]] = {step.name: {} for step in steps}
     for step in steps:
-        for text in _texts(_own_server_values(step)):
+        for text in template_texts(_own_server_values(step)):
             for name, _, _ in analyze_template(text).reads:
                 _export_own(found, step.name, name)
                 _export_named(found, name)
-        for text in _texts(_other_server_values(step)):
+        for text in template_texts(_other_server_values(step)):
             for name, _, _ in analyze_template(text).reads:
                 _export_named(found, name)
     return {name: tuple(paths) for name, paths in found.items()}
@@ -62,7 +62,7 @@ def _export_named(found: dict[str, dict[str, None]], name: tuple[str, ...]) -> N
 
 
 def _export_result(paths: dict[str, None], rest: tuple[str, ...]) -> None:
-    """A result by name looks at the payload first, then at the envelope: both may be meant."""
+    """Add the payload field and the envelope field: a result by name reads the payload first, then the envelope."""
     if not rest:
         paths["data"] = None
         return
@@ -98,22 +98,22 @@ def _other_server_values(step: Step) -> Iterator[Any]:
 
 
 def reads_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tuple[str, ...]]:
-    """The steps whose results each step's worker reads by name."""
+    """The steps whose results each step reads on the worker."""
     steps = tuple(steps)
     order = {step.name: number for number, step in enumerate(steps)}
     of_block = {name: _worker_names(_block_values(block), block.tasks) for name, block in blocks.items()}
     calls = {name: _called(block.tasks) for name, block in blocks.items()}
-    answer = {}
+    reads = {}
     for step in steps:
         read = _worker_names(_step_values(step), step.tasks)
         for block in _reached(_called(step.tasks), calls):
             read |= of_block.get(block, set())
-        answer[step.name] = (ALL,) if ALL in read else tuple(sorted(read & order.keys(), key=order.__getitem__))
-    return answer
+        reads[step.name] = (ALL,) if ALL in read else tuple(sorted(read & order.keys(), key=order.__getitem__))
+    return reads
 
 
 def _called(tasks: Iterable[Task]) -> set[str]:
-    """Blocks that tasks call; `*` when the name is a template."""
+    """The blocks that tasks call; `*` if the name is a template."""
     called = set()
     for task in tasks:
         if task.kind == "workbook":
@@ -124,21 +124,21 @@ def _called(tasks: Iterable[Task]) -> set[str]:
 
 def _reached(called: set[str], calls: Mapping[str, set[str]]) -> set[str]:
     reached: set[str] = set()
-    waiting = list(called)
-    while waiting:
-        name = waiting.pop()
+    pending = list(called)
+    while pending:
+        name = pending.pop()
         if name == ALL:
-            waiting += [other for other in calls if other not in reached]
+            pending += [other for other in calls if other not in reached]
             continue
         if name not in reached:
             reached.add(name)
-            waiting += calls.get(name, ())
+            pending += calls.get(name, ())
     return reached
 
 
 def _worker_names(values: Iterable[Any], tasks: Iterable[Task]) -> set[str]:
     read: set[str] = set()
-    for text in _texts(values):
+    for text in template_texts(values):
         for name, _, _ in analyze_template(text).reads:
             if name[0] == "steps":
                 read.add(name[1] if len(name) > 1 and not name[1].isdigit() else ALL)
@@ -187,24 +187,25 @@ def _task_values(tasks: Iterable[Task]) -> Iterator[Any]:
             if name not in task.raw:
                 yield value
         yield task.spec
-        yield from _assigned(task.assignments)
+        yield from _assigned_values(task.assignments)
         for rule in task.rules or ():
             yield rule.when
             yield (rule.then.attempts, rule.then.delay, rule.then.max_delay)
-            yield from _assigned(rule.then.assignments)
+            yield from _assigned_values(rule.then.assignments)
 
 
-def _assigned(assignments: Iterable[Assignment]) -> Iterator[Any]:
+def _assigned_values(assignments: Iterable[Assignment]) -> Iterator[Any]:
     for assignment in assignments:
         yield assignment.value
 
 
-def _texts(values: Iterable[Any]) -> Iterator[str]:
+def template_texts(values: Iterable[Any]) -> Iterator[str]:
+    """Every text with a template in nested data."""
     for value in values:
         if isinstance(value, str):
             if "{{" in value or "{%" in value:
                 yield value
         elif isinstance(value, dict):
-            yield from _texts(value.values())
+            yield from template_texts(value.values())
         elif isinstance(value, list | tuple):
-            yield from _texts(value)
+            yield from template_texts(value)

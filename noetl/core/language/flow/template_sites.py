@@ -1,6 +1,6 @@
-"""Every template of a document, each with the place it stands at.
+"""All templates of a document with their positions.
 
-Checks about templates go over this list; which names exist at a place is said by `visibility`.
+Checks iterate over this list; `visibility` defines which names exist at a site.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.template_analysis import Template, analyze_template
-from noetl.core.language.flow.visibility import Scope
+from noetl.core.language.flow.visibility import Visibility
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.tree import (
     BlockSyntax,
@@ -27,22 +27,15 @@ from noetl.core.templates.template import is_template
 
 
 class TemplateSite(Struct, eq=False):
-    """One template: its node, its place, and whose it is."""
+    """One template: its node, its visibility, and the body and task that contain it."""
 
     node: Scalar
     template: Template
-    spot: Scope
+    visibility: Visibility
     body: BodySyntax | None = None
     task: TaskSyntax | None = None
     assigns: SetSyntax | None = None  # the assignment it is (part of) the value of
     depth: int = 0  # how many loop levels are open (inner loops see the outer iterations)
-
-
-class Guard(Struct, eq=False):
-    """A `when` or `until` that has no template in it."""
-
-    node: Scalar
-    body: BodySyntax | None = None
 
 
 class TemplateSites:
@@ -50,7 +43,7 @@ class TemplateSites:
 
     def __init__(self, document: DocumentSyntax) -> None:
         self.templates: list[TemplateSite] = []
-        self.bare_guards: list[Guard] = []
+        self.plain_text_guards: list[Scalar] = []  # `when` and `until` without a template
         self.keys: list[Scalar] = []  # keys with template delimiters in them
         if document.workload is not None:
             for _, value in document.workload.entries.values():
@@ -59,49 +52,48 @@ class TemplateSites:
             for node in entry.fields.values():
                 self._add(node, at.KEYCHAIN)
         if document.executor is not None:
-            self._defaults(document.executor.spec, None, "executor")
+            self._defaults(document.executor.spec, None)
         for step in document.steps:
             self._step(step)
         for block in document.blocks:
             self._block(block)
 
     def _step(self, step: StepSyntax) -> None:
-        if step.admit is not None:
-            for rule in step.admit.rules:
-                self._guard(rule.when, at.ADMIT, step)
-                self._add(rule.allow, at.ADMIT, step)
-        depth = sum(1 for _ in step.loop.levels()) if step.loop else 0
+        for rule in step.admit_rules:
+            self._guard(rule.when, at.ADMIT, step)
+            self._add(rule.allow, at.ADMIT, step)
+        depth = sum(1 for _ in step.loops())
         self._add(step.input, at.LOOP_INPUT if depth else at.STEP_INPUT, step, depth=depth)
         self._loop(step.loop, step, at.LOOP_IN, at.INNER_LOOP_IN)
         self._add(step.timeout_s, at.LIMIT, step)
         self._add(step.deadline_s, at.LIMIT, step)
-        self._defaults(step.spec, step, "step")
+        self._defaults(step.spec, step)
         self._tasks(step)
         self._sets(step.sets, at.STEP_SET, step)
         if step.synthesis is not None:
             self._add(step.synthesis.source, at.SYNTHESIS, step)
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             self._guard(arc.when, at.ARC, step)
             self._sets(arc.sets, at.ARC, step)
 
     def _block(self, block: BlockSyntax) -> None:
         self._add(block.input, at.BLOCK_INPUT, block)
         self._loop(block.loop, block, at.BLOCK_LOOP_IN, at.BLOCK_LOOP_IN)
-        self._defaults(block.spec, block, "step")
+        self._defaults(block.spec, block)
         self._tasks(block)
         self._sets(block.sets, at.BLOCK_SET, block)
 
-    def _loop(self, loop: LoopSyntax | None, body: BodySyntax, outer: Scope, inner: Scope) -> None:
+    def _loop(self, loop: LoopSyntax | None, body: BodySyntax, outer: Visibility, inner: Visibility) -> None:
         if loop is None:
             return
         for depth, level in enumerate(loop.levels()):
             self._add(level.collection, inner if depth else outer, body, depth=depth)
             self._add(level.max_in_flight, inner if depth else outer, body, depth=depth)
             self._guard(level.until, at.LOOP_UNTIL, body, depth=depth + 1)
-            self._defaults(level.spec, body, "loop")
+            self._defaults(level.spec, body)
 
-    def _defaults(self, spec: Mapping | None, body: BodySyntax | None, level: str) -> None:
-        """Knobs that tasks inherit are rendered with each task."""
+    def _defaults(self, spec: Mapping | None, body: BodySyntax | None) -> None:
+        """Add defaults that tasks inherit; they are rendered with each task."""
         if spec is None:
             return
         for key, (_, value) in spec.entries.items():
@@ -109,11 +101,11 @@ class TemplateSites:
                 self._add(value, at.TASK, body)
 
     def _tasks(self, body: BodySyntax) -> None:
-        depth = sum(1 for _ in body.loop.levels()) if body.loop else 0
+        depth = sum(1 for _ in body.loops())
         for task in body.tasks():
             for parameter in task.parameters.values():
                 if not parameter.raw:
-                    self._add(parameter.value, at.task_with(parameter.late), body, task, depth=depth)
+                    self._add(parameter.value, at.task_visibility(parameter.late), body, task, depth=depth)
             if task.spec is not None:
                 for key, (_, value) in task.spec.entries.items():
                     if key != "policy":
@@ -123,7 +115,7 @@ class TemplateSites:
             if task.output is not None:
                 self._add(task.output.store, at.TASK, body, task, depth=depth)
             self._sets(task.sets, at.TASK_SET, body, task, depth=depth)
-            for rule in task.policy.rules if task.policy else ():
+            for rule in task.rules:
                 self._guard(rule.when, at.RULE, body, task, depth=depth)
                 for name, value in rule.fields.items():
                     if name != "to":
@@ -137,23 +129,33 @@ class TemplateSites:
             self._guard(branch.when, at.RULE, body, depth=depth)
 
     def _sets(
-        self, sets: Iterable[SetSyntax], spot: Scope, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
+        self,
+        sets: Iterable[SetSyntax],
+        visibility: Visibility,
+        body: BodySyntax,
+        task: TaskSyntax | None = None,
+        depth: int = 0,
     ) -> None:
         for assigned in sets:
-            self._add(assigned.value, spot, body, task, assigned, depth)
+            self._add(assigned.value, visibility, body, task, assigned, depth)
 
     def _guard(
-        self, node: Node | None, spot: Scope, body: BodySyntax, task: TaskSyntax | None = None, depth: int = 0
+        self,
+        node: Node | None,
+        visibility: Visibility,
+        body: BodySyntax,
+        task: TaskSyntax | None = None,
+        depth: int = 0,
     ) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str) and not is_template(node.value):
-            self.bare_guards.append(Guard(node, body))
+            self.plain_text_guards.append(node)
         else:
-            self._add(node, spot, body, task, depth=depth)
+            self._add(node, visibility, body, task, depth=depth)
 
     def _add(
         self,
         node: Node | None,
-        spot: Scope,
+        visibility: Visibility,
         body: BodySyntax | None = None,
         task: TaskSyntax | None = None,
         assigns: SetSyntax | None = None,
@@ -164,7 +166,9 @@ class TemplateSites:
         for scalar in (node,) if isinstance(node, Scalar) else self._scalars(node):
             text = scalar.value
             if isinstance(text, str) and "{" in text and is_template(text):
-                self.templates.append(TemplateSite(scalar, analyze_template(text), spot, body, task, assigns, depth))
+                self.templates.append(
+                    TemplateSite(scalar, analyze_template(text), visibility, body, task, assigns, depth)
+                )
 
     def _scalars(self, node: Node | None) -> Iterator[Scalar]:
         if isinstance(node, Scalar):

@@ -1,7 +1,7 @@
-"""Which names a template may read at which place: the table of the language, said once.
+"""Which names a template can read where.
 
-A `Scope` is a kind of place. Names that every spot has are in `EVERYWHERE`; a spot adds its own scopes.
-Secrets never reach server-side templates, so that none can flow into `ctx`, an event or a route.
+A `Visibility` describes one kind of place. `EVERYWHERE` has the names that exist at every place; each place adds
+its own scopes. Secrets are not visible on the server, so that none can reach `ctx`, an event or a route.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ STATE = frozenset({"ctx", "args", "input", "steps"})
 LOCALS = frozenset({"_prev", "_task", "_attempt", "_visit"})
 STATUS_HELPERS = frozenset({"done", "ok", "fail", "running", "loop_done", "all_done", "any_done"})
 
-# Every name that has a meaning of its own somewhere; steps, tasks and iterators cannot take them.
+# Names of scopes; steps, tasks and iterators cannot have them.
 SCOPE_NAMES = EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
 
 
-# What a scope is, in a line: for editors.
+# One-line descriptions of scopes, for editors.
 SCOPES = {
     "workload": "The playbook's input: its defaults with the request's payload merged over them.",
     "ctx": "Values of this execution; written by `set: {ctx.name: ...}`, read by every later step.",
     "step": "Values of one step run; written by `set: {step.name: ...}` inside it.",
     "iter": "The loop's current item (`iter.<iterator>`), `index`, `count`, `first`, `last`, `parent`.",
-    "input": "What the step or task was given.",
-    "args": "Older word for `input`.",
-    "output": "What the task or step gave back: `status`, `data`, `ref`, `error`, and the kind's own parts.",
-    "outcome": "Older word for `output`.",
-    "event": "The boundary event an arc or gate looks at: `event.name`.",
+    "input": "The input of the step or task.",
+    "args": "Old name of `input`.",
+    "output": "The result of the task or step: `status`, `data`, `ref`, `error`, and the kind's own fields.",
+    "outcome": "Old name of `output`.",
+    "event": "The boundary event that an arc or gate evaluates: `event.name`.",
     "keychain": "Secrets by name; they exist on the worker only and never in `set`.",
     "steps": "Finished steps by name: `steps.fetch.status`, `steps.fetch.output`.",
     "execution_id": "The id of this execution.",
     "job": "`job.uuid` and `job.execution_id` are the execution's id.",
-    "_prev": "The output of the task before.",
+    "_prev": "The output of the previous task.",
     "_task": "The name of this task.",
-    "_attempt": "Which execution of this visit it is, from 1.",
-    "_visit": "How often the task was entered, from 1.",
+    "_attempt": "The number of this execution within the visit, from 1.",
+    "_visit": "The number of times the task was entered, from 1.",
     "loop_index": "The same as `iter.index`.",
 }
-OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # read, and not what one writes today
+OLDER_SCOPES = frozenset({"args", "outcome", "job", "loop_index"})  # accepted, not canonical
 
 
-class Scope(Struct, frozen=True):
-    """A kind of place: who evaluates it, and which scopes exist there."""
+class Visibility(Struct, frozen=True):
+    """A kind of place: where it is evaluated, and which scopes exist there."""
 
     title: str
     scopes: frozenset[str]
@@ -54,51 +54,51 @@ class Scope(Struct, frozen=True):
     locals: bool = False  # _prev and its family
 
 
-def _spot(title: str, *scopes: str, server: bool = False, **more: bool) -> Scope:
+def _visibility(title: str, *scopes: str, server: bool = False, **more: bool) -> Visibility:
     keychain = () if server else ("keychain",)
-    return Scope(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
+    return Visibility(title, EVERYWHERE | STATE | {*scopes, *keychain}, server=server, helpers=server, **more)
 
 
-ADMIT = _spot("an admission rule", "event", server=True)
-STEP_INPUT = _spot("a step's `input`", server=True)
-LOOP_IN = _spot("a loop's `in`", server=True)
-INNER_LOOP_IN = _spot("an inner loop's `in`", "iter", server=True)
-LIMIT = _spot("a step's time limit", server=True)
-LOOP_INPUT = _spot("a loop step's `input`", "iter", "loop_index")
-LOOP_UNTIL = _spot("a loop's `until`", "iter", "loop_index", "step", "output", "outcome", tasks=True)
-TASK = _spot("a task's fields", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
-RULE = _spot("a policy rule", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
-TASK_SET = _spot("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
-STEP_SET = _spot("a step's `set`", "step", "output", "outcome", "result", tasks=True)
-ARC = _spot("an arc", "output", "outcome", "result", "event", server=True)
-SYNTHESIS = _spot("`synthesize`", "output", "outcome", "result", "event", server=True)
-BLOCK_INPUT = _spot("a block's `input`", "iter", "loop_index")
-BLOCK_LOOP_IN = _spot("a block's loop", "iter", "loop_index")
-BLOCK_SET = _spot("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
-WORKLOAD = Scope("a workload default", EVERYWHERE, server=True, results=False)
-KEYCHAIN = Scope("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
+ADMIT = _visibility("an admission rule", "event", server=True)
+STEP_INPUT = _visibility("a step's `input`", server=True)
+LOOP_IN = _visibility("a loop's `in`", server=True)
+INNER_LOOP_IN = _visibility("an inner loop's `in`", "iter", server=True)
+LIMIT = _visibility("a step's time limit", server=True)
+LOOP_INPUT = _visibility("a loop step's `input`", "iter", "loop_index")
+LOOP_UNTIL = _visibility("a loop's `until`", "iter", "loop_index", "step", "output", "outcome", tasks=True)
+TASK = _visibility("a task's fields", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+RULE = _visibility("a policy rule", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+TASK_SET = _visibility("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+STEP_SET = _visibility("a step's `set`", "step", "output", "outcome", "result", tasks=True)
+ARC = _visibility("an arc", "output", "outcome", "result", "event", server=True)
+SYNTHESIS = _visibility("`synthesize`", "output", "outcome", "result", "event", server=True)
+BLOCK_INPUT = _visibility("a block's `input`", "iter", "loop_index")
+BLOCK_LOOP_IN = _visibility("a block's loop", "iter", "loop_index")
+BLOCK_SET = _visibility("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
+WORKLOAD = Visibility("a workload default", EVERYWHERE, server=True, results=False)
+KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
 
-SPOTS = (
+VISIBILITIES = (
     ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
     SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
 )  # fmt: skip
 
 
-def task_with(late: tuple[str, ...]) -> Scope:
-    """A task's fields to which the tool itself gives more names."""
+def task_visibility(late: tuple[str, ...]) -> Visibility:
+    """The fields of a task, with the names that the tool adds."""
     return replace(TASK, scopes=TASK.scopes | {*late}) if late else TASK
 
 
-# Where a scope that is not visible here can be read, for the hint.
-ELSEWHERE = {
+# Where a scope is available, for the hint.
+AVAILABILITY_HINTS = {
     "iter": "`iter` exists inside the iterations of a loop",
-    "step": "`step` exists inside the step; write `ctx.*` to hand a value on",
+    "step": "`step` exists inside the step; write `ctx.*` to pass a value on",
     "output": "`output` exists once a task or step has run; read a finished step by its name",
     "outcome": "`output` exists once a task or step has run; read a finished step by its name",
     "event": "`event` exists in arcs and admission rules",
     "result": "`result` exists in arcs; read a finished step by its name",
     "ctx": "`ctx` exists once the workflow runs",
-    "steps": "steps have run only once the workflow runs",
+    "steps": "`steps` exists once the workflow runs",
     "_prev": "`_prev` exists inside a pipeline",
     "_task": "`_task` exists inside a pipeline",
     "_attempt": "`_attempt` exists inside a pipeline",

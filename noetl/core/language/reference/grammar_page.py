@@ -1,33 +1,24 @@
-"""The grammar as a page of the reference, written from the tables the reader uses."""
+"""The reference page of the grammar, generated from the tables of the reader."""
 
 from __future__ import annotations
 
-from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS, REDUCERS, SHAPES, Key, Shape
-
-_TYPES = {
-    "any": "any data",
-    "text": "text",
-    "name": "a name",
-    "template": "a template, true or false",
-    "boolean": "true or false",
-    "count": "a whole number",
-    "number": "a number",
-    "mapping": "a mapping",
-    "list": "a list",
-    "texts": "a list of texts",
-    "tasks": "tasks: a list, or one",
-    "set": "assignments",
-    "blocks": "blocks by name",
-    "else": "`{then: ...}`",
-}
+from noetl.core.language.syntax.grammar import (
+    KEYCHAIN_ALIASES,
+    KEYCHAIN_KINDS,
+    REDUCERS,
+    SHAPES,
+    TYPE_NAMES,
+    Key,
+    Shape,
+)
 
 
 def grammar_page() -> str:
-    """docs/reference/grammar.md."""
+    """The text of docs/reference/grammar.md."""
     parts = [
         "# The grammar",
         "",
-        "Every mapping of a playbook and its keys, as the validator, `noetl schema` and completion know them. What",
+        "Every mapping of a playbook and its keys, as used by the validator, `noetl schema` and completion. What",
         "they mean when a playbook runs: [the language](language.md).",
         "",
     ]
@@ -38,23 +29,26 @@ def grammar_page() -> str:
 
 
 def _section(shape: Shape) -> list[str]:
-    lines = [f"## {shape.title}", "", shape.doc, "", "| key | takes | |", "|---|---|---|"]
+    lines = [f"## {shape.title}", "", shape.doc, "", "| key | value | |", "|---|---|---|"]
     for key, known in shape.keys.items():
         if known.state == "canonical":
             lines.append(f"| `{key}`{' (required)' if known.required else ''} | {takes(known)} | {known.doc} |")
-    older = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
+    others = [(key, known) for key, known in shape.keys.items() if known.state in ("v10", "accepted")]
     reserved = [f"`{key}`" for key, known in shape.keys.items() if known.state == "reserved"]
     if shape.open:
-        lines += ["", "Other keys may stand here too."]
-    if older:
-        lines += ["", "Also read: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in older) + "."]
+        lines += ["", "Other keys are allowed."]
+    if others:
+        lines += [
+            "",
+            "Also accepted: " + ", ".join(f"`{key}` (write `{known.instead}`)" for key, known in others) + ".",
+        ]
     if reserved:
         lines += ["", f"Reserved, without effect: {', '.join(reserved)}."]
     return [*lines, ""]
 
 
 def takes(known: Key) -> str:
-    """What stands behind a key, in words."""
+    """A description of the value of a key."""
     if known.type == "shape":
         return _link(known.shape)
     if known.type == "shapes" or (known.type == "list" and known.shape):
@@ -63,12 +57,12 @@ def takes(known: Key) -> str:
         return ", ".join(f"`{choice}`" for choice in known.choices)
     if known.type == "any" and known.shape:
         return _link(known.shape)
-    words = _TYPES[known.type]
+    description = TYPE_NAMES[known.type]
     if known.least is not None and known.least > 0:
-        words += f" from {known.least:g} on"
+        description += f", at least {known.least:g}"
     if known.type in ("count", "number") and known.templated:
-        words += ", or a template"
-    return words
+        description += ", or a template"
+    return description
 
 
 def _link(shape: str) -> str:

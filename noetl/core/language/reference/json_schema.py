@@ -1,8 +1,8 @@
-"""The JSON Schema of a playbook, written from the grammar and the tool specs.
+"""The JSON Schema of a playbook, generated from the grammar and the tool specs.
 
-Editors that speak JSON Schema (yaml-language-server among them) complete and check with it. It says what can be
-said in a schema; what only the validator knows (names, places, templates) it leaves out, so that nothing
-correct is marked wrong. Words of v10 and other accepted spellings are in it as deprecated.
+Editors with JSON Schema support (such as yaml-language-server) use it for completion and checks. It omits what a schema
+cannot express (names, positions, templates), so that a valid playbook never violates it. Keys of v10 and other accepted
+spellings are marked as deprecated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _ref(name: str) -> Schema:
 
 
 def _shape(shape: Shape) -> Schema:
-    made: Schema = {
+    schema: Schema = {
         "type": "object",
         "description": shape.doc,
         "properties": {key: _described(known, _value(known, shape.name)) for key, known in shape.keys.items()},
@@ -52,19 +52,19 @@ def _shape(shape: Shape) -> Schema:
     }
     required = [key for key, known in shape.keys.items() if known.required]
     if required:
-        made["required"] = required
-    return made
+        schema["required"] = required
+    return schema
 
 
 def _described(known: Key, value: Schema) -> Schema:
     doc = known.doc
     if known.state in ("v10", "accepted"):
-        doc = f"Older word; write `{known.instead}`."
+        doc = f"Deprecated; write `{known.instead}`."
     elif known.state == "reserved":
-        doc = "Reserved: read, kept and ignored."
+        doc = "Reserved: accepted and ignored."
     if not doc and known.state == "canonical":
         return value
-    # Draft 7 looks at nothing beside `$ref`, so the words stand around it.
+    # Draft 7 ignores everything beside `$ref`, so the description wraps it.
     described: Schema = {"allOf": [value], "description": doc} if "$ref" in value else {**value, "description": doc}
     if known.state != "canonical":
         described["deprecated"] = True
@@ -123,7 +123,7 @@ def _blocks() -> Schema:
 
 
 def _labelled() -> Schema:
-    """v10's one-key labelled task."""
+    """v10's task under a label, a mapping with one key."""
     return {
         "type": "object",
         "minProperties": 1,
@@ -138,23 +138,23 @@ def _labelled() -> Schema:
 
 
 def _task(kinds: Mapping[str, ToolSpec]) -> Schema:
-    made = _shape(SHAPES["task"])
+    schema = _shape(SHAPES["task"])
     names = sorted({*kinds, *(alias for spec in kinds.values() for alias in spec.aliases), *PLUGIN_KINDS})
-    made["properties"]["kind"] = {
+    schema["properties"]["kind"] = {
         "description": SHAPES["task"].keys["kind"].doc,
         "anyOf": [{"enum": names}, {"type": "string"}],
     }
-    made["allOf"] = [_kind(spec) for _, spec in sorted(kinds.items())]
-    return made
+    schema["allOf"] = [_kind(spec) for _, spec in sorted(kinds.items())]
+    return schema
 
 
 def _kind(spec: ToolSpec) -> Schema:
-    """What a task of this kind may say beside `kind`, under `input` and under `spec`."""
+    """The parameters of this kind beside `kind`, under `input` and under `spec`."""
     fields = {name: _parameter(field) for name, field in spec.fields.items()}
     for name, field in spec.fields.items():
         for alias in field.aliases:
             if alias not in SHAPES["task"].keys:
-                fields[alias] = {**_parameter(field), "description": f"Older word; write `{name}`.", "deprecated": True}
+                fields[alias] = {**_parameter(field), "description": f"Deprecated; write `{name}`.", "deprecated": True}
     beside = {name: schema for name, schema in fields.items() if name not in SHAPES["task"].keys}
     then: Schema = {"properties": {**beside, "input": {"properties": fields}}}
     if spec.spec_keys:
@@ -172,33 +172,33 @@ def _parameter(field: Field) -> Schema:
         "mapping": ["object", "null"],
         "list": ["array", "null"],
     }
-    made: Schema = {}
+    schema: Schema = {}
     if field.type in types:
-        made["type"] = types[field.type]
+        schema["type"] = types[field.type]
         if field.type not in ("string", "code"):
-            made = {"anyOf": [made, TEMPLATE]}
+            schema = {"anyOf": [schema, TEMPLATE]}
     if field.choices:
-        made = {"anyOf": [{"enum": list(field.choices)}, {"type": "string"}]}
+        schema = {"anyOf": [{"enum": list(field.choices)}, {"type": "string"}]}
     if field.doc:
-        made["description"] = field.doc
-    return made
+        schema["description"] = field.doc
+    return schema
 
 
 # --- keychain -----------------------------------------------------------------------------------
 
 
 def _keychain() -> Schema:
-    made = _shape(SHAPES["keychain"])
+    schema = _shape(SHAPES["keychain"])
     names = [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES]
-    made["properties"]["kind"] = {
+    schema["properties"]["kind"] = {
         "description": SHAPES["keychain"].keys["kind"].doc,
         "anyOf": [{"enum": names}, {"type": "string", "pattern": "_credential$"}],
     }
-    made["allOf"] = [
+    schema["allOf"] = [
         {
             "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
             "then": {"properties": {key: _described(known, _value(known, "keychain")) for key, known in keys.items()}},
         }
         for kind, keys in KEYCHAIN_KINDS.items()
     ]
-    return made
+    return schema

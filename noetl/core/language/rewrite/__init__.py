@@ -1,1 +1,1 @@
-"""Rewriting playbook text in place: formatting and migration between dialects."""
+"""Rewrite playbook text in place: formatting and migration between dialects."""

@@ -1,8 +1,8 @@
-"""`noetl fmt`: one canonical layout, the same meaning.
+"""`noetl fmt`: one canonical layout without a change of meaning.
 
-Only what must change changes: line ends, white space at the end of lines, the final newline, indentation by two,
-flat `set` targets, `name:` tasks, `else` with its own `then`. Comments, blank lines, quotes, flow and block style
-and the order of keys stay. Each sort of change is kept only when the text means the same afterwards.
+The formatter changes line ends, trailing white space, the final newline, indentation (two columns), nested `set`
+targets, labelled tasks, and `else` without `then`. Comments, blank lines, quotes, flow and block style and the order
+of keys stay. A change is applied only if the text compiles to the same playbook afterwards.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from noetl.core.model.tool import ToolSpec
 
 
 def format_text(text: str, specs: Table[str, ToolSpec]) -> str:
-    """The text in its canonical layout; a text that is no YAML comes back as it is."""
+    """The text in its canonical layout; a text that is not valid YAML is returned unchanged."""
     source = read_source(text)
     if source.root is None or any(problem.code != "yaml-number" for problem in source.problems):
         return text
     text = source.text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    for change in (_labels, _sets, _elses):
-        text = _kept(text, _changed(text, specs, change), lambda one: _model(one, specs))
-    text = _kept(text, _reindented(text), _data)
-    return _kept(text, _trimmed(text), _data)
+    for change in (_name_labelled_tasks, _flatten_sets, _nest_elses):
+        text = _keep_if_equal(text, _rewrite(text, specs, change), lambda one: _compiled(one, specs))
+    text = _keep_if_equal(text, _reindent(text), _data)
+    return _keep_if_equal(text, _trim(text), _data)
 
 
-def _kept(before: str, after: str, meaning: Callable[[str], Any]) -> str:
+def _keep_if_equal(before: str, after: str, meaning: Callable[[str], Any]) -> str:
     return after if after != before and meaning(after) == meaning(before) else before
 
 
@@ -45,14 +45,14 @@ def _data(text: str) -> Any:
     return None if source.root is None or source.problems else repr(data_of(source.root))
 
 
-def _model(text: str, specs: Table[str, ToolSpec]) -> Any:
+def _compiled(text: str, specs: Table[str, ToolSpec]) -> Any:
     compiled = compile_playbook(text, file="", specs=specs)
     if compiled.playbook is None:
         return [(one.code, one.message) for one in compiled.diagnostics if one.severity == "error"]
     return msgspec.json.encode(msgspec.structs.replace(compiled.playbook, locations={}, digest="", surface="canonical"))
 
 
-def _changed(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, DocumentSyntax], None]) -> str:
+def _rewrite(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, DocumentSyntax], None]) -> str:
     document = compile_playbook(text, file="", specs=specs).document
     if document is None:
         return text
@@ -64,54 +64,54 @@ def _changed(text: str, specs: Table[str, ToolSpec], change: Callable[[Editor, D
 # ── spellings ───────────────────────────────────────────────────────────────────────────────
 
 
-def _labels(editor: Editor, document: DocumentSyntax) -> None:
+def _name_labelled_tasks(editor: Editor, document: DocumentSyntax) -> None:
     for item in labelled_items(document.node):
         name_task(editor, item)
 
 
 def labelled_items(root: Node) -> list[Mapping]:
-    """Tasks under their labels, wherever a task list stands."""
+    """Tasks under their labels, in every task list."""
     found: list[Mapping] = []
-
-    def tasks(node: Node | None) -> None:
-        if isinstance(node, Mapping):
-            item(node, single=True)
-        elif isinstance(node, Sequence):
-            for each in node.items:
-                if isinstance(each, Mapping):
-                    item(each)
-
-    def item(node: Mapping, single: bool = False) -> None:
-        for word in ("while", "until"):
-            inner = node.get(word)
-            if isinstance(inner, Mapping) and "kind" not in node.entries:
-                tasks(inner.get("tool"))
-        chosen = node.get("choose")
-        if isinstance(chosen, Sequence) and "kind" not in node.entries:
-            for branch in chosen.items:
-                if isinstance(branch, Mapping):
-                    tasks(branch.get("then"))
-                    other = branch.get("else")
-                    if isinstance(other, Mapping):
-                        tasks(other.get("then"))
-            return
-        if is_labelled(node) and entries_in_place(node):
-            found.append(node)
-
-    if isinstance(root, Mapping):
-        workflow, workbook = root.get("workflow"), root.get("workbook")
-        bodies = [*workflow.items] if isinstance(workflow, Sequence) else []
-        if isinstance(workbook, Mapping):
-            bodies += [value for _, value in workbook.entries.values()]
-        elif isinstance(workbook, Sequence):
-            bodies += workbook.items
-        for body in bodies:
-            if isinstance(body, Mapping) and "tool" in body.entries:
-                tasks(body.get("tool"))
+    for body in _bodies(root):
+        if isinstance(body, Mapping):
+            _collect_labelled(body.get("tool"), found)
     return found
 
 
-def _sets(editor: Editor, document: DocumentSyntax) -> None:
+def _bodies(root: Node) -> list[Node]:
+    """The steps and blocks of a document."""
+    if not isinstance(root, Mapping):
+        return []
+    workflow, workbook = root.get("workflow"), root.get("workbook")
+    bodies = [*workflow.items] if isinstance(workflow, Sequence) else []
+    if isinstance(workbook, Mapping):
+        return bodies + [value for _, value in workbook.entries.values()]
+    return bodies + (workbook.items if isinstance(workbook, Sequence) else [])
+
+
+def _collect_labelled(tasks: Node | None, found: list[Mapping]) -> None:
+    for item in tasks.items if isinstance(tasks, Sequence) else [tasks]:
+        if not isinstance(item, Mapping):
+            continue
+        for inner in [] if "kind" in item.entries else _construct_tasks(item):
+            _collect_labelled(inner, found)
+        if is_labelled(item) and entries_in_place(item):
+            found.append(item)
+
+
+def _construct_tasks(item: Mapping) -> list[Node | None]:
+    """The task lists inside a `choose`, `while` or `until`."""
+    bodies = [item.get(word) for word in ("while", "until")]
+    lists = [body.get("tool") for body in bodies if isinstance(body, Mapping)]
+    chosen = item.get("choose")
+    for branch in chosen.items if isinstance(chosen, Sequence) else ():
+        if isinstance(branch, Mapping):
+            other = branch.get("else")
+            lists += [branch.get("then"), other.get("then") if isinstance(other, Mapping) else None]
+    return lists
+
+
+def _flatten_sets(editor: Editor, document: DocumentSyntax) -> None:
     for node in _set_blocks(document.node):
         if not entries_in_place(node):
             continue
@@ -127,9 +127,9 @@ def _set_blocks(root: Node) -> list[Mapping]:
     def walk(node: Node, inside: str) -> None:
         if isinstance(node, Mapping):
             for text, (_, value) in node.entries.items():
-                if text == "set" and isinstance(value, Mapping) and inside not in _DATA:
+                if text == "set" and isinstance(value, Mapping) and inside not in _DATA_KEYS:
                     found.append(value)
-                elif text not in _DATA:
+                elif text not in _DATA_KEYS:
                     walk(value, text)
         elif isinstance(node, Sequence):
             for each in node.items:
@@ -143,11 +143,13 @@ def _set_blocks(root: Node) -> list[Mapping]:
     return found
 
 
-# Blocks in which keys are the author's own.
-_DATA = frozenset({"input", "args", "payload", "params", "headers", "json", "body", "data", "form", "set", "workload"})
+# Blocks with keys that the author defines.
+_DATA_KEYS = frozenset(
+    {"input", "args", "payload", "params", "headers", "json", "body", "data", "form", "set", "workload"}
+)
 
 
-def _elses(editor: Editor, document: DocumentSyntax) -> None:
+def _nest_elses(editor: Editor, document: DocumentSyntax) -> None:
     for node in _else_rules(document.node):
         _nest_else(editor, node)
 
@@ -160,7 +162,7 @@ def _else_rules(root: Node) -> list[Mapping]:
             for text, (_, value) in node.entries.items():
                 if text in ("rules", "choose") and isinstance(value, Sequence):
                     found.extend(one for one in value.items if isinstance(one, Mapping) and "else" in one.entries)
-                if text not in _DATA:
+                if text not in _DATA_KEYS:
                     walk(value)
         elif isinstance(node, Sequence):
             for each in node.items:
@@ -206,47 +208,47 @@ def _nest_else(editor: Editor, rule: Mapping) -> None:
 # ── layout ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _trimmed(text: str) -> str:
-    """No white space at the end of lines, one newline at the end of the file."""
+def _trim(text: str) -> str:
+    """Remove trailing white space, and end the file with one newline."""
     root = read_source(text).root
-    kept = _literal_lines(Editor(text), root) if root is not None else set()
-    lines = [line if number in kept else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
+    literal = _literal_lines(root) if root is not None else set()
+    lines = [line if number in literal else line.rstrip(" \t") for number, line in enumerate(text.split("\n"))]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _literal_lines(editor: Editor, root: Node) -> set[int]:
+def _literal_lines(root: Node) -> set[int]:
     """Lines inside scalars, where white space may be content."""
-    kept: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+    literal: set[int] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
         if isinstance(node, Scalar):
             if node.end_line > node.line:
-                kept.update(range(node.line - (0 if node.style in ("|", ">") else 1), node.end_line))
+                literal.update(range(node.line - (0 if node.style in ("|", ">") else 1), node.end_line))
         elif isinstance(node, Mapping):
-            waiting += [value for _, value in node.entries.values()]
+            pending += [value for _, value in node.entries.values()]
         elif isinstance(node, Sequence):
-            waiting += node.items
-    return kept
+            pending += node.items
+    return literal
 
 
-def _reindented(text: str) -> str:
-    """Every block mapping and list two columns right of what holds it."""
+def _reindent(text: str) -> str:
+    """Indent every block mapping and list by two columns."""
     root = read_source(text).root
     if root is None or "\t" in text[: text.find("\n") + 1]:
         return text
     editor = Editor(text)
-    begins: dict[int, tuple[int, int]] = {}  # line -> old and new column of what begins there
+    starts_at: dict[int, tuple[int, int]] = {}  # line -> old and new column of its first entry
     gaps: list[tuple[int, int]] = []
-    _Columns(editor, begins, gaps).walk(root, 0)
-    moves = {line: new - old for line, (old, new) in begins.items()}
+    _ColumnFinder(editor, starts_at, gaps).walk(root, 0)
+    moves = {line: new - old for line, (old, new) in starts_at.items()}
     follow = 0
     for line in range(len(editor.starts)):
         if line in moves:
             follow = moves[line]
             columns = follow
         elif editor.line(line).lstrip(" ").startswith("#"):
-            columns = _like_the_next(editor, begins, line, follow)
+            columns = _comment_shift(editor, starts_at, line, follow)
         else:
             columns = follow
         if columns:
@@ -256,50 +258,50 @@ def _reindented(text: str) -> str:
     return editor.apply()
 
 
-def _like_the_next(editor: Editor, begins: dict[int, tuple[int, int]], line: int, follow: int) -> int:
-    """How far a comment goes: with the line below if it stands like it, else with what is above."""
+def _comment_shift(editor: Editor, starts_at: dict[int, tuple[int, int]], line: int, follow: int) -> int:
+    """How far a comment moves: with the line below if both have the same column, else with the line above."""
     column = editor.indent(line)
     for number in range(line + 1, min(line + 50, len(editor.starts))):
-        if number in begins:
-            old, new = begins[number]
+        if number in starts_at:
+            old, new = starts_at[number]
             return new - old if old == column else follow
     return follow
 
 
-class _Columns:
-    """Finds the lines in which block entries begin, and where they should."""
+class _ColumnFinder:
+    """Finds the lines where block entries start, and their new columns."""
 
-    def __init__(self, editor: Editor, begins: dict[int, tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+    def __init__(self, editor: Editor, starts_at: dict[int, tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
         self.editor = editor
-        self.begins = begins
+        self.starts_at = starts_at
         self.gaps = gaps
 
     def walk(self, root: Node, column: int) -> None:
-        waiting = [(root, column, 0)]
-        while waiting:
-            node, new, after = waiting.pop()
+        pending = [(root, column, 0)]
+        while pending:
+            node, new, after = pending.pop()
             if node.start < after:
-                continue  # an alias: its lines are elsewhere
+                continue  # an alias: its text is elsewhere
             if isinstance(node, Mapping) and not node.flow:
                 for key, value in node.entries.values():
                     if key.start >= node.start:
-                        self._begin(key.start, new)
-                        waiting.append((value, new + 2, key.start))
+                        self._add_start(key.start, new)
+                        pending.append((value, new + 2, key.start))
             elif isinstance(node, Sequence) and not node.flow:
                 for item in node.items:
-                    dash = self._dash(item)
+                    dash = self._dash_offset(item)
                     if dash is not None:
-                        self._begin(dash, new)
-                        waiting.append((item, new + 2, dash))
+                        self._add_start(dash, new)
+                        pending.append((item, new + 2, dash))
 
-    def _begin(self, offset: int, new: int) -> None:
+    def _add_start(self, offset: int, new: int) -> None:
         line = self.editor.line_at(offset)
         start = self.editor.starts[line]
         if not self.editor.text[start:offset].strip(" "):
-            self.begins[line] = (offset - start, new)
+            self.starts_at[line] = (offset - start, new)
 
-    def _dash(self, item: Node) -> int | None:
-        """Where the dash of an item stands, when it is in the item's line."""
+    def _dash_offset(self, item: Node) -> int | None:
+        """The offset of the dash of an item, if it is on the item's line."""
         start = self.editor.starts[self.editor.line_at(item.start)]
         before = re.search(r"-([ ]+)\Z", self.editor.text[start : item.start])
         if before is None:

@@ -1,6 +1,6 @@
-"""Changing a playbook's text in place: splices at the places of nodes, and lines moved left or right.
+"""Edit the text of a playbook in place: replace ranges of nodes, and move lines left or right.
 
-Whatever is not touched stays as it was, comments and blank lines included.
+Text that is not edited does not change, including comments and blank lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from noetl.core.language.source.scalar_offsets import characters
 
 
 class Edit(NamedTuple):
-    """Put `text` in the place of the characters from `start` to `end`."""
+    """Replace the characters from `start` to `end` with `text`."""
 
     start: int
     end: int
@@ -22,30 +22,30 @@ class Edit(NamedTuple):
 
 
 class Editor:
-    """A text, and what shall be changed in it."""
+    """A text and its pending edits."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.edits: list[Edit] = []
         self.shifts: dict[int, int] = {}  # line (from 0) -> columns to the right
         self.starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
-        self.inside: set[int] = set()  # lines (from 0) that begin inside a value: nothing can be put above them
+        self.inside: set[int] = set()  # lines (from 0) that start inside a value: nothing can be inserted above them
 
     def replace(self, start: int, end: int, text: str) -> None:
         """Change some characters."""
         self.edits.append(Edit(start, end, text))
 
     def key(self, key: Scalar, text: str) -> None:
-        """Give a key another name."""
+        """Rename a key."""
         self.replace(key.start, key.end, text)
 
-    def comment(self, node: Node, words: str) -> None:
-        """A comment line above the line in which a node begins, or above the value that reaches into that line."""
+    def comment(self, node: Node, text: str) -> None:
+        """Add a comment above the line of a node, or above the value that extends into that line."""
         line = min(node.line - 1, len(self.starts) - 1)
         while line in self.inside:
             line -= 1
         start = self.starts[line]
-        self.replace(start, start, " " * self.indent(line) + f"# {words}\n")
+        self.replace(start, start, " " * self.indent(line) + f"# {text}\n")
 
     def shift(self, first: int, last: int, columns: int) -> None:
         """Move lines (from 0, both included) to the right."""
@@ -53,7 +53,7 @@ class Editor:
             self.shifts[line] = self.shifts.get(line, 0) + columns
 
     def apply(self) -> str:
-        """The changed text; of edits that overlap the first one counts."""
+        """The edited text; of overlapping edits, the first one is applied."""
         edits = sorted(self.edits, key=lambda edit: edit.start)
         for line, columns in self.shifts.items():
             start = self.starts[line]
@@ -69,7 +69,7 @@ class Editor:
             at = edit.end
         return "".join([*parts, self.text[at:]])
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────
+    # ── positions ────────────────────────────────────────────────────────────────────────
 
     def line(self, number: int) -> str:
         """A line (from 0) without its end."""
@@ -88,7 +88,7 @@ class Editor:
         return bisect_right(self.starts, offset) - 1
 
     def end(self, node: Node) -> int:
-        """The offset behind the last character that belongs to a node."""
+        """The offset after the last character of a node."""
         if isinstance(node, Mapping) and not node.flow:
             own = [pair for pair in node.entries.values() if pair[0].start >= node.start]
             return max([node.start, *(max(key.end, self.end(value)) for key, value in own if value.start >= key.start)])
@@ -112,7 +112,7 @@ class Editor:
         return last
 
     def span(self, node: Scalar, offset: int, length: int) -> tuple[int, int] | None:
-        """Where characters of a scalar's value stand in the text; None when they are not written as they read."""
+        """The range in the text of characters of a scalar's value; None if they are written differently."""
         found = []
         for position, (_, at) in enumerate(characters(self.text, node)):
             if position >= offset + length:
@@ -128,7 +128,7 @@ class Editor:
 
 
 def lines_inside(node: Node) -> Iterator[int]:
-    """Lines (from 0) that begin inside a scalar of several lines."""
+    """Lines (from 0) that start inside a scalar of several lines."""
     if isinstance(node, Scalar):
         last = node.end_line if node.last.column or node.style not in ("|", ">") else node.end_line - 1
         yield from range(node.line, last)
@@ -141,13 +141,14 @@ def lines_inside(node: Node) -> Iterator[int]:
             yield from lines_inside(item)
 
 
-# ── the rewritings that formatter and migrations share ──────────────────────────────────────
+# ── edits that the formatter and migrations share ───────────────────────────────────────────
 
 
 def name_task(editor: Editor, item: Mapping, *, named: bool = False) -> bool:
-    """`- fetch: {kind: http}` becomes `- {name: fetch, kind: http}`, in block and flow; False when it cannot.
+    """Rewrite `- fetch: {kind: http}` to `- {name: fetch, kind: http}`, in block and flow style; False if it cannot.
 
-    `named` when a `name` inside is taken care of."""
+    With `named` the caller handles a `name` inside the task.
+    """
     ((label, inner),) = item.entries.values()
     if not isinstance(inner, Mapping) or not inner.entries or inner.start < label.start or item.merges:
         return False
@@ -166,7 +167,7 @@ def name_task(editor: Editor, item: Mapping, *, named: bool = False) -> bool:
             editor.replace(label.start, inner.start + 1, f"{{name: {name}, ")
         return True
     columns = inner.column - label.column
-    first = label.line  # the line behind the label's
+    first = label.line  # the line after the label
     if columns <= 0 or inner.line == label.line:
         return False
     editor.replace(label.start, label.end + text[label.end :].index(":") + 1, f"name: {name}")
@@ -178,7 +179,7 @@ _PLAIN_GAP = re.compile(r"\s*:(?:[ \t]+#[^\n]*|[ \t]*\n[ \t]*#[^\n]*|\s)*")
 
 
 def flatten_scope(editor: Editor, key: Scalar, scope: str, inner: Node, around: Mapping) -> bool:
-    """`ctx: {a: 1}` inside `set` becomes `ctx.a: 1`; False when it cannot."""
+    """Rewrite `ctx: {a: 1}` inside `set` to `ctx.a: 1`; False if it cannot."""
     if not isinstance(inner, Mapping) or not inner.entries or inner.merges or inner.start < key.start:
         return False
     text = editor.text
@@ -227,7 +228,7 @@ def dotted(scope: str, key: Scalar) -> str:
 
 
 def entries_in_place(node: Mapping) -> bool:
-    """Whether a mapping's entries all stand in it: none comes by a merge key, no value by an alias."""
+    """Whether all entries of a mapping are written in it, without merge keys and aliases."""
     return not node.merges and all(
         node.start <= key.start <= value.start <= node.end for key, value in node.entries.values()
     )

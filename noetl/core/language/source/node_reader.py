@@ -1,7 +1,7 @@
-"""What every surface needs to read nodes: expect a mapping, a list, a name, a known key.
+"""Read nodes against the grammar: expect a mapping, a list, a name, a known key.
 
-The reader holds documents against the grammar. What it cannot read it reports and leaves out; it never
-stops and never raises. A surface gives it the words it renames and the words it rejects.
+The reader reports what does not match the grammar and omits it; it never stops and never raises. A dialect provides
+the keys that it deprecates and the keys that it rejects.
 """
 
 from __future__ import annotations
@@ -13,56 +13,56 @@ from typing import NamedTuple
 from noetl.core.language.diagnostics import Findings, did_you_mean
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.foreign_idioms import KEYS
-from noetl.core.language.syntax.grammar import SHAPES, Key, Shape
+from noetl.core.language.syntax.grammar import SHAPES, TYPE_NAMES, Key, Shape
 from noetl.core.model.tool import ToolSpec
 from noetl.core.templates.template import is_template as is_templated
 
 Fields = dict[str, tuple[Scalar, Node]]
 
 
-class Word(NamedTuple):
-    """An older word at a place of the grammar: how it is told, and what to write instead."""
+class ReplacedKey(NamedTuple):
+    """A deprecated or rejected key of the grammar: its diagnostic, and the replacement."""
 
     code: str
     message: str
     hint: str
-    means: str = ""  # the key it stands for, so that its absence need not be told as well
+    canonical_key: str = ""  # the key that it replaces, which is then not reported as missing
 
 
-Words = Table[tuple[str, str], Word]  # (shape, key) -> word
+ReplacedKeys = Table[tuple[str, str], ReplacedKey]  # (shape, key) -> replacement
 
 
 class Reader:
-    """Reads nodes against the grammar and notes what does not fit."""
+    """Reads nodes against the grammar and reports what does not match."""
 
     def __init__(
         self,
         findings: Findings,
         specs: Table[str, ToolSpec],
         *,
-        older: Words | None = None,
-        rejected: Words | None = None,
+        deprecated: ReplacedKeys | None = None,
+        rejected: ReplacedKeys | None = None,
     ) -> None:
         self.findings = findings
         self.specs = specs
-        self.older = older or {}
+        self.deprecated = deprecated or {}
         self.rejected = rejected or {}
-        self.older_words = 0
-        self.rejected_words = 0
+        self.deprecated_count = 0
+        self.rejected_count = 0
 
     def add(self, code: str, node: Node, message: str, hint: str = "") -> None:
-        """Note a finding."""
+        """Record a diagnostic."""
         self.findings.add(code, node, message, hint)
 
     # --- whole shapes ---
 
     def shape(
-        self, node: Node | None, name: str, *, what: str = "", defer: bool = False, told: tuple[str, ...] = ()
+        self, node: Node | None, name: str, *, what: str = "", defer: bool = False, reported: tuple[str, ...] = ()
     ) -> Fields:
-        """The known keys of a mapping of this shape; values of a wrong type are reported and left out.
+        """The known keys of a mapping of this shape; values of a wrong type are reported and omitted.
 
-        `defer` leaves the judgement about unknown keys to the caller; what is missing and `told` already is
-        not told again."""
+        With `defer` the caller handles unknown keys; missing keys in `reported` are not reported again.
+        """
         shape = SHAPES[name]
         mapping = self.mapping(node, what or shape.noun)
         if mapping is None:
@@ -71,74 +71,74 @@ class Reader:
         for key, (key_node, value) in mapping.entries.items():
             known = shape.keys.get(key)
             if known is None:
-                word = self.rejected.get((name, key))
+                replaced = self.rejected.get((name, key))
                 if defer:
                     fields[key] = (key_node, value)
-                elif word is not None:
-                    self.reject(name, key, key_node)
-                    if word.means and word.means not in mapping.entries:
-                        fields[word.means] = (key_node, value)
+                elif replaced is not None:
+                    self.report_rejected(name, key, key_node)
+                    if replaced.canonical_key and replaced.canonical_key not in mapping.entries:
+                        fields[replaced.canonical_key] = (key_node, value)
                 elif shape.open:
                     fields[key] = (key_node, value)
                 else:
-                    self._unknown(key_node, key, shape)
+                    self._report_unknown(key_node, key, shape)
                 continue
             if known.state != "canonical":
-                self._older(name, key, known, key_node)
-            if self.fits(value, known, key, shape):
+                self._report_state(name, key, known, key_node)
+            if self.check_type(value, known, key):
                 fields[key] = (key_node, value)
         for key, known in shape.keys.items():
-            if known.required and key not in mapping.entries and key not in fields and key not in told:
-                self.missing(mapping, key, known, shape)
+            if known.required and key not in mapping.entries and key not in fields and key not in reported:
+                self.report_missing(mapping, key, known, shape)
         return fields
 
-    def reject(self, shape: str, key: str, key_node: Node) -> bool:
-        """Whether this key belongs to a surface that is not spoken here; if so it is reported."""
-        word = self.rejected.get((shape, key))
-        if word is None:
+    def report_rejected(self, shape: str, key: str, key_node: Node) -> bool:
+        """Report a key that is rejected; returns whether it is."""
+        replaced = self.rejected.get((shape, key))
+        if replaced is None:
             return False
-        self.rejected_words += 1
-        self.add(word.code, key_node, word.message, word.hint)
+        self.rejected_count += 1
+        self.add(replaced.code, key_node, replaced.message, replaced.hint)
         return True
 
-    def old_word(self, shape: str, key: str, node: Node) -> None:
-        """Report a word of an older surface that is read all the same."""
-        word = self.older.get((shape, key))
-        if word is not None:
-            self.older_words += 1
-            self.add(word.code, node, word.message, word.hint)
+    def report_deprecated(self, shape: str, key: str, node: Node) -> None:
+        """Report a deprecated key."""
+        replaced = self.deprecated.get((shape, key))
+        if replaced is not None:
+            self.deprecated_count += 1
+            self.add(replaced.code, node, replaced.message, replaced.hint)
 
-    def _older(self, shape: str, key: str, known: Key, node: Node) -> None:
+    def _report_state(self, shape: str, key: str, known: Key, node: Node) -> None:
         if known.state == "v10":
-            self.old_word(shape, key, node)
+            self.report_deprecated(shape, key, node)
         elif known.state == "reserved":
-            self.add("reserved-word", node, f"`{key}` is reserved: it is read, kept and ignored", "remove it")
+            self.add("reserved-word", node, f"`{key}` is reserved: it is accepted and ignored", "remove it")
 
-    def _unknown(self, node: Scalar, key: str, shape: Shape) -> None:
-        words = [word for word, known in shape.keys.items() if known.state in ("canonical", "accepted")]
-        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, words, " ").strip()
+    def _report_unknown(self, node: Scalar, key: str, shape: Shape) -> None:
+        valid = [name for name, known in shape.keys.items() if known.state in ("canonical", "accepted")]
+        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, valid, " ").strip()
         if not hint and "\u00a0" in key:
-            hint = "there is a non-breaking space in it: write a plain one"
+            hint = "the key contains a non-breaking space: replace it with a space"
         if not hint and shape.name == "step" and any(key in spec.fields for spec in self.specs.values()):
             hint = f"`{key}` is a parameter of a tool: write it under `tool`"
-        hint = hint or "known here: " + ", ".join(words)
-        self.add("unknown-key", node, f'{article(shape.noun)} has no key "{key}"', hint)
+        hint = hint or "valid here: " + ", ".join(valid)
+        self.add("unknown-key", node, f'{with_article(shape.noun)} has no key "{key}"', hint)
 
-    def missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
-        """Report a key that must be there."""
+    def report_missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
+        """Report a missing required key."""
         doc = known.doc[:1].lower() + known.doc[1:].removesuffix(".")
         hint = f"add `{key}: {known.choices[0]}`" if len(known.choices) == 1 else doc and f"add `{key}: ...`: {doc}"
-        self.add("missing-key", node, f'this {shape.noun} lacks "{key}"', hint)
+        self.add("missing-key", node, f'this {shape.noun} is missing the required key "{key}"', hint)
 
     # --- single values ---
 
-    def fits(self, node: Node, known: Key, key: str, shape: Shape) -> bool:
-        """Whether a value has the type its key asks for; if not it is reported."""
+    def check_type(self, node: Node, known: Key, key: str) -> bool:
+        """Whether a value has the type of its key; if not, it is reported."""
         kind = known.type
         if kind in _READ_INSIDE:
-            return True  # told by whoever reads the inside
+            return True  # checked by the reader of the contents
         if not isinstance(node, Scalar):
-            self.add("wrong-type", node, f"`{key}` takes {_NOUNS[kind]}, this is {noun_of(node)}", known.doc)
+            self.add("wrong-type", node, f"`{key}` must be {TYPE_NAMES[kind]}, not {describe_node(node)}", known.doc)
             return False
         if kind == "template":
             if node.value is None:
@@ -153,11 +153,11 @@ class Reader:
         if kind in ("count", "number"):
             return self._number(node, known, key)
         if known.choices and not is_template(node):
-            return self.choice(node, key, known.choices)
+            return self.check_choice(node, key, known.choices)
         return True
 
-    def choice(self, node: Scalar, key: str, choices: tuple[str, ...]) -> bool:
-        """Whether a value is one of those allowed; if not it is reported."""
+    def check_choice(self, node: Scalar, key: str, choices: tuple[str, ...]) -> bool:
+        """Whether a value is one of those allowed; if not, it is reported."""
         if node.text in choices:
             return True
         allowed = ", ".join(choices)
@@ -171,7 +171,7 @@ class Reader:
         self.add(
             "wrong-type",
             node,
-            f'`{key}` takes true or false, not "{shorten(node.text)}"',
+            f'`{key}` must be true or false, not "{shorten(node.text)}"',
             "only true and false are booleans",
         )
         return False
@@ -183,8 +183,8 @@ class Reader:
         whole = known.type == "count"
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             what = "a whole number" if whole else "a number"
-            also = "" if known.templated else " (no template)"
-            self.add("wrong-type", node, f'`{key}` takes {what}{also}, not "{shorten(node.text)}"', known.doc)
+            also = "" if known.templated else " (not a template)"
+            self.add("wrong-type", node, f'`{key}` must be {what}{also}, not "{shorten(node.text)}"', known.doc)
             return False
         if known.least is not None and value < known.least:
             self.add("wrong-value", node, f"`{key}` must be at least {known.least:g}, not {node.text}", known.doc)
@@ -192,22 +192,22 @@ class Reader:
         return True
 
     def mapping(self, node: Node | None, what: str) -> Mapping | None:
-        """The node as a mapping, reported if it is none."""
+        """The node as a mapping; another type is reported."""
         if isinstance(node, Mapping):
             return node
         if node is not None:
-            whole = "name its keys: a template cannot stand for all of it"
+            whole = "write its keys: a template cannot replace the whole mapping"
             hint = whole if is_template(node) else "write `key: value` lines"
-            self.add("wrong-type", node, f"{article(what)} is a mapping, this is {noun_of(node)}", hint)
+            self.add("wrong-type", node, f"{with_article(what)} must be a mapping, not {describe_node(node)}", hint)
         return None
 
     def sequence(self, node: Node | None, what: str, first: str = "") -> list[Node]:
-        """The node's items, reported if it is no list."""
+        """The node's items; another type is reported."""
         if isinstance(node, Sequence):
             return node.items
         if node is not None:
             hint = f"write `- {first}` lines" if first else "write `- item` lines"
-            self.add("wrong-type", node, f"{what} is a list, this is {noun_of(node)}", hint)
+            self.add("wrong-type", node, f"{what} must be a list, not {describe_node(node)}", hint)
         return []
 
     def texts(self, node: Node | None, what: str) -> list[Scalar]:
@@ -219,17 +219,17 @@ class Reader:
             if isinstance(item, Scalar) and item.value is not None:
                 found.append(item)
             else:
-                self.add("wrong-type", item, f"{what} has texts as items, this is {noun_of(item)}")
+                self.add("wrong-type", item, f"the items of {what} must be text, not {describe_node(item)}")
         return found
 
     def name(self, node: Node | None, what: str) -> str | None:
-        """A name, reported if it cannot be one."""
+        """A name; an invalid one is reported."""
         if not isinstance(node, Scalar) or node.value is None or not node.text.strip():
             if node is not None:
                 self.add(
                     "bad-name",
                     node,
-                    f"{article(what)} name is text, this is {noun_of(node)}",
+                    f"the name of {with_article(what)} must be text, not {describe_node(node)}",
                     "use letters, digits and _",
                 )
             return None
@@ -242,24 +242,18 @@ class Reader:
             self.add("dashed-name", node, f'the {what} name "{text}" has a dash', hint)
             return text
         if is_template(node):
-            self.add("bad-name", node, f"{article(what)} name cannot be a template", "write the name itself")
+            self.add(
+                "bad-name", node, f"the name of {with_article(what)} cannot be a template", "write the name itself"
+            )
             return None
-        hint = "use letters, digits and _, beginning with a letter"
-        self.add("bad-name", node, f'"{shorten(text)}" cannot be the name of {article(what)}', hint)
+        hint = "use letters, digits and _, starting with a letter"
+        self.add("bad-name", node, f'"{shorten(text)}" is not a valid name for {with_article(what)}', hint)
         return text
 
 
 _READ_INSIDE = frozenset(["any", "list", "shapes", "texts", "mapping", "shape", "tasks", "set", "blocks", "else"])
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 DASHED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
-_NOUNS = {
-    "text": "text",
-    "name": "a name",
-    "template": "a template, true or false",
-    "boolean": "true or false",
-    "count": "a whole number",
-    "number": "a number",
-}
 
 
 def is_template(node: Node | None) -> bool:
@@ -268,7 +262,7 @@ def is_template(node: Node | None) -> bool:
 
 
 def has_template(text: str) -> bool:
-    """Whether there is something to evaluate in a text."""
+    """Whether a text contains a template."""
     return "{" in text and is_templated(text)
 
 
@@ -277,15 +271,15 @@ def text_of(node: Node | None) -> str | None:
     return node.text if isinstance(node, Scalar) and node.value is not None else None
 
 
-def noun_of(node: Node) -> str:
-    """What a node is, in words."""
+def describe_node(node: Node) -> str:
+    """The type of a node and its value, for messages."""
     if isinstance(node, Mapping):
         return "a mapping"
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Scalar):
         if node.value is None:
-            return "empty"
+            return "null"
         if isinstance(node.value, bool):
             return f"the boolean {node.text}"
         if isinstance(node.value, int | float):
@@ -294,7 +288,7 @@ def noun_of(node: Node) -> str:
     return "nothing"
 
 
-def article(noun: str) -> str:
+def with_article(noun: str) -> str:
     """The noun with its indefinite article."""
     return f"an {noun}" if noun.lstrip("`")[:1] in "aeiou" else f"a {noun}"
 

@@ -1,6 +1,6 @@
-"""The nodes of a text's tree, each with its place.
+"""The nodes of a YAML tree with their positions.
 
-A node keeps the marks between which it stands; lines and columns count from 1.
+A node stores its start and end marks; lines and columns start at 1.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 
 class Mark:
-    """A place in the text as the parser counts it: everything from 0."""
+    """A position as the parser counts it: everything from 0."""
 
     __slots__ = ("column", "index", "line")
 
@@ -20,7 +20,7 @@ class Mark:
 
 
 class Node:
-    """A piece of the text, from its first mark to its last."""
+    """A range of the text."""
 
     __slots__ = ("first", "last")
 
@@ -29,22 +29,22 @@ class Node:
 
     @property
     def line(self) -> int:
-        """The line it begins in."""
+        """The first line."""
         return int(self.first.line) + 1
 
     @property
     def column(self) -> int:
-        """The column it begins in."""
+        """The first column."""
         return int(self.first.column) + 1
 
     @property
     def end_line(self) -> int:
-        """The line it ends in."""
+        """The last line."""
         return int(self.last.line) + 1
 
     @property
     def end_column(self) -> int:
-        """The column just behind its last character."""
+        """The column after its last character."""
         return int(self.last.column) + 1
 
     @property
@@ -54,7 +54,7 @@ class Node:
 
     @property
     def end(self) -> int:
-        """The offset just behind its last character."""
+        """The offset after its last character."""
         return int(self.last.index)
 
 
@@ -69,17 +69,17 @@ class Scalar(Node):
 
 
 class Mapping(Node):
-    """Keys and values in the author's order, merge keys already laid under."""
+    """Keys and values in the author's order, with merge keys applied."""
 
     __slots__ = ("broken", "entries", "flow", "merges")
 
     entries: dict[str, tuple[Scalar, Node]]
     merges: list[Node]
     flow: bool
-    broken: bool  # a key could not be read: whoever looks at the type need not complain again
+    broken: bool  # a key could not be read and is already reported
 
     def get(self, key: str) -> Node | None:
-        """The value of a key, if it is there."""
+        """The value of a key, or None."""
         entry = self.entries.get(key)
         return entry[1] if entry else None
 
@@ -94,7 +94,7 @@ class Sequence(Node):
 
 
 def data_of(node: Node | None) -> Any:
-    """The plain data a node stands for."""
+    """The plain data of a node."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Mapping):
@@ -105,7 +105,7 @@ def data_of(node: Node | None) -> Any:
 
 
 def node_from(data: Any, at: Node | None = None) -> Node:
-    """Nodes for data that has no text of its own (synthesized steps); all stand at one place."""
+    """Nodes for data without text (synthesized steps); all have the same position."""
     place = at or point(1, 1)
     node: Node
     if isinstance(data, dict):
@@ -122,38 +122,38 @@ def node_from(data: Any, at: Node | None = None) -> Node:
 
 
 def scalar_node(value: Any, at: Node) -> Scalar:
-    """A scalar that stands where another node stands."""
+    """A scalar at the position of another node."""
     node = Scalar()
     node.value = value
     node.text = value if isinstance(value, str) else "" if value is None else str(value)
     node.style = "" if not isinstance(value, str) else '"'
-    return _stand_at(node, at)
+    return _placed_at(node, at)
 
 
 def mapping_node(entries: dict[str, tuple[Scalar, Node]], at: Node) -> Mapping:
-    """A mapping that stands where another node stands."""
+    """A mapping at the position of another node."""
     node = Mapping()
     node.entries, node.merges, node.flow, node.broken = entries, [], False, False
-    return _stand_at(node, at)
+    return _placed_at(node, at)
 
 
 def sequence_node(items: list[Node], at: Node) -> Sequence:
-    """A sequence that stands where another node stands."""
+    """A sequence at the position of another node."""
     node = Sequence()
     node.items, node.flow = items, False
-    return _stand_at(node, at)
+    return _placed_at(node, at)
 
 
-_N = TypeVar("_N", bound=Node)
+_NodeT = TypeVar("_NodeT", bound=Node)
 
 
-def _stand_at(node: _N, at: Node) -> _N:
+def _placed_at(node: _NodeT, at: Node) -> _NodeT:
     node.first, node.last = at.first, at.last
     return node
 
 
 def point(line: int, column: int, start: int = 0) -> Node:
-    """A place of one character; line and column count from 1."""
+    """A node of one character; line and column start at 1."""
     node = Node()
     node.first, node.last = Mark(line - 1, column - 1, start), Mark(line - 1, column, start + 1)
     return node

@@ -1,7 +1,7 @@
-"""Where a character of a scalar's value stands in the text.
+"""The position in the text of a character of a scalar's value.
 
-Block, folded and quoted scalars are walked along their source, since folding and escapes make the
-value differ from what was written. Only diagnostics about the inside of a value need this.
+Block, folded and quoted scalars are aligned with their source, because folding and escapes make the value differ from
+its text. Only diagnostics about characters inside a value need this.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.source.yaml_source import LINE_BREAK
 
-# How far into a folded or quoted value its source is walked; beyond, the value's own place must do.
-FARTHEST = 100_000
+# Beyond this offset of a folded or quoted value, its start is used as the position.
+MAX_OFFSET = 100_000
 
 
 def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
-    """Line and column (from 1) at which character `offset` of a scalar's value stands in the text."""
+    """Line and column (from 1) of character `offset` of a scalar's value."""
     line, column = node.line, node.column
     if node.start >= node.end:
         return line, column
@@ -26,7 +26,7 @@ def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
         header = LINE_BREAK.search(text, node.start)
         indent = _block_indent(text, node, header.end() if header else node.end)
         return line + 1 + node.text.count("\n", 0, offset), indent + offset - node.text.rfind("\n", 0, offset)
-    if offset > FARTHEST:
+    if offset > MAX_OFFSET:
         return line, column
     at = max(node.start, node.end - 1)
     for position, (_, here) in enumerate(characters(text, node)):
@@ -44,10 +44,10 @@ def characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
     """The value's characters, each with its offset in the text."""
     if node.style == ">":
         header = LINE_BREAK.search(text, node.start)
-        yield from _aligned(text, node.text, header.end() if header else node.end, node.end)
+        yield from _align(text, node.text, header.end() if header else node.end, node.end)
     else:
         quoted = node.style in ("'", '"')
-        yield from _aligned(text, node.text, node.start + (1 if quoted else 0), node.end, node.style)
+        yield from _align(text, node.text, node.start + (1 if quoted else 0), node.end, node.style)
 
 
 def _block_indent(text: str, node: Scalar, cursor: int) -> int:
@@ -67,8 +67,8 @@ def _block_indent(text: str, node: Scalar, cursor: int) -> int:
     return 0
 
 
-def _aligned(text: str, value: str, cursor: int, end: int, style: str = "") -> Iterator[tuple[str, int]]:
-    """Walk value and source side by side: runs of white space match each other, escapes match what they mean."""
+def _align(text: str, value: str, cursor: int, end: int, style: str = "") -> Iterator[tuple[str, int]]:
+    """Walk value and source in parallel: runs of white space match each other, escapes match their characters."""
     for character in value:
         if style == '"' and text.startswith("\\", cursor):
             while (joined := _ESCAPED_BREAK.match(text, cursor)) is not None:

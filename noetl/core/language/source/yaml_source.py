@@ -1,11 +1,11 @@
-"""YAML text to a tree of nodes, every node with its place in the text.
+"""Read YAML text into a tree of nodes with positions.
 
-The tree is built from the parser's events with a stack of our own, so that depth, size and
-aliases are bounded while reading and nothing recurses. Scalars follow the YAML 1.2 core schema:
-only `true` and `false` (in three spellings) are booleans, `on` and `yes` are text, numbers are decimal,
-`0o17` or `0x1f`, and dates stay text. Duplicate keys are errors. Anchors and merge keys (`<<`) work.
+The tree is built from the parser's events with an explicit stack, so that depth, size and aliases are limited while
+reading and nothing recurses. Scalars follow the YAML 1.2 core schema: only `true` and `false` (in three spellings) are
+booleans, `on` and `yes` are text, numbers are decimal, `0o17` or `0x1f`, and dates are text. Duplicate keys are
+errors. Anchors and merge keys (`<<`) are supported.
 
-Whatever the input is, the answer is a tree, problems, or both; never an exception.
+For every input the result is a tree, problems, or both; never an exception.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from noetl.core.language.source.nodes import data_of as data_of
 
 try:
     from yaml import CSafeLoader as _Parser
-except ImportError:  # PyYAML was built without libyaml: slower, same events
+except ImportError:  # PyYAML without libyaml: slower, same events
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -39,7 +39,7 @@ MAX_DEPTH = 100
 
 
 class Problem(NamedTuple):
-    """What is wrong with the text itself; `diagnostics` gives it a file and a severity."""
+    """A problem of the text itself; `diagnostics` adds the file and the severity."""
 
     code: str
     node: Node
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A text and its tree; `root` is None when there is nothing to go on with."""
+    """A text and its tree; `root` is None if it cannot be read."""
 
     text: str
     root: Node | None
@@ -56,16 +56,16 @@ class Source(NamedTuple):
 
 
 def read_source(content: str | bytes) -> Source:
-    """Read a playbook's text into nodes, with everything that is wrong with it as text."""
+    """Read the text of a playbook into nodes, and collect its problems."""
     size = len(content)
     if size > MAX_BYTES:
-        found = f"the file has {size / 1048576:.1f} MB; a playbook may have {MAX_BYTES // 1048576}"
+        found = f"the file has {size / 1048576:.1f} MB; the limit is {MAX_BYTES // 1048576} MB"
         return Source(
-            "", None, [Problem("yaml-limit", point(1, 1), found, "keep data in files and read them by tools")]
+            "", None, [Problem("yaml-limit", point(1, 1), found, "store the data in files and read them with tools")]
         )
-    text, problem = _decoded(content)
+    text, problem = _decode(content)
     if problem is None:
-        problem = _unprintable(text)
+        problem = _find_unprintable(text)
     if problem is not None:
         return Source(text, None, [problem])
     builder = _Builder(text)
@@ -73,7 +73,7 @@ def read_source(content: str | bytes) -> Source:
 
 
 def within_limits(data: object) -> bool:
-    """Whether data that has no text of its own is as bounded as what is read from text."""
+    """Whether data without text respects the limits of text."""
     level, depth, count = [data], 0, 0
     while level:
         depth += 1
@@ -93,7 +93,7 @@ def within_limits(data: object) -> bool:
 # --- the text before it is YAML -----------------------------------------------------------------
 
 
-def _decoded(content: str | bytes) -> tuple[str, Problem | None]:
+def _decode(content: str | bytes) -> tuple[str, Problem | None]:
     if isinstance(content, bytes):
         if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
             return "", Problem("yaml-encoding", point(1, 1), "the file is UTF-16", "save it as UTF-8")
@@ -110,19 +110,19 @@ def _decoded(content: str | bytes) -> tuple[str, Problem | None]:
 
 
 _UNPRINTABLE = re.compile(
-    # Said by what is not allowed: the class of what is allowed takes 5 ms to compile at every start.
+    # The class of allowed characters would take 5 ms to compile at every start.
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]",
 )
 
 
-def _unprintable(text: str) -> Problem | None:
+def _find_unprintable(text: str) -> Problem | None:
     found = _UNPRINTABLE.search(text)
     if not found:
         return None
     code = ord(found.group())
     name = "a NUL byte" if code == 0 else f"the control character U+{code:04X}"
     hint = f'in a double-quoted string it can be written as "\\x{code:02x}"' if code < 256 else "remove it"
-    return Problem("yaml-encoding", _point_at(text, found.start()), f"{name} cannot stand in a playbook", hint)
+    return Problem("yaml-encoding", _point_at(text, found.start()), f"{name} is not allowed in a playbook", hint)
 
 
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -139,10 +139,10 @@ def _point_at(text: str, offset: int) -> Node:
 
 
 class _Stop(Exception):
-    """Reading cannot go on; the problem is already noted."""
+    """Reading cannot continue; the problem is already recorded."""
 
 
-class _Open:
+class _OpenCollection:
     """A collection that is being read."""
 
     __slots__ = ("anchor", "height", "key", "node", "size")
@@ -155,7 +155,7 @@ class _Open:
         self.height = 1
 
 
-class _Known(NamedTuple):
+class _Anchor(NamedTuple):
     node: Node
     size: int
     height: int
@@ -165,8 +165,8 @@ class _Builder:
     def __init__(self, text: str) -> None:
         self.text = text
         self.problems: list[Problem] = []
-        self.stack: list[_Open] = []
-        self.anchors: dict[str, _Known | None] = {}
+        self.stack: list[_OpenCollection] = []
+        self.anchors: dict[str, _Anchor | None] = {}
         self.nodes = 0
         self.root: Node | None = None
 
@@ -179,11 +179,11 @@ class _Builder:
             self.problems.append(_syntax_problem(error, self.text))
             return None
         if self.root is None or (isinstance(self.root, Scalar) and self.root.value is None):
-            self._note(
+            self._report(
                 "yaml-empty",
                 point(1, 1),
                 "the file has no content",
-                "a playbook begins with `apiVersion: noetl.io/v2`",
+                "a playbook starts with `apiVersion: noetl.io/v2`",
             )
             return None
         return self.root
@@ -227,22 +227,24 @@ class _Builder:
                 if documents > 1:
                     mark = event.start_mark
                     where = point(mark.line + 1, mark.column + 1, mark.index)
-                    self._note("yaml-documents", where, "a second document begins here", "keep one playbook per file")
+                    self._report(
+                        "yaml-documents", where, "a second document starts here", "put each playbook into its own file"
+                    )
                     return
             elif kind is StreamEndEvent:
                 return
 
-    def _note(self, code: str, node: Node, message: str, hint: str = "") -> None:
+    def _report(self, code: str, node: Node, message: str, hint: str = "") -> None:
         self.problems.append(Problem(code, node, message, hint))
 
     def _stop(self, code: str, node: Node, message: str, hint: str = "") -> None:
-        self._note(code, node, message, hint)
+        self._report(code, node, message, hint)
         raise _Stop
 
     def _plain(self, node: Scalar, text: str) -> None:
-        node.value, trouble = resolve_plain(text)
-        if trouble:
-            self._note("yaml-number", node, trouble, "quote it if it is meant as text")
+        node.value, problem = resolve_plain(text)
+        if problem:
+            self._report("yaml-number", node, problem, "quote it to make it text")
 
     def _tagged(self, node: Scalar, tag: str) -> None:
         name = tag.removeprefix("tag:yaml.org,2002:")
@@ -250,39 +252,42 @@ class _Builder:
         if name in ("str", "!"):
             return
         if name in ("int", "float", "bool", "null"):
-            value, trouble = resolve_plain(node.text)
-            if not trouble and type(value).__name__ == {"null": "NoneType"}.get(name, name):
+            value, problem = resolve_plain(node.text)
+            if not problem and type(value).__name__ == {"null": "NoneType"}.get(name, name):
                 node.value = value
             elif name == "float" and isinstance(value, int) and not isinstance(value, bool):
                 node.value = float(value)
             else:
-                self._note("yaml-tag", node, f'"{node.text}" is not a {name}', "remove the tag")
+                self._report("yaml-tag", node, f'"{node.text}" is not a {name}', "remove the tag")
             return
-        self._note(
-            "yaml-tag", node, f'the tag "{_short_tag(tag)}" has no meaning here', "remove the tag, write plain YAML"
+        self._report(
+            "yaml-tag", node, f'the tag "{_short_tag(tag)}" is not supported', "remove the tag, write plain YAML"
         )
 
-    def _open(self, node: Mapping | Sequence, event: Any, natural: str) -> None:
+    def _open(self, node: Mapping | Sequence, event: Any, default_tag: str) -> None:
         node.first, node.last = event.start_mark, event.end_mark
-        if event.tag not in (None, "!", natural):
-            self._note(
+        if event.tag not in (None, "!", default_tag):
+            self._report(
                 "yaml-tag",
                 node,
-                f'the tag "{_short_tag(event.tag)}" has no meaning here',
+                f'the tag "{_short_tag(event.tag)}" is not supported',
                 "remove the tag, write plain YAML",
             )
         if len(self.stack) >= MAX_DEPTH:
             self._stop("yaml-limit", node, f"nested deeper than {MAX_DEPTH} levels", "flatten the structure")
         if event.anchor:
             self.anchors[event.anchor] = None
-        self.stack.append(_Open(node, event.anchor))
+        self.stack.append(_OpenCollection(node, event.anchor))
 
     def _alias(self, event: Any) -> None:
         where = Node()
         where.first, where.last = event.start_mark, event.end_mark
         if event.anchor not in self.anchors:
             self._stop(
-                "yaml-alias", where, f'no anchor "&{event.anchor}" stands before this alias', "define the anchor first"
+                "yaml-alias",
+                where,
+                f'the anchor "&{event.anchor}" is not defined before this alias',
+                "define the anchor first",
             )
         known = self.anchors[event.anchor]
         if known is None:
@@ -305,13 +310,13 @@ class _Builder:
         self._add(known.node, None, known.size, known.height)
 
     def _too_many(self, node: Node) -> None:
-        hint = "keep data in files and read them by tools"
+        hint = "store the data in files and read them with tools"
         self._stop("yaml-limit", node, f"more than {MAX_NODES:,} values, aliases expanded", hint)
 
     def _add(self, node: Node, anchor: str | None, size: int, height: int) -> None:
-        """Put a finished node where it belongs; `size` counts it with everything below, aliases expanded."""
+        """Add a finished node to its parent; `size` counts it with everything below it, aliases expanded."""
         if anchor:
-            self.anchors[anchor] = _Known(node, size, height)
+            self.anchors[anchor] = _Anchor(node, size, height)
         if not self.stack:
             self.root = node
             return
@@ -322,62 +327,62 @@ class _Builder:
         self.nodes += 1
         if top.size > MAX_NODES or self.nodes > MAX_NODES:
             self._too_many(node)
-        holder = top.node
-        if type(holder) is Sequence:
-            holder.items.append(node)
+        parent = top.node
+        if type(parent) is Sequence:
+            parent.items.append(node)
             return
         key = top.key
         if key is None:
             top.key = node
             return
         top.key = None
-        entries: dict[str, tuple[Scalar, Node]] = holder.entries  # type: ignore[union-attr]
+        entries: dict[str, tuple[Scalar, Node]] = parent.entries  # type: ignore[union-attr]
         if type(key) is Scalar and key.text and key.text != "<<" and key.text not in entries:
             entries[key.text] = (key, node)
         else:
-            self._odd_entry(holder, key, node)  # type: ignore[arg-type]
+            self._add_special_entry(parent, key, node)  # type: ignore[arg-type]
 
-    def _odd_entry(self, holder: Mapping, key: Node, value: Node) -> None:
-        """A key that is no text, is empty, merges, or was there before."""
+    def _add_special_entry(self, parent: Mapping, key: Node, value: Node) -> None:
+        """Handle a key that is not text, is empty, merges, or is a duplicate."""
         if not isinstance(key, Scalar):
-            holder.broken = True
+            parent.broken = True
             hint = (
                 'quote the template: "{{ ... }}"' if isinstance(key, Mapping) and key.flow else "use plain text as key"
             )
-            self._note("yaml-key", key, "a mapping or a list cannot be a key", hint)
+            self._report("yaml-key", key, "a mapping or a list cannot be a key", hint)
         elif key.value is None and not key.style:
-            self._note("yaml-key", key, "a key is missing here", "write a name before the colon")
+            self._report("yaml-key", key, "a key is missing here", "write a name before the colon")
         elif key.text == "<<" and not key.style:
-            holder.merges.append(value)
-        elif key.text in holder.entries:
-            first = holder.entries[key.text][0]
-            self._note(
+            parent.merges.append(value)
+        elif key.text in parent.entries:
+            first = parent.entries[key.text][0]
+            self._report(
                 "yaml-duplicate-key",
                 key,
-                f'the key "{key.text}" is here twice',
-                f"the first one is in line {first.line}",
+                f'duplicate key "{key.text}"',
+                f"the first one is on line {first.line}",
             )
         else:
-            holder.entries[key.text] = (key, value)
+            parent.entries[key.text] = (key, value)
 
-    def _merge(self, holder: Mapping) -> None:
-        """Lay merged mappings under the holder's own keys; of several, the first wins."""
-        for value in holder.merges:
+    def _merge(self, parent: Mapping) -> None:
+        """Add the entries of merged mappings to the parent; its own keys take precedence, then earlier mappings."""
+        for value in parent.merges:
             for mapping in value.items if isinstance(value, Sequence) else [value]:
                 if not isinstance(mapping, Mapping):
-                    self._note(
+                    self._report(
                         "yaml-merge",
                         mapping,
-                        "`<<` takes a mapping or a list of mappings",
+                        "`<<` requires a mapping or a list of mappings",
                         "point it at an anchored mapping",
                     )
                     continue
                 for name, entry in mapping.entries.items():
-                    if name not in holder.entries:
-                        holder.entries[name] = entry
+                    if name not in parent.entries:
+                        parent.entries[name] = entry
                         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._too_many(holder)
+            self._too_many(parent)
 
 
 def _short_tag(tag: str) -> str:
@@ -386,7 +391,7 @@ def _short_tag(tag: str) -> str:
 
 # --- YAML 1.2 core schema -----------------------------------------------------------------------
 
-_WORDS = {
+_CONSTANTS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
@@ -397,15 +402,15 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z")
 
 
 def resolve_plain(text: str) -> tuple[Any, str]:
-    """What an unquoted scalar means, and what is wrong with it if it is a number that cannot be kept."""
-    if text in _WORDS:
-        return _WORDS[text], ""
+    """The value of an unquoted scalar, and the problem if it is a number that cannot be represented."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text], ""
     if _INTEGER.match(text):
         if len(text) > 70:
-            return text, "this number is too large to be kept exactly"
+            return text, "this number is too large to be stored exactly"
         value = int(text, 8) if text[:2] == "0o" else int(text, 16) if text[:2] == "0x" else int(text)
         if not -(2**63) <= value < 2**63:
-            return text, "this number is too large: whole numbers go up to 2^63-1"
+            return text, "this number is too large: the largest whole number is 2^63-1"
         return value, ""
     if _FLOAT.match(text):
         number = float(text)
@@ -413,11 +418,11 @@ def resolve_plain(text: str) -> tuple[Any, str]:
             return text, "this number is too large"
         return number, ""
     if _NOT_FINITE.match(text):
-        return text, f"{text} is not a number that data can carry"
+        return text, f"{text} is not a finite number"
     return text, ""
 
 
-# --- what the parser says, in the author's words ------------------------------------------------
+# --- messages for parser errors -----------------------------------------------------------------
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
@@ -428,32 +433,38 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
         return Problem("yaml-syntax", _point_at(text, int(getattr(error, "position", 0) or 0)), problem)
     where = point(mark.line + 1, mark.column + 1, mark.index)
     begin = getattr(error, "context_mark", None)
-    since = f" (it begins in line {begin.line + 1})" if begin is not None and begin.line != mark.line else ""
+    since = f" (it starts on line {begin.line + 1})" if begin is not None and begin.line != mark.line else ""
     character = text[mark.index : mark.index + 1]
     if character == "\t":
         return Problem("yaml-syntax", where, "a tab is used for indentation", "indent with spaces")
     if "cannot start any token" in problem:
-        return Problem("yaml-syntax", where, f'a value cannot begin with "{character}"', "put the value in quotes")
+        return Problem("yaml-syntax", where, f'a value cannot start with "{character}"', "put the value in quotes")
     if "mapping values are not allowed" in problem:
         hint = "put a value that contains `: ` in quotes, or check the indentation of this line"
         return Problem("yaml-syntax", where, "a second `:` in this value, or a key that is indented too far", hint)
     if "end of stream" in problem and "quoted" in context:
         opened = point(begin.line + 1, begin.column + 1, begin.index) if begin is not None else where
-        return Problem("yaml-syntax", opened, "this quote is never closed", "add the closing quote")
+        return Problem("yaml-syntax", opened, "this quote is not closed", "add the closing quote")
     line = text[text.rfind("\n", 0, mark.index) + 1 : (text.find("\n", mark.index) + 1 or len(text) + 1) - 1]
     if any(quote in line for quote in "“”„’‘"):
-        message = "typographic quotes are no quotes in YAML"
+        message = "typographic quotes are not quotes in YAML"
         return Problem("yaml-syntax", where, message, "write \" or ' around the value")
     if "flow sequence" in context:
         return Problem(
-            "yaml-syntax", where, f"a list in brackets is not closed or lacks a comma{since}", "check for `,` and `]`"
+            "yaml-syntax",
+            where,
+            f"a list in brackets is not closed, or a comma is missing{since}",
+            "check for `,` and `]`",
         )
     if "flow mapping" in context:
         return Problem(
-            "yaml-syntax", where, f"a mapping in braces is not closed or lacks a comma{since}", "check for `,` and `}`"
+            "yaml-syntax",
+            where,
+            f"a mapping in braces is not closed, or a comma is missing{since}",
+            "check for `,` and `}`",
         )
     if "block mapping" in context or "block collection" in context or "simple key" in context:
         what = "list" if "collection" in context else "mapping"
-        message = f"this line does not fit into the {what} around it{since}"
+        message = f"this line does not fit into the surrounding {what}{since}"
         return Problem("yaml-syntax", where, message, "check its indentation, and that a colon follows the key")
     return Problem("yaml-syntax", where, f"{problem}{since}")

@@ -12,8 +12,8 @@ Each construct becomes `noop` tasks that only jump, around the author's own task
     until U:    U
                 tasks ...    U__check: guard holds -> continue, else -> U
 
-A branch that has run goes to the merge point, so nothing falls through into the next one. Names come from the
-construct's name (or its position), so they are the same each time the text is compiled. A generated task is
+A branch ends with a jump to the merge point, so that it does not fall through into the next one. Names are derived from
+the construct's name (or its position), so every compilation of a text yields the same names. A generated task is
 transparent: it changes neither `output` nor `_prev`, and its path leads to the construct's line.
 """
 
@@ -32,11 +32,11 @@ Guard = Callable[[Node | None, str], Any]
 
 def expand(items: list[ItemSyntax], lower: Lower, guard: Guard) -> tuple[Task, ...]:
     """The tasks of a pipeline, constructs compiled."""
-    maker = _Maker(items, lower, guard)
-    return tuple(maker.sequence(items))
+    expander = _Expander(items, lower, guard)
+    return tuple(expander.sequence(items))
 
 
-class _Maker:
+class _Expander:
     def __init__(self, items: list[ItemSyntax], lower: Lower, guard: Guard) -> None:
         self.lower = lower
         self.guard = guard
@@ -47,9 +47,9 @@ class _Maker:
         for item in items:
             if isinstance(item, TaskSyntax):
                 tasks.append(self.lower(item))
-            elif item.word == "choose":
+            elif item.keyword == "choose":
                 tasks += self.choose(item)
-            elif item.word == "while":
+            elif item.keyword == "while":
                 tasks += self.while_(item)
             else:
                 tasks += self.until(item)
@@ -98,10 +98,10 @@ class _Maker:
 
     def task(self, item: ConstructSyntax, name: str, *rules: Rule) -> Task:
         """A noop that belongs to a construct."""
-        return Task(name=name, kind="noop", rules=rules or None, generated=item.word, path=item.path)
+        return Task(name=name, kind="noop", rules=rules or None, generated=item.keyword, path=item.path)
 
     def name(self, wanted: str) -> str:
-        """A name nobody has yet."""
+        """A name that is not used yet."""
         while wanted in self.taken:
             wanted += "_"
         self.taken.add(wanted)

@@ -1,13 +1,13 @@
-"""Words that people bring along from other tools and languages, and what is said here instead.
+"""Keys and names of other tools and languages, and their equivalents here.
 
-Only hints come from here: a foreign word is as unknown as any other.
+They are used only for hints; such a key is unknown like any other.
 """
 
 from __future__ import annotations
 
 import re
 
-# Keys that a mapping of some shape does not have, and how the same is written here.
+# Keys that a shape does not have, and their equivalents.
 KEYS: dict[str, dict[str, str]] = {
     "playbook": {
         "steps": "write the steps under `workflow`",
@@ -16,10 +16,10 @@ KEYS: dict[str, dict[str, str]] = {
         "name": "write `metadata: {name: ...}`",
         "path": "write `metadata: {path: ...}`",
         "description": "write `metadata: {description: ...}`",
-        "inputs": "write what comes with the request under `workload`",
-        "input": "write what comes with the request under `workload`",
-        "params": "write what comes with the request under `workload`",
-        "parameters": "write what comes with the request under `workload`",
+        "inputs": "declare request parameters under `workload`",
+        "input": "declare request parameters under `workload`",
+        "params": "declare request parameters under `workload`",
+        "parameters": "declare request parameters under `workload`",
         "env": "write entries of `kind: env` under `keychain`",
         "secrets": "write entries under `keychain`",
         "credentials": "write entries under `keychain`",
@@ -29,12 +29,12 @@ KEYS: dict[str, dict[str, str]] = {
         "id": "write `step: ...`",
         "if": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
         "condition": "guard the arc that leads here (`when`), or write `spec: {policy: {admit: {rules: [...]}}}`",
-        "needs": "let those steps lead here by `next`; a step that several lead to waits for them",
-        "depends_on": "let those steps lead here by `next`; a step that several lead to waits for them",
-        "after": "let those steps lead here by `next`; a step that several lead to waits for them",
-        "on_error": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
-        "on_failure": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
-        "catch": "route the failure: an arc with `when: \"{{ event.name == 'step.failed' }}\"`",
+        "needs": "add arcs from those steps to this one; a step with several incoming arcs waits for all",
+        "depends_on": "add arcs from those steps to this one; a step with several incoming arcs waits for all",
+        "after": "add arcs from those steps to this one; a step with several incoming arcs waits for all",
+        "on_error": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
+        "on_failure": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
+        "catch": "route the failure with an arc: `when: \"{{ event.name == 'step.failed' }}\"`",
         "timeout": "write `spec: {policy: {lifecycle: {timeout_s: ...}}}`",
         "timeout_s": "write `spec: {policy: {lifecycle: {timeout_s: ...}}}`",
         "policy": "write `spec: {policy: ...}`",
@@ -73,8 +73,8 @@ KEYS: dict[str, dict[str, str]] = {
         "name": "write `step`",
         "if": "write `when`",
         "condition": "write `when`",
-        "input": "write `set: {ctx.<name>: ...}`, and let the target take it by its `input`",
-        "data": "write `set: {ctx.<name>: ...}`, and let the target take it by its `input`",
+        "input": "write `set: {ctx.<name>: ...}`, and read it in the target's `input`",
+        "data": "write `set: {ctx.<name>: ...}`, and read it in the target's `input`",
     },
     "next": {
         "mode": "write `spec: {mode: ...}`",
@@ -89,8 +89,8 @@ KEYS: dict[str, dict[str, str]] = {
     "directive": {
         "action": "write `do`",
         "max_attempts": "write `attempts`",
-        "retries": "write `attempts`: the first execution counts too",
-        "max_retries": "write `attempts`: the first execution counts too",
+        "retries": "write `attempts`, which includes the first execution",
+        "max_retries": "write `attempts`, which includes the first execution",
         "target": "write `to`",
         "goto": "write `do: jump, to: ...`",
         "wait": "write `delay`",
@@ -98,7 +98,7 @@ KEYS: dict[str, dict[str, str]] = {
     },
 }
 
-# Names that templates here do not have.
+# Names that templates do not have, and their equivalents.
 NAMES = {
     "null": "write `none`",
     "nil": "write `none`",
@@ -106,10 +106,10 @@ NAMES = {
     "secrets": "declare it under `keychain` and read `keychain.<name>`",
     "secret": "declare it under `keychain` and read `keychain.<name>`",
     "credentials": "declare it under `keychain` and read `keychain.<name>`",
-    "vars": "values that steps hand on are `ctx.<name>`, what comes with the request is `workload.<name>`",
-    "variables": "values that steps hand on are `ctx.<name>`, what comes with the request is `workload.<name>`",
-    "params": "what comes with the request is `workload.<name>`",
-    "parameters": "what comes with the request is `workload.<name>`",
+    "vars": "values passed between steps are `ctx.<name>`, request parameters are `workload.<name>`",
+    "variables": "values passed between steps are `ctx.<name>`, request parameters are `workload.<name>`",
+    "params": "request parameters are `workload.<name>`",
+    "parameters": "request parameters are `workload.<name>`",
     "inputs": "write `input.<name>`",
     "outputs": "write `output.data`, or read a finished step by its name",
     "response": "write `output.data` (and `output.http.status`)",
@@ -122,23 +122,23 @@ NAMES = {
     "execution": "write `execution_id`",
 }
 
-# Patterns as text: they are compiled when somebody needs advice, which most never do.
-_ADVICE = (
+# Patterns as text: they are compiled only when a hint is needed.
+_SUGGESTIONS = (
     (r"&&", "write `and` for `&&`"),
     (r"\|\|", "write `or` for `||`"),
     (r"===|!==", "write `==` or `!=`"),
     (r"(?<![=!<>(,\w])\s*!\s*[\w(]", "write `not` for `!`"),
     (r"[^=!<>]=(?!=)", "write `==` to compare"),
     (r"\?[^:]*:", "write `a if condition else b`"),
-    (r"=>|->", "templates have no functions of their own: use a filter (`map`, `select`, `selectattr`)"),
-    (r"\$\{|\$\w", "templates have no `$`: write the name alone"),
+    (r"=>|->", "templates have no lambda functions: use a filter (`map`, `select`, `selectattr`)"),
+    (r"\$\{|\$\w", "templates have no `$`: write only the name"),
 )
 _OPEN_BLOCK = r"(?s)unexpected end of template\. .*? needs to be closed is '(\w+)'"
 _STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 
 
-def plainly(message: str) -> str:
-    """What the template engine says, in words of the one who wrote the template."""
+def clarify_message(message: str) -> str:
+    """The message of the template engine in plainer terms."""
     opened = re.match(_OPEN_BLOCK, message)
     if opened:
         return f"`{{% {opened.group(1)} %}}` is never closed by `{{% end{opened.group(1)} %}}`"
@@ -146,23 +146,23 @@ def plainly(message: str) -> str:
     return message.replace("'end of print statement'", "`}}`").replace("'end of statement block'", "`%}`")
 
 
-def advice(text: str) -> str:
-    """What an author may have meant by a template that cannot be read."""
+def suggest_fix(text: str) -> str:
+    """A hint for a template with a syntax error."""
     if text.count("{{") > text.count("}}"):
         return "an expression ends with `}}`"
     if text.count("{{") < text.count("}}"):
-        return "an expression begins with `{{`"
+        return "an expression starts with `{{`"
     if re.search(r"\{\{-?\s*-?\}\}", text):
         return "write an expression between `{{` and `}}`"
     if text.count("{%") != text.count("%}"):
-        return "a statement stands between `{%` and `%}`"
+        return "a statement is written between `{%` and `%}`"
     for expression in re.findall(r"\{\{(.*?)\}\}", text, re.S):
         bare = re.sub(_STRING, "''", expression)
         if re.sub(r"''", "", bare).count("'") % 2 or bare.count('"') % 2:
             return "a quote is not closed"
-        for pattern, words in _ADVICE:
-            if re.search(pattern, bare) and not (words.startswith("write `==` to") and "(" in bare):
-                return words
+        for pattern, suggestion in _SUGGESTIONS:
+            if re.search(pattern, bare) and not (suggestion.startswith("write `==` to") and "(" in bare):
+                return suggestion
         if bare.count("(") != bare.count(")") or bare.count("[") != bare.count("]"):
             return "a bracket is not closed"
     return ""

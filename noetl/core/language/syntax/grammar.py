@@ -1,13 +1,11 @@
-"""The grammar of a playbook, said once.
+"""The grammar of a playbook, defined once.
 
-A `Shape` is a mapping with named keys. The reader checks documents against these shapes, tells unknown
-keys and offers the nearest known one; the JSON Schema, the reference pages and completion are written
-from the same tables (`schema.py`). What a word means is in `lower.py`; what may not be said at all and
-what to say instead is in the surfaces.
+A `Shape` is a mapping with named keys. The reader checks documents against the shapes; the JSON Schema, the reference
+pages and completion are generated from the same tables. `lower.py` implements the meaning of the keys; the dialects
+list rejected keys with their replacements.
 
-States of a key: `canonical` is what formatter and docs write; `v10` runs with a warning that names the
-canonical word; `accepted` is another spelling playbooks rely on; `reserved` is read, kept and ignored
-with a warning.
+States of a key: `canonical` is what the formatter and the documentation use; `v10` runs with a warning that names the
+canonical key; `accepted` is an alternative spelling; `reserved` is accepted and ignored with a warning.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ Type = Literal[
     "name",  # a name: an identifier, dashes with a warning
     "template",  # a guard or expression: text, boolean or number
     "boolean",
-    "count",  # a whole number from `least` on, or a template
-    "number",  # a number from `least` on, or a template
+    "count",  # a whole number, at least `least`, or a template
+    "number",  # a number, at least `least`, or a template
     "mapping",
     "list",
     "shape",  # a mapping of `shape`
@@ -35,6 +33,23 @@ Type = Literal[
     "blocks",  # workbook blocks: a mapping, or a list of named ones
     "else",  # `{then: ...}` of the rule around it, which is of `shape`
 ]
+# Names of the types in messages and on the reference page.
+TYPE_NAMES: dict[str, str] = {
+    "any": "any data",
+    "text": "text",
+    "name": "a name",
+    "template": "a template, true or false",
+    "boolean": "true or false",
+    "count": "a whole number",
+    "number": "a number",
+    "mapping": "a mapping",
+    "list": "a list",
+    "texts": "a list of texts",
+    "tasks": "tasks: a list, or one",
+    "set": "assignments",
+    "blocks": "blocks by name",
+    "else": "`{then: ...}`",
+}
 State = Literal["canonical", "v10", "accepted", "reserved"]
 
 
@@ -49,11 +64,11 @@ class Key(Struct, frozen=True):
     least: float | None = None
     templated: bool = True  # a number may be given as a template
     state: State = "canonical"
-    instead: str = ""  # the canonical word, for what is v10 or accepted
+    instead: str = ""  # the canonical key, if this one is v10 or accepted
 
 
 class Shape(Struct, frozen=True):
-    """A mapping with named keys. `open` shapes take other keys too (a tool's parameters)."""
+    """A mapping with named keys. An `open` shape allows other keys (the parameters of a tool)."""
 
     name: str
     title: str
@@ -63,13 +78,11 @@ class Shape(Struct, frozen=True):
     noun: str = ""
 
 
-EVENTS = ("step.done", "step.failed", "loop.done")
 SCOPES = ("ctx", "step", "iter")
 READ_ONLY_SCOPES = ("workload", "input", "output", "keychain", "event", "args", "steps", "execution_id")
 DIRECTIVES = ("continue", "skip", "retry", "jump", "break", "fail")
 BACKOFFS = ("none", "linear", "exponential")
 REDUCERS = ("sum", "min", "max", "count", "append", "extend", "merge", "any", "all", "last")
-STORES = ("relational", "nats", "object_store", "blob")
 ITERATION_NAMES = ("index", "count", "first", "last", "parent")
 EXTENSIONS = ("legacy",)
 
@@ -86,10 +99,10 @@ _shape(
     "The document: one YAML mapping.",
     {
         "apiVersion": Key("text", "The version of the language.", required=True, choices=("noetl.io/v2",)),
-        "kind": Key("text", "What this document is.", required=True, choices=("Playbook",)),
+        "kind": Key("text", "The document type.", required=True, choices=("Playbook",)),
         "metadata": Key("shape", "Name, catalog path and description.", required=True, shape="metadata"),
         "keychain": Key("shapes", "Secrets the playbook needs; resolved before it starts.", shape="keychain"),
-        "executor": Key("shape", "Runtime wishes and defaults.", shape="executor"),
+        "executor": Key("shape", "Placement and runtime defaults.", shape="executor"),
         "workload": Key("mapping", "Input with its defaults; the request's payload is merged over it."),
         "workflow": Key("shapes", "The steps.", required=True, shape="step"),
         "workbook": Key("blocks", "Reusable blocks by name (a mapping, or a list of named blocks)."),
@@ -99,16 +112,16 @@ _shape(
 _shape(
     "metadata",
     "Metadata",
-    "What the playbook is called.",
+    "Name, catalog path and description of the playbook.",
     {
         "name": Key("text", "The playbook's name.", required=True),
-        "path": Key("text", "Its key in the catalog; the name, if left out."),
+        "path": Key("text", "Its key in the catalog; default: the name."),
         "version": Key("text", "The author's version."),
         "description": Key("text", "What it is for."),
         "desc": Key("text", "Short for `description`.", state="accepted", instead="description"),
         "labels": Key("mapping", "Free labels."),
         "tags": Key("any", "Free tags."),
-        "owner": Key("text", "Whom to ask."),
+        "owner": Key("text", "The responsible person or team."),
     },
     open=True,
     noun="metadata block",
@@ -118,15 +131,15 @@ _shape(
     "Keychain entry",
     "One declared secret; templates read it as `keychain.<name>` on the worker.",
     {
-        "name": Key("name", "How templates and `auth:` call it.", required=True),
-        "kind": Key("text", "Where it comes from.", required=True),
+        "name": Key("name", "The name used in templates and in `auth:`.", required=True),
+        "kind": Key("text", "The source of the secret.", required=True),
     },
     open=True,
 )
 _shape(
     "executor",
     "Executor",
-    "Where and how the playbook wishes to run.",
+    "Where and how the playbook runs.",
     {
         "profile": Key("text", "Placement.", choices=("local", "distributed", "auto")),
         "version": Key("text", "The runtime this playbook was written for."),
@@ -138,11 +151,11 @@ _shape(
     "Executor spec",
     "Defaults that steps, loops and tasks may override. A map named after a kind holds defaults for that kind.",
     {
-        "entry_step": Key("text", "The step to begin with; else `start`, else the first."),
+        "entry_step": Key("text", "The first step to run; default: `start`, else the first one."),
         "return_step": Key("text", "The step whose output is the execution's."),
         "extensions": Key("texts", "Language extensions.", choices=EXTENSIONS),
         "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
-        "result": Key("mapping", "Where results go: `store: {kind, ...}`."),
+        "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
     },
     open=True,
@@ -162,16 +175,16 @@ _shape(
 _shape(
     "limits",
     "Limits",
-    "Bounds of an execution; the installation's own bound them in turn.",
+    "Bounds of an execution; the installation's limits apply as well.",
     {
-        "max_payload_bytes": Key("count", "Largest payload kept inline in events.", least=1, templated=False),
+        "max_payload_bytes": Key("count", "Largest payload stored inline in events.", least=1, templated=False),
         "max_hydrate_bytes": Key("count", "Largest stored payload a template may resolve.", least=1, templated=False),
         "max_iterations": Key("count", "Most iterations of one loop.", least=1, templated=False),
         "max_in_flight": Key("count", "Most iterations at the same time.", least=1, templated=False),
         "max_step_runs": Key(
             "count",
-            "Most step runs of one execution. Unless it is set: a million, and of those that repeat one another more "
-            "than 100,000 (300 in a circle that no guard can leave) only where they are not faster than 50 a second.",
+            "Most step runs of one execution. Default: a million; runs that repeat each other may exceed "
+            "100,000 (300 in a cycle that no guard can leave) only at a rate of at most 50 per second.",
             least=1,
             templated=False,
         ),
@@ -191,12 +204,10 @@ _shape(
         "input": Key("any", "Values the step's tasks read as `input.*`."),
         "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
         "tool": Key("tasks", "The tasks: a list, or one mapping."),
-        "output": Key("shape", "Where the result goes, and what of it travels inline.", shape="output"),
-        "output_select": Key(
-            "texts", "Fields that travel inline.", state="accepted", instead="output: {select: [...]}"
-        ),
-        "set": Key("set", "Assignments after the step ended, well or not."),
-        "next": Key("shape", "Where tokens go.", shape="next"),
+        "output": Key("shape", "Where the result is stored, and which fields stay inline.", shape="output"),
+        "output_select": Key("texts", "Fields that stay inline.", state="accepted", instead="output: {select: [...]}"),
+        "set": Key("set", "Assignments after the step ends, whether it succeeds or fails."),
+        "next": Key("shape", "The router: which arcs tokens take.", shape="next"),
         "args": Key("any", "", state="v10", instead="input"),
         "assert": Key("any", "", state="reserved"),
     },
@@ -207,7 +218,7 @@ _shape(
     "Modifiers of a step; other keys are defaults for its tasks.",
     {
         "policy": Key("shape", "Admission, lifecycle, failure.", shape="step.policy"),
-        "pool": Key("text", "The worker pool that shall run it."),
+        "pool": Key("text", "The worker pool that runs it."),
         "timeout": Key("any", "Default timeout of its tasks."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
     },
@@ -221,7 +232,7 @@ _shape(
         "admit": Key("shape", "The gate before the step.", shape="admit"),
         "lifecycle": Key("shape", "Time limits.", shape="lifecycle"),
         "failure": Key("shape", "What a failed iteration means.", shape="failure"),
-        "synthesize": Key("shape", "Steps that this step hands to the server as data.", shape="synthesize"),
+        "synthesize": Key("shape", "Steps that this step passes to the server as data.", shape="synthesize"),
         "emit": Key("any", "", state="reserved"),
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
@@ -271,16 +282,22 @@ _shape(
     "failure",
     "Failure",
     "What a failed iteration means for its loop.",
-    {"mode": Key("text", "Stop at once, or go on and list failures.", choices=("fail_fast", "best_effort"))},
+    {
+        "mode": Key(
+            "text",
+            "Stop at the first failure, or continue and list the failures.",
+            choices=("fail_fast", "best_effort"),
+        )
+    },
     noun="failure block",
 )
 _shape(
     "synthesize",
     "Synthesis",
-    "Workflow steps made at run time: the step hands them to the server as data.",
+    "Workflow steps created at run time: the step passes them to the server as data.",
     {
-        "from": Key("template", "Where the list of steps is.", required=True),
-        "limits": Key("shape", "What the steps may be.", shape="synthesize.limits"),
+        "from": Key("template", "The expression that yields the list of steps.", required=True),
+        "limits": Key("shape", "Which steps may be added.", shape="synthesize.limits"),
     },
 )
 _shape(
@@ -289,7 +306,7 @@ _shape(
     "Bounds on the steps that may be added.",
     {
         "steps": Key("count", "Most steps that may be added (100).", least=1, templated=False),
-        "kinds": Key("texts", "Tool kinds they may use; all, if left out."),
+        "kinds": Key("texts", "Tool kinds they may use; default: all."),
     },
     noun="limits block",
 )
@@ -309,7 +326,7 @@ _shape(
     "Loop spec",
     "How iterations are scheduled; other keys are defaults for the tasks.",
     {
-        "mode": Key("text", "One after the other, or side by side.", choices=("sequential", "parallel")),
+        "mode": Key("text", "One after the other, or in parallel.", choices=("sequential", "parallel")),
         "max_in_flight": Key("count", "Most iterations at the same time.", least=1),
         "until": Key("template", "Stop after the iteration for which this holds (sequential)."),
         "policy": Key("shape", "Placement and reducers.", shape="loop.policy"),
@@ -322,8 +339,8 @@ _shape(
     "Loop policy",
     "Placement and reducers.",
     {
-        "exec": Key("text", "Keep iterations on one worker, or spread them.", choices=("local", "distributed")),
-        "reduce": Key("mapping", "How values written by several iterations are joined: `ctx.total: sum`."),
+        "exec": Key("text", "Run the iterations on one worker, or distribute them.", choices=("local", "distributed")),
+        "reduce": Key("mapping", "How values written by several iterations are combined: `ctx.total: sum`."),
         "mode": Key("text", "", choices=("sequential", "parallel"), state="accepted", instead="loop.spec.mode"),
         "max_in_flight": Key("count", "", least=1, state="accepted", instead="loop.spec.max_in_flight"),
         "ordering": Key("any", "", state="reserved"),
@@ -334,16 +351,14 @@ _shape(
 _shape(
     "task",
     "Task",
-    "One tool invocation. The kind's parameters stand beside `kind` or under `input`.",
+    "One tool invocation. The kind's parameters are written beside `kind` or under `input`.",
     {
-        "name": Key("name", "The task's name: jump target, and how templates read its result."),
+        "name": Key("name", "The task's name: the jump target, and the name under which templates read its result."),
         "kind": Key("text", "The tool.", required=True),
         "desc": Key("text", "What it is for."),
         "input": Key("any", "Parameters and values; templates and code read them as `input.*`."),
-        "output": Key("shape", "Where the result goes, and what of it travels inline.", shape="output"),
-        "output_select": Key(
-            "texts", "Fields that travel inline.", state="accepted", instead="output: {select: [...]}"
-        ),
+        "output": Key("shape", "Where the result is stored, and which fields stay inline.", shape="output"),
+        "output_select": Key("texts", "Fields that stay inline.", state="accepted", instead="output: {select: [...]}"),
         "set": Key("set", "Assignments after the task, whatever its outcome."),
         "spec": Key("shape", "Modifiers and policy of the task.", shape="task.spec"),
         "args": Key("any", "", state="v10", instead="input"),
@@ -354,9 +369,9 @@ _shape(
 _shape(
     "retry",
     "Tool-internal retry",
-    "The tool's own retries: the task's policy sees only what came out last.",
+    "The tool's own retries: the task's policy sees only the last outcome.",
     {
-        "attempts": Key("count", "Executions in all.", least=1),
+        "attempts": Key("count", "Number of executions.", least=1),
         "max_attempts": Key("count", "", least=1, state="accepted", instead="attempts"),
         "delay": Key("number", "Seconds before the next one.", least=0),
         "backoff": Key("text", "How the delay grows.", choices=(*BACKOFFS, "fixed")),
@@ -379,7 +394,7 @@ _shape(
         ),
         "retry": Key("any", "The tool's own retries.", shape="retry"),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
-        "result": Key("mapping", "Where results go: `store: {kind, ...}`."),
+        "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
     },
     open=True,
 )
@@ -412,11 +427,11 @@ _shape(
     "What the pipeline does next.",
     {
         "do": Key("text", "The directive.", required=True, choices=DIRECTIVES),
-        "attempts": Key("count", "retry: executions in all, the first one included (3).", least=1),
+        "attempts": Key("count", "retry: number of executions, including the first one (3).", least=1),
         "backoff": Key("text", "retry: how the delay grows.", choices=(*BACKOFFS, "fixed")),
         "delay": Key("number", "retry, jump: seconds before the next execution.", least=0),
         "max_delay": Key("number", "retry: longest delay in seconds (300).", least=0),
-        "to": Key("text", "jump: the task to go on with."),
+        "to": Key("text", "jump: the task to continue with."),
         "set": Key("set", "Assignments."),
         "set_ctx": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}"),
         "set_iter": Key("mapping", "", state="v10", instead="set: {iter.<key>: ...}"),
@@ -426,7 +441,7 @@ _shape(
 _shape(
     "output",
     "Output block",
-    "Where a large result goes, and which fields travel inline with the event.",
+    "Where a large result is stored, and which fields stay inline in the event.",
     {
         "store": Key("mapping", "`{kind, ...}` of the result store."),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
@@ -436,7 +451,7 @@ _shape(
 _shape(
     "next",
     "Router",
-    "The ways out of a step.",
+    "The arcs that leave a step.",
     {
         "spec": Key("shape", "How arcs are chosen.", shape="next.spec"),
         "arcs": Key("shapes", "The arcs, in order.", required=True, shape="arc"),
@@ -447,7 +462,7 @@ _shape(
     "Router spec",
     "How arcs are chosen.",
     {
-        "mode": Key("text", "The first arc that holds, or all that hold.", choices=("exclusive", "inclusive")),
+        "mode": Key("text", "The first arc whose guard holds, or all of them.", choices=("exclusive", "inclusive")),
         "policy": Key("any", "", state="reserved"),
         "on_no_match": Key("any", "", state="reserved"),
     },
@@ -456,7 +471,7 @@ _shape(
 _shape(
     "arc",
     "Arc",
-    "A way out of a step. Without `when` it is the success path.",
+    "An arc that leaves a step. Without `when` it is the success path.",
     {
         "step": Key("text", "The target.", required=True),
         "when": Key("template", "The guard."),
@@ -474,10 +489,10 @@ _shape(
     {
         "name": Key("name", "The block's name, in a list of blocks."),
         "desc": Key("text", "What it is for."),
-        "input": Key("any", "Defaults of its input; the call's own win."),
+        "input": Key("any", "Defaults of its input; the values of the call take precedence."),
         "loop": Key("shape", "Run the tasks once per item.", shape="loop"),
         "tool": Key("tasks", "The tasks."),
-        "set": Key("set", "Assignments after the block ended."),
+        "set": Key("set", "Assignments after the block ends."),
         "spec": Key("shape", "Modifiers and policies.", shape="step.spec"),
         "args": Key("any", "", state="v10", instead="input"),
         "assert": Key("any", "", state="reserved"),
@@ -512,7 +527,7 @@ _shape(
 _shape(
     "while",
     "While",
-    "Run tasks as long as a guard holds; it is looked at before each round.",
+    "Run tasks as long as a guard holds; it is evaluated before each iteration.",
     {
         "name": Key("name", "A name to jump to."),
         "while": Key("shape", "`{when, tool: [tasks]}`.", required=True, shape="while.body"),
@@ -523,7 +538,7 @@ _shape(
 _shape(
     "until",
     "Until",
-    "Run tasks until a guard holds; it is looked at after each round.",
+    "Run tasks until a guard holds; it is evaluated after each iteration.",
     {
         "name": Key("name", "A name to jump to."),
         "until": Key("shape", "`{when, tool: [tasks]}`.", required=True, shape="while.body"),
@@ -544,11 +559,11 @@ _shape(
 
 # Keychain kinds and their fields; typed credentials (`postgres_credential`) are aliases of `credential`.
 _RENEWAL = {
-    "scope": Key("any", "oauth2: what to ask for."),
+    "scope": Key("any", "oauth2: the requested scope."),
     "auto_renew": Key("boolean", "Renew it before it expires (true)."),
 }
 KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
-    "credential": {"credential": Key("text", "The stored credential; the entry's name, if left out.")},
+    "credential": {"credential": Key("text", "The stored credential; default: the entry's name.")},
     "env": {
         "var": Key("text", "The environment variable."),
         "vars": Key("mapping", "Several variables: field name -> variable."),
@@ -559,21 +574,21 @@ KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
     },
     "static": {"value": Key("any", "The value itself; for tests only.", required=True)},
     "secret_manager": {
-        "provider": Key("text", "Whose.", choices=("vault", "aws", "gcp", "azure", "file")),
-        "secret": Key("text", "The secret's name there; the entry's name, if left out."),
+        "provider": Key("text", "The secret manager.", choices=("vault", "aws", "gcp", "azure", "file")),
+        "secret": Key("text", "The secret's name in the manager; default: the entry's name."),
         "map": Key("mapping", "Several secrets: field name -> secret."),
-        "version": Key("text", "Which version of it."),
-        "auth": Key("any", "How to sign in there."),
-        "url": Key("text", "Where the manager is; the installation's, if left out."),
+        "version": Key("text", "The version of the secret."),
+        "auth": Key("any", "How to authenticate to the manager."),
+        "url": Key("text", "The address of the manager; default: the installation's."),
         "namespace": Key("text", "vault: the namespace."),
-        "mount": Key("text", "vault: where the secrets engine is mounted."),
+        "mount": Key("text", "vault: the mount path of the secrets engine."),
         "region": Key("text", "aws: the region."),
         "project": Key("text", "gcp: the project."),
         "path": Key("text", "file: the file, or a folder of files."),
         **_RENEWAL,
     },
     "oauth2": {
-        "token_url": Key("text", "Where tokens are handed out.", required=True),
+        "token_url": Key("text", "The token endpoint.", required=True),
         "endpoint": Key("text", "", state="accepted", instead="token_url"),
         "client_id": Key("any", "The client, or a keychain entry's name.", required=True),
         "client_secret": Key("any", "Its secret, or a keychain entry's name.", required=True),
@@ -582,8 +597,8 @@ KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
         ),
         "method": Key("text", "The verb of the token request (POST)."),
         "headers": Key("mapping", "Headers of the token request."),
-        "audience": Key("text", "For whom the token is."),
-        "client_auth": Key("text", "How the client says who it is (in the form).", choices=("form", "basic")),
+        "audience": Key("text", "The audience of the token."),
+        "client_auth": Key("text", "How the client authenticates (in the form).", choices=("form", "basic")),
         **_RENEWAL,
     },
     "bearer": {"token": Key("any", "The token, or a keychain entry's name.", required=True)},

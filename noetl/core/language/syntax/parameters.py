@@ -1,15 +1,15 @@
-"""A task's parameters: found beside `kind` or under `input`, called by their canonical names.
+"""The parameters of a task: read beside `kind` or under `input`, stored under their canonical names.
 
-What a kind takes is in its `ToolSpec`; other spellings of a field are read as the field. `input` wins over
-what stands beside `kind`. For kinds whose spec declares `input` itself (a child playbook's input), the block
-is that field's value, unless the kind's required fields are found only inside it.
-Calls of playbooks and blocks hand their `input` on as `payload`.
+The `ToolSpec` of a kind declares its fields; other spellings of a field are read as the field. `input` takes precedence
+over parameters beside `kind`. If a kind declares a field `input` (the input of a child playbook), the block is the
+value of that field, unless required fields of the kind occur only inside it. Calls of playbooks and blocks pass their
+`input` as `payload`.
 """
 
 from __future__ import annotations
 
 from noetl.core.language.diagnostics import closest, did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, is_template, noun_of, shorten
+from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
@@ -19,21 +19,8 @@ _NO_SPEC = ToolSpec(kind="", open_fields=True)
 
 
 def bind_parameters(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
-    """Give the task its parameters, and tell what its kind does not take."""
-    spec = task.tool or _NO_SPEC
-    names = field_names(spec)
-    beside = {key: entry for key, entry in fields.items() if key not in SHAPES["task"].keys}
-    if "retry" in spec.fields and "retry" in fields:
-        beside["retry"] = fields["retry"]
-    if "timeout" in beside and "timeout" not in names:
-        key_node, _ = beside.pop("timeout")
-        reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")
-    for key, (key_node, value) in beside.items():
-        _bind(reader, task, spec, names, key, key_node, value, beside=True)
-    word = "input" if "input" in fields else "args" if "args" in fields else ""
-    if word:
-        _bind_input(reader, task, spec, names, fields[word])
-    _check_required(reader, task, spec, fields)
+    """Add the parameters to a task, and report those that its kind does not accept."""
+    _Binder(reader, task).bind_all(fields)
 
 
 def field_names(spec: ToolSpec) -> dict[str, str]:
@@ -43,119 +30,123 @@ def field_names(spec: ToolSpec) -> dict[str, str]:
     return names
 
 
-def _bind_input(
-    reader: Reader, task: TaskSyntax, spec: ToolSpec, names: dict[str, str], entry: tuple[Scalar, Node]
-) -> None:
-    key_node, node = entry
-    own = names.get("input") or ("payload" if spec.open_fields and "payload" in spec.fields else None)
-    if own is not None and not _holds_parameters(task, spec, names, node):
-        if isinstance(node, Mapping) and own in task.parameters:
-            node = _merged(task.parameters.pop(own).value, node)
-        _bind(reader, task, spec, names, own, key_node, node, beside=False)
-        return
-    if isinstance(node, Scalar) and node.value is None:
-        return
-    mapping = reader.mapping(node, "task's `input`")
-    if mapping is not None:
-        for key, (inner_key, value) in mapping.entries.items():
-            _bind(reader, task, spec, names, key, inner_key, value, beside=False)
+class _Binder:
+    def __init__(self, reader: Reader, task: TaskSyntax) -> None:
+        self.reader = reader
+        self.task = task
+        self.spec = task.tool or _NO_SPEC
+        self.names = field_names(self.spec)
+
+    def bind_all(self, fields: Fields) -> None:
+        beside = {key: entry for key, entry in fields.items() if key not in SHAPES["task"].keys}
+        if "retry" in self.spec.fields and "retry" in fields:
+            beside["retry"] = fields["retry"]
+        if "timeout" in beside and "timeout" not in self.names:
+            key_node, _ = beside.pop("timeout")
+            self.reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")
+        for key, (key_node, value) in beside.items():
+            self._bind(key, key_node, value, beside=True)
+        entry = fields.get("input") or fields.get("args")
+        if entry is not None:
+            self._bind_input(*entry)
+        self._check_required(fields)
+
+    def _bind_input(self, key_node: Scalar, node: Node) -> None:
+        spec, task = self.spec, self.task
+        own = self.names.get("input") or ("payload" if spec.open_fields and "payload" in spec.fields else None)
+        if own is not None and not self._holds_parameters(node):
+            if isinstance(node, Mapping) and own in task.parameters:
+                node = _merge_payload(task.parameters.pop(own).value, node)
+            self._bind(own, key_node, node, beside=False)
+            return
+        if isinstance(node, Scalar) and node.value is None:
+            return
+        mapping = self.reader.mapping(node, "task's `input`")
+        if mapping is not None:
+            for key, (inner_key, value) in mapping.entries.items():
+                self._bind(key, inner_key, value, beside=False)
+
+    def _holds_parameters(self, node: Node) -> bool:
+        """Whether an `input` block contains the kind's own fields: a required field is in it and not beside it."""
+        if not isinstance(node, Mapping):
+            return False
+        inside = {self.names.get(key, key) for key in node.entries}
+        required = {field for field, known in self.spec.fields.items() if known.required}
+        return bool(required & inside - set(self.task.parameters))
+
+    def _bind(self, key: str, key_node: Scalar, value: Node, *, beside: bool) -> None:
+        name = self.names.get(key)
+        if name is None:
+            if not self._accepts(key, key_node, beside):
+                return
+            name = key
+        known = self.task.parameters.get(name)
+        if known is not None:
+            again = f"`{key}`" if key == known.key.text else f"`{key}` and `{known.key.text}`"
+            hint = f"remove one of them; the one on line {key_node.line} is used"
+            self.reader.add("parameter-twice", key_node, f"{again}: the parameter `{name}` is given twice", hint)
+        field = self.spec.fields.get(name)
+        if field is not None:
+            _check_value(self.reader, key, value, field, self.spec)
+        raw, late = (field.raw, field.late) if field is not None else (False, ())
+        self.task.parameters[name] = Parameter(key_node, value, f"{self.task.path}/input/{name}", raw, late)
+
+    def _accepts(self, key: str, key_node: Scalar, beside: bool) -> bool:
+        """Whether a parameter that the kind does not declare is passed to the tool."""
+        spec = self.spec
+        if beside and self.task.tool is not None and self.reader.report_rejected("task", key, key_node):
+            return False
+        if spec.open_fields:
+            near = closest(key, self.names) if beside and len(key) > 3 else None
+            if near is None or near in self.task.parameters:
+                return True
+            hint = f'did you mean "{near}"? Values for the code belong under `input`'
+        else:
+            known = "valid parameters: " + ", ".join(sorted(spec.fields)) if spec.fields else "it has no parameters"
+            hint = did_you_mean(key, self.names, known)
+        self.reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
+        return True
+
+    def _check_required(self, fields: Fields) -> None:
+        task, spec = self.task, self.spec
+        if task.tool is None:
+            return
+        if any(("task", key) in self.reader.rejected and key not in spec.fields for key in fields):
+            return  # replaced keys are reported, and the parameters that they replace are not missing
+        spec_node = fields["spec"][1] if "spec" in fields else None
+        inside = spec_node.entries if isinstance(spec_node, Mapping) else {}
+        for name, known in spec.fields.items():
+            if not known.required or name in task.parameters or not inside.keys().isdisjoint({name, *known.aliases}):
+                continue
+            hint = f"`{name}`: {known.doc}" if known.doc else f"add `{name}: ...`"
+            where = task.kind_node or task.node
+            self.reader.add("missing-parameter", where, f'{spec.kind} requires "{name}"', hint)
 
 
-def _merged(outer: Node, inner: Mapping) -> Node:
-    """`payload` and `input` of one call: `input` wins key by key."""
+def _merge_payload(outer: Node, inner: Mapping) -> Node:
+    """Merge `payload` and `input` of one call: keys of `input` take precedence."""
     if not isinstance(outer, Mapping):
         return inner
     return mapping_node({**outer.entries, **inner.entries}, inner)
 
 
-def _holds_parameters(task: TaskSyntax, spec: ToolSpec, names: dict[str, str], node: Node) -> bool:
-    """Whether an `input` block holds the kind's own fields: a required one is in it and not beside it."""
-    if not isinstance(node, Mapping):
-        return False
-    inside = {names.get(key, key) for key in node.entries}
-    required = {field for field, known in spec.fields.items() if known.required}
-    return bool(required & inside - set(task.parameters))
-
-
-def _bind(
-    reader: Reader,
-    task: TaskSyntax,
-    spec: ToolSpec,
-    names: dict[str, str],
-    key: str,
-    key_node: Scalar,
-    value: Node,
-    *,
-    beside: bool,
-) -> None:
-    name = names.get(key)
-    if name is None:
-        if not _accepts(reader, task, spec, key, key_node, value, beside):
-            return
-        name = key
-    known = task.parameters.get(name)
-    if known is not None:
-        again = f"`{key}`" if key == known.key.text else f"`{key}` and `{known.key.text}`"
-        hint = f"keep one of them; the one in line {key_node.line} is used"
-        reader.add("parameter-twice", key_node, f"{again}: the parameter `{name}` is given twice", hint)
-    field = spec.fields.get(name)
-    if field is not None:
-        _check_value(reader, key, value, field, spec)
-    raw = field.raw if field is not None else False
-    late = field.late if field is not None else ()
-    task.parameters[name] = Parameter(key_node, value, f"{task.path}/input/{name}", raw, late)
-
-
-def _accepts(
-    reader: Reader, task: TaskSyntax, spec: ToolSpec, key: str, key_node: Scalar, value: Node, beside: bool
-) -> bool:
-    """Whether a parameter that the kind does not declare is passed on all the same."""
-    if beside and task.tool is not None and reader.reject("task", key, key_node):
-        return False
-    if spec.open_fields:
-        near = closest(key, field_names(spec)) if beside and len(key) > 3 else None
-        if near is not None and near not in task.parameters:
-            hint = f'did you mean "{near}"? Values for the code stand under `input`'
-            reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
-        return True
-    known = sorted(spec.fields)
-    hint = did_you_mean(key, field_names(spec), "it takes: " + ", ".join(known) if known else "it takes none")
-    reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
-    return True
-
-
-def _check_required(reader: Reader, task: TaskSyntax, spec: ToolSpec, fields: Fields) -> None:
-    if task.tool is None:
-        return
-    if any(("task", key) in reader.rejected and key not in spec.fields for key in fields):
-        return  # written in older words: those are told, and what they stand for is not missing
-    held = fields["spec"][1] if "spec" in fields else None
-    inside = held.entries if isinstance(held, Mapping) else {}
-    for name, known in spec.fields.items():
-        if not known.required or name in task.parameters or not inside.keys().isdisjoint({name, *known.aliases}):
-            continue
-        where = task.kind_node or task.node
-        hint = f"`{name}`: {known.doc}" if known.doc else f"add `{name}: ...`"
-        reader.add("missing-parameter", where, f'{spec.kind} needs "{name}"', hint)
-
-
 def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: ToolSpec) -> None:
-    """Tell a literal whose type or value the field cannot take; templates are known only at run time."""
+    """Report a literal with a type or value that the field does not accept; templates are checked at run time."""
     if is_template(value) or (isinstance(value, Scalar) and value.value is None):
         return
     if isinstance(value, Mapping) and value.broken:
         return
-    wanted = _WANTED.get(field.type)
-    if wanted is not None and not _has_type(value, field.type):
+    expected = _TYPE_NAMES.get(field.type)
+    if expected is not None and not _has_type(value, field.type):
         reader.add(
-            "parameter-type", value, f"`{key}` of {spec.kind} takes {wanted}, this is {noun_of(value)}", field.doc
+            "parameter-type", value, f"`{key}` of {spec.kind} must be {expected}, not {describe_node(value)}", field.doc
         )
     elif field.choices and isinstance(value, Scalar) and value.text.lower() not in [c.lower() for c in field.choices]:
         hint = did_you_mean(value.text, field.choices, "write one of: " + ", ".join(field.choices))
         reader.add("parameter-type", value, f'`{key}` of {spec.kind} cannot be "{shorten(value.text)}"', hint)
 
 
-_WANTED = {
+_TYPE_NAMES = {
     "string": "text",
     "code": "code",
     "number": "a number",

@@ -1,9 +1,9 @@
-"""Reading `tool`: tasks in all their shapes, their policies, and `choose`/`while`/`until`."""
+"""Read `tool`: tasks in all their forms, their policies, and `choose`/`while`/`until`."""
 
 from __future__ import annotations
 
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, is_template, noun_of, shorten, text_of
+from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.parameters import bind_parameters
@@ -24,20 +24,20 @@ CONSTRUCTS = ("choose", "while", "until")
 
 
 def read_tool(reader: Reader, node: Node, owner: str, path: str) -> list[ItemSyntax]:
-    """The tasks of a step or block; `owner` names it."""
+    """The tasks of a step or block; `owner` is its name."""
     items: list[ItemSyntax]
     if isinstance(node, Mapping):
         items = _read_item(reader, node, f"{path}/0", f"{owner}_task", single=True)
     elif isinstance(node, Sequence):
         items = _read_items(reader, node, path, "")
         if not node.items:
-            reader.add("wrong-type", node, "the list of tasks is empty", "add a task, or leave `tool` out")
+            reader.add("wrong-type", node, "the list of tasks is empty", "add a task, or remove `tool`")
     elif isinstance(node, Scalar) and node.value is None:
-        reader.add("wrong-type", node, "`tool` is empty", "add tasks, or leave it out")
+        reader.add("wrong-type", node, "`tool` is empty", "add tasks, or remove it")
         return []
     else:
         kind = node.text if isinstance(node, Scalar) and node.text in reader.specs else "..."
-        message = f"`tool` is a list of tasks or one task, this is {noun_of(node)}"
+        message = f"`tool` must be a list of tasks or one task, not {describe_node(node)}"
         reader.add("wrong-type", node, message, f"write `tool: {{kind: {kind}}}`")
         return []
     _check_unique(reader, items)
@@ -67,15 +67,11 @@ def _read_item(
     for word in CONSTRUCTS:
         if word in mapping.entries and "kind" not in mapping.entries:
             return [_read_construct(reader, mapping, word, path, f"{prefix}{word}_{number}")]
-    if not single and is_labelled(mapping):
+    if is_labelled(mapping):
         ((label, inner),) = mapping.entries.values()
-        reader.old_word("task", "label", label)
-        name = reader.name(label, "task") or default
-        return [_read_task(reader, inner, path, name, label, labelled=True)]
-    if single and "kind" not in mapping.entries and is_labelled(mapping):
-        ((label, inner),) = mapping.entries.values()
-        reader.old_word("task", "label", label)
-        return [_read_task(reader, inner, path, label.text, label, labelled=True)]
+        reader.report_deprecated("task", "label", label)
+        name = label.text if single else reader.name(label, "task") or default
+        return [_read_task(reader, inner, path, name, label)]
     named = mapping.entries.get("name")
     name = (reader.name(named[1], "task") if named else None) or default
     return [_read_task(reader, mapping, path, name, named[1] if named else mapping, named=named is not None)]
@@ -86,18 +82,16 @@ def is_labelled(mapping: Mapping) -> bool:
     if len(mapping.entries) != 1:
         return False
     ((key, value),) = mapping.entries.values()
-    return key.text not in SHAPES["task"].keys and isinstance(value, Mapping)
+    return key.text not in (*SHAPES["task"].keys, *CONSTRUCTS) and isinstance(value, Mapping)
 
 
-def _read_task(
-    reader: Reader, node: Node, path: str, name: str, name_node: Node, *, named: bool = True, labelled: bool = False
-) -> TaskSyntax:
+def _read_task(reader: Reader, node: Node, path: str, name: str, name_node: Node, *, named: bool = True) -> TaskSyntax:
     fields = reader.shape(node, "task", defer=True)
-    task = TaskSyntax(node, path, name, name_node, named=named, labelled=labelled)
+    task = TaskSyntax(node, path, name, name_node, named=named)
     _read_kind(reader, task, fields)
     for old, word in (("args", "input"),):
         if old in fields and word in fields:
-            reader.add("parameter-twice", fields[old][0], f"`{old}` and `{word}` are both here", f"`{word}` is used")
+            reader.add("parameter-twice", fields[old][0], f"both `{old}` and `{word}` are given", f"`{word}` is used")
     _name_block(reader, task, fields)
     bind_parameters(reader, task, fields)
     if "spec" in fields:
@@ -128,28 +122,28 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
         return
     task.kind = written
     if written in PLUGIN_KINDS:
-        message = (
-            f'the kind "{written}" comes from a plug-in that is not installed; the task will fail when it is reached'
-        )
+        message = f'the kind "{written}" needs a plug-in that is not installed; the task will fail at run time'
         reader.add("plugin-kind", node, message, f'install a package with the entry point "{written}" in "noetl.tools"')
         return
-    if reader.reject("kind", written, node):
+    if reader.report_rejected("kind", written, node):
         return
     known = sorted({spec.kind for spec in reader.specs.values()})
     hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
-    hint += ' (packages with entry points in "noetl.tools" bring more)'
-    reader.add("unknown-kind", node, f'there is no tool kind "{written}"', hint)
+    hint += ' (packages with entry points in "noetl.tools" add more)'
+    reader.add("unknown-kind", node, f'unknown tool kind "{written}"', hint)
 
 
 def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
-    """`kind: workbook` without `block`: the older `name:` names the block."""
+    """`kind: workbook` without `block`: the old key `name` names the block."""
     if task.kind != "workbook" or "block" in fields or "name" not in fields:
         return
     inner = fields["input"][1] if "input" in fields else None
     if isinstance(inner, Mapping) and "block" in inner.entries:
         return
     key, value = fields["name"]
-    reader.add("workbook-name", key, "`name` is read as the block to call", f"write `block: {text_of(value) or '...'}`")
+    reader.add(
+        "workbook-name", key, "`name` is an old spelling of `block`", f"write `block: {text_of(value) or '...'}`"
+    )
     fields["block"] = (key, value)
 
 
@@ -160,7 +154,7 @@ def _read_retry(reader: Reader, node: Node) -> Node | None:
 
 
 def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | None:
-    """`output: {store, select}` and the older `output_select`."""
+    """`output: {store, select}` and the old `output_select`."""
     block = fields.get("output")
     if block is None and "output_select" not in fields:
         return None
@@ -174,11 +168,14 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
                 output.select += reader.texts(inside[word][1], f"`{word}`")
         if "output_select" in inside:
             key = inside["output_select"][0]
-            reader.add("old-spelling", key, "`output_select` is written `select`", "write `select`")
+            reader.add("old-spelling", key, "`output_select` is an old spelling of `select`", "write `select`")
     if "output_select" in fields:
         key, node = fields["output_select"]
         reader.add(
-            "old-spelling", key, "`output_select` is written `output: {select: [...]}`", "write the `output` block"
+            "old-spelling",
+            key,
+            "`output_select` is an old spelling of `output: {select: [...]}`",
+            "write the `output` block",
         )
         output.select += reader.texts(node, "`output_select`")
     return output
@@ -193,9 +190,7 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
         return
     task.spec, task.spec_path = node, f"{task.path}/spec"
     if "set" in node.entries:
-        reader.add(
-            "set-under-spec", node.entries["set"][0], "`set` does not belong under `spec`", "put it beside `kind`"
-        )
+        reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `kind`")
     if "retry" in fields:
         task.retry = _read_retry(reader, fields["retry"][1])
     if "policy" in fields:
@@ -205,16 +200,16 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
 def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> PolicySyntax | None:
     key, node = entry
     if not isinstance(node, Mapping):
-        message = f"a task's policy is a mapping with `rules`, this is {noun_of(node)}"
+        message = f"a task's policy must be a mapping with `rules`, not {describe_node(node)}"
         reader.add(
             "policy-shape", node if not isinstance(node, Sequence) else key, message, "write `policy: {rules: [...]}`"
         )
         return None
     if "rules" not in node.entries:
-        reader.add("policy-shape", key, "a task's policy needs `rules`", "write `policy: {rules: [...]}`")
+        reader.add("policy-shape", key, "a task's policy requires `rules`", "write `policy: {rules: [...]}`")
         if "do" in node.entries or "then" in node.entries or "when" in node.entries:
             return None
-    fields = reader.shape(node, "task.policy", told=("rules",))
+    fields = reader.shape(node, "task.policy", reported=("rules",))
     policy = PolicySyntax(node, path)
     if "rules" in fields:
         for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
@@ -227,7 +222,7 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
 
 
 def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[Node | None, bool, Node | None] | None:
-    """Guard, whether it is `else`, and `then` of a rule in any of its spellings; `verdict` is `do` or `allow`."""
+    """Guard, whether it is `else`, and `then` of a rule in any of its forms; `verdict` is `do` or `allow`."""
     mapping = reader.mapping(node, SHAPES[shape].noun)
     if mapping is None:
         return None
@@ -247,19 +242,19 @@ def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[No
             reader.add("rule-shape", key, "a rule has either `when` or `else`", "write two rules")
             return None
         if "then" in fields:
-            reader.add("flat-else", key, "`else` holds its own `then`", "write `- else: {then: {...}}`")
+            reader.add("flat-else", key, "`else` requires its own `then`", "write `- else: {then: {...}}`")
             return None, True, fields["then"][1]
         if isinstance(inner, Mapping) and "then" in inner.entries:
             for word, (word_node, _) in inner.entries.items():
                 if word != "then":
-                    reader.add("unknown-key", word_node, f'`else` has no key "{word}"', "known here: then")
+                    reader.add("unknown-key", word_node, f'`else` has no key "{word}"', "valid here: then")
             return None, True, inner.entries["then"][1]
         if isinstance(inner, Mapping) and verdict in inner.entries:
-            reader.add("flat-else", key, f"`{verdict}` stands under `then`", "write `- else: {then: {...}}`")
+            reader.add("flat-else", key, f"`{verdict}` belongs under `then`", "write `- else: {then: {...}}`")
             return None, True, inner
         where = key if isinstance(inner, Scalar) and inner.value is None else inner
-        said = shorten(inner.text) if isinstance(inner, Scalar) and inner.value is not None else "..."
-        hint = f"write `- else: {{then: {{{verdict}: {said}}}}}`"
+        given = shorten(inner.text) if isinstance(inner, Scalar) and inner.value is not None else "..."
+        hint = f"write `- else: {{then: {{{verdict}: {given}}}}}`"
         reader.add("rule-without-do", where, f"this `else` has no `then: {{{verdict}: ...}}`", hint)
         return None
     if "when" not in fields:
@@ -267,7 +262,7 @@ def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[No
             reader.add(
                 "rule-shape",
                 mapping,
-                "a rule needs `when` or `else`",
+                "a rule requires `when` or `else`",
                 f"write `when: ...` and `then: {{{verdict}: ...}}`",
             )
         return None
@@ -290,7 +285,7 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
     rule.then = mapping
     if "do" not in mapping.entries:
         reader.add("rule-without-do", mapping, "this `then` has no `do`", "add `do: continue`, or another directive")
-    fields = reader.shape(mapping, "directive", told=("do",))
+    fields = reader.shape(mapping, "directive", reported=("do",))
     do = fields.get("do")
     rule.do = text_of(do[1]) if do else None
     rule.fields = {
@@ -346,11 +341,11 @@ def _read_branch(reader: Reader, node: Node, path: str, prefix: str) -> BranchSy
         key, inner = fields["else"]
         tasks = fields["then"][1] if "then" in fields else None
         if tasks is not None:
-            reader.add("flat-else", key, "`else` holds its own `then`", "write `- else: {then: [...]}`")
+            reader.add("flat-else", key, "`else` requires its own `then`", "write `- else: {then: [...]}`")
         elif isinstance(inner, Mapping) and "then" in inner.entries:
             tasks = inner.entries["then"][1]
         elif isinstance(inner, Sequence):
-            reader.add("flat-else", key, "`else` holds its own `then`", "write `- else: {then: [...]}`")
+            reader.add("flat-else", key, "`else` requires its own `then`", "write `- else: {then: [...]}`")
             tasks = inner
         else:
             reader.add("rule-shape", key, "this `else` has no `then: [tasks]`", "add it")
@@ -358,7 +353,7 @@ def _read_branch(reader: Reader, node: Node, path: str, prefix: str) -> BranchSy
     else:
         if "when" not in fields:
             reader.add(
-                "rule-shape", mapping, "a branch needs `when` or `else`", "write `- when: ...` with `then: [tasks]`"
+                "rule-shape", mapping, "a branch requires `when` or `else`", "write `- when: ...` with `then: [tasks]`"
             )
         branch = BranchSyntax(mapping, path, fields["when"][1] if "when" in fields else None)
         tasks = fields["then"][1] if "then" in fields else None
@@ -386,8 +381,8 @@ def _check_unique(reader: Reader, items: list[ItemSyntax]) -> None:
             if first is None:
                 seen[item.name] = item.name_node
             else:
-                message = f'two tasks of this pipeline are called "{item.name}"'
-                reader.add("duplicate-task", item.name_node, message, f"the first one is in line {first.line}")
+                message = f'duplicate task "{item.name}" in this pipeline'
+                reader.add("duplicate-task", item.name_node, message, f"the first one is on line {first.line}")
             if isinstance(item, ConstructSyntax):
                 for branch in item.branches:
                     visit(branch.items)

@@ -1,9 +1,8 @@
-"""The positioned tree that every surface reads into.
+"""The syntax tree with positions, common to all dialects.
 
-It has the author's words sorted into their places, not yet their meaning: shorthand is not expanded, specs
-are not layered, templates are text. Every part keeps the node it was read from and its `path`, the name
-under which the lowered playbook finds the author's line again. Parts that could not be read are None or
-missing: the reader has said why, and checks go on with what is there.
+It has the structure of the document, not its meaning: shorthand is not expanded, specs are not layered, templates are
+text. Every part stores the node that it was read from and its `path`, which maps the lowered playbook back to lines of
+the text. Parts that could not be read are None or missing; the reader has reported them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from noetl.core.model.tool import ToolSpec
 
 
 class SetSyntax(Struct, eq=False):
-    """One assignment: `ctx.page: ...`, or what v10 wrote as `set_ctx: {page: ...}`."""
+    """One assignment: `ctx.page: ...`, or v10's `set_ctx: {page: ...}`."""
 
     scope: str  # ctx, step, iter or args
     keys: tuple[str, ...]
@@ -29,7 +28,7 @@ class SetSyntax(Struct, eq=False):
 
     @property
     def target(self) -> str:
-        """The target as the canonical surface writes it."""
+        """The target in its canonical form."""
         return ".".join((self.scope, *self.keys))
 
 
@@ -57,13 +56,13 @@ class PolicySyntax(Struct, eq=False):
 
 
 class Parameter(Struct, eq=False):
-    """One parameter of a task under its canonical name: where it was written, and the value."""
+    """One parameter of a task under its canonical name, with its position and value."""
 
     key: Scalar
     value: Node
     path: str
     raw: bool = False
-    late: tuple[str, ...] = ()  # names that the tool gives to templates in it
+    late: tuple[str, ...] = ()  # names that the tool adds to templates in it
 
 
 class OutputSyntax(Struct, eq=False):
@@ -81,8 +80,7 @@ class TaskSyntax(Struct, eq=False):
     path: str
     name: str
     name_node: Node
-    named: bool = True  # False when the name was made from the position
-    labelled: bool = False  # v10's one-key map
+    named: bool = True  # False if the name is derived from the position
     kind: str | None = None
     kind_node: Scalar | None = None
     tool: ToolSpec | None = None
@@ -95,6 +93,15 @@ class TaskSyntax(Struct, eq=False):
     sets: list[SetSyntax] = field(default_factory=list)
     output: OutputSyntax | None = None
 
+    @property
+    def rules(self) -> list[RuleSyntax]:
+        """The rules of its policy."""
+        return self.policy.rules if self.policy is not None else []
+
+    def all_sets(self) -> list[SetSyntax]:
+        """Its own assignments and those of its rules."""
+        return [*self.sets, *(assigned for rule in self.rules for assigned in rule.sets)]
+
 
 class BranchSyntax(Struct, eq=False):
     """A guarded list of tasks inside `choose`, `while` or `until`."""
@@ -106,28 +113,31 @@ class BranchSyntax(Struct, eq=False):
 
 
 class ConstructSyntax(Struct, eq=False):
-    """`choose`, `while` or `until`: sugar that is compiled into tasks and jumps."""
+    """`choose`, `while` or `until`, which are compiled to tasks and jumps."""
 
     node: Node
     path: str
-    word: Literal["choose", "while", "until"]
+    keyword: Literal["choose", "while", "until"]
     name: str
     name_node: Node
     named: bool
     branches: list[BranchSyntax] = field(default_factory=list)
+
+    def tasks(self) -> Iterator[TaskSyntax]:
+        """Every task inside it, in order."""
+        return _tasks_of([self])
 
 
 ItemSyntax = TaskSyntax | ConstructSyntax
 
 
 class LoopSyntax(Struct, eq=False):
-    """`loop`, with what its spec says about scheduling."""
+    """`loop`, with the scheduling options of its spec."""
 
     node: Mapping
     path: str
     collection: Node | None = None
     iterator: str | None = None
-    iterator_node: Node | None = None
     spec: Mapping | None = None
     spec_path: str = ""
     mode: str = "sequential"
@@ -167,7 +177,7 @@ class AdmitSyntax(Struct, eq=False):
 
 
 class ArcSyntax(Struct, eq=False):
-    """A way out of a step."""
+    """An arc that leaves a step."""
 
     node: Node
     path: str
@@ -197,7 +207,7 @@ class SynthesisSyntax(Struct, eq=False):
 
 
 class BodySyntax(Struct, eq=False):
-    """What steps and workbook blocks have in common."""
+    """The common part of steps and workbook blocks."""
 
     node: Node
     path: str
@@ -216,11 +226,20 @@ class BodySyntax(Struct, eq=False):
     deadline_s: Node | None = None
     max_task_runs: int | None = None
 
+    @property
+    def arcs(self) -> list[ArcSyntax]:
+        """The arcs that leave it."""
+        return []
+
+    def loops(self) -> Iterator[LoopSyntax]:
+        """Its nested loops, outermost first."""
+        return self.loop.levels() if self.loop is not None else iter(())
+
     def tasks(self) -> Iterator[TaskSyntax]:
         """Every task in the author's order, also those inside choose, while and until."""
         items = self.items
         if len(items) == 1 and isinstance(items[0], TaskSyntax):
-            return iter((items[0],))  # the common case, asked for by every check
+            return iter((items[0],))  # the common case, used by every check
         return _tasks_of(items)
 
     def constructs(self) -> Iterator[ConstructSyntax]:
@@ -236,6 +255,16 @@ class StepSyntax(BodySyntax, eq=False):
     synthesis: SynthesisSyntax | None = None
     output: OutputSyntax | None = None
     pool: str | None = None
+
+    @property
+    def arcs(self) -> list[ArcSyntax]:
+        """The arcs that leave it."""
+        return self.router.arcs if self.router is not None else []
+
+    @property
+    def admit_rules(self) -> list[AdmitRuleSyntax]:
+        """The rules of its admission gate."""
+        return self.admit.rules if self.admit is not None else []
 
 
 class BlockSyntax(BodySyntax, eq=False):
@@ -275,7 +304,7 @@ class DocumentSyntax(Struct, eq=False):
     node: Mapping
     surface: Surface = "canonical"
     name: str = ""
-    catalogue_path: str = ""
+    catalog_path: str = ""
     version: str | None = None
     description: str = ""
     metadata: Mapping | None = None
@@ -284,16 +313,23 @@ class DocumentSyntax(Struct, eq=False):
     executor: ExecutorSyntax | None = None
     steps: list[StepSyntax] = field(default_factory=list)
     blocks: list[BlockSyntax] = field(default_factory=list)
-    around: Playbook | None = None  # the running playbook that steps made at run time join
+    running: Playbook | None = None  # the running playbook that synthesized steps join
+
+    def entry(self) -> str:
+        """The first step to run: `entry_step` of the executor, else `start`, else the first step."""
+        if self.executor is not None and self.executor.entry_step is not None:
+            return self.executor.entry_step.text
+        names = [step.name for step in self.steps]
+        return "start" if "start" in names else names[0] if names else ""
 
     def step_names(self) -> list[str]:
         """Every step that templates and arcs may name."""
-        running = list(self.around.steps_by_name) if self.around else []
+        running = list(self.running.steps_by_name) if self.running else []
         return running + [step.name for step in self.steps]
 
     def block_names(self) -> list[str]:
         """Every block that tasks may call."""
-        running = list(self.around.blocks) if self.around else []
+        running = list(self.running.blocks) if self.running else []
         return running + [block.name for block in self.blocks]
 
     def bodies(self) -> Iterator[StepSyntax | BlockSyntax]:

@@ -79,10 +79,12 @@ async def migrate(request: Request, body: ContentBody, _: Caller = requires_role
 @router.post("/api/complete", summary="Completions at a position")
 async def complete(request: Request, body: PositionBody, _: Caller = requires_role("viewer")) -> Response:
     """`column` is the start of the word at the position."""
-    from noetl.core.language.editor.autocomplete import offer
+    from noetl.core.language.editor.autocomplete import complete as completions_at
 
     state = app_state(request)
-    column, words = await state.run_in_thread(lambda: offer(body.content, body.line, body.column, state.specs()))
+    column, words = await state.run_in_thread(
+        lambda: completions_at(body.content, body.line, body.column, state.specs())
+    )
     items = [{"word": word.word, "doc": word.doc, "kind": "value" if word.is_value else "key"} for word in words]
     return json_response({"column": column, "items": items})
 

@@ -1,1 +1,1 @@
-"""Rewrites between surfaces, as splices into the author's text."""
+"""Migrations between dialects, as edits of the author's text."""

@@ -1,4 +1,4 @@
-"""Whatever surface a text is written in: canonical words come out."""
+"""Migrate a text of any dialect to the canonical dialect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noetl.core.model.tool import ToolSpec
 
 
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
-    """Rewrite a playbook that compiles (with the legacy extension); canonical text comes back as it is."""
-    older = v2025_11_to_canonical.migrate(text, specs)
-    made = v10_to_canonical.migrate(older.text, specs)
-    return Migration(made.text, (*older.notes, *made.notes))
+    """Rewrite a playbook that compiles (with the legacy extension); canonical text is returned unchanged."""
+    first = v2025_11_to_canonical.migrate(text, specs)
+    second = v10_to_canonical.migrate(first.text, specs)
+    return Migration(second.text, (*first.notes, *second.notes))

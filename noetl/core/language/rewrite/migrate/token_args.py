@@ -1,4 +1,4 @@
-"""What v10's arcs hand along with the token: which steps it reaches, and what it is called in `ctx`."""
+"""The `args` of v10 arcs, which travel with the token: which steps they reach, and their names in `ctx`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from noetl.core.language.syntax.tree import BodySyntax, DocumentSyntax, StepSynt
 
 
 class TokenArgs:
-    """The args of all arcs. `bases` gives each (target step, name) its key of `ctx`."""
+    """The args of all arcs. `bases` maps each (target step, name) to its key of `ctx`."""
 
-    def __init__(self, document: DocumentSyntax, scene: AnalysisContext) -> None:
+    def __init__(self, document: DocumentSyntax, context: AnalysisContext) -> None:
         self.document = document
-        self.scene = scene
+        self.context = context
         self.bases: dict[tuple[str, str], str] = {}
         targets: dict[str, list[str]] = {}
         for step in document.steps:
-            for arc in step.router.arcs if step.router else ():
+            for arc in step.arcs:
                 for assigned in arc.sets:
                     if assigned.scope == "args" and arc.target:
                         targets.setdefault(assigned.keys[0], []).append(arc.target)
         for name, places in targets.items():
             for target in places:
                 base = name if len(set(places)) == 1 else f"{target}_{name}"
-                while base in scene.ctx_keys:
+                while base in context.ctx_keys:
                     base += "_arg"
                 self.bases[target, name] = base
         self.names = list(targets)
@@ -35,28 +35,21 @@ class TokenArgs:
         """Step -> what `name` can be when a token arrives: keys of `ctx`, and None where no arc gave it."""
         steps = {step.name: step for step in self.document.steps}
         reach: dict[str, set[str | None]] = {step: set() for step in steps}
-        entry = self._entry()
+        entry = self.context.entry
         if entry in reach:
             reach[entry].add(None)
-        waiting = [entry] if entry in steps else []
-        while waiting:
-            step = steps[waiting.pop()]
-            for arc in step.router.arcs if step.router else ():
+        pending = [entry] if entry in steps else []
+        while pending:
+            step = steps[pending.pop()]
+            for arc in step.arcs:
                 if arc.target not in reach:
                     continue
-                gives = any(each.scope == "args" and each.keys[0] == name for each in arc.sets)
-                arriving: set[str | None] = {self.bases[arc.target, name]} if gives else reach[step.name]
+                sets_it = any(each.scope == "args" and each.keys[0] == name for each in arc.sets)
+                arriving: set[str | None] = {self.bases[arc.target, name]} if sets_it else reach[step.name]
                 if not arriving <= reach[arc.target]:
                     reach[arc.target] |= arriving
-                    waiting.append(arc.target)
+                    pending.append(arc.target)
         return reach
-
-    def _entry(self) -> str:
-        executor = self.document.executor
-        if executor is not None and executor.entry_step is not None:
-            return executor.entry_step.text
-        names = [step.name for step in self.document.steps]
-        return "start" if "start" in names else names[0] if names else ""
 
     def reaching(self, step: StepSyntax, name: str) -> set[str | None]:
         """What `name` can be when a token arrives at a step."""
@@ -71,12 +64,12 @@ class TokenArgs:
 
     def wanted(self, step: StepSyntax) -> list[str]:
         """The names that a step reads from what its token carries."""
-        own = self.scene.body(step).input_keys
+        own = self.context.body(step).input_keys
         arriving = [name for name in self.names if any(self.reaching(step, name)) and name not in own]
         if not arriving:
             return []
         read: set[str] = set()
-        for site in self.scene.sites.templates:
+        for site in self.context.sites.templates:
             if site.body is step:
                 for each in site.template.reads:
                     if each.path[0] in ("args", "input"):
@@ -86,9 +79,9 @@ class TokenArgs:
         for task in step.tasks():
             for parameter in task.parameters.values():
                 code = parameter.value
-                if parameter.raw and isinstance(code, Scalar) and _WHOLE.search(code.text):
+                if parameter.raw and isinstance(code, Scalar) and _WHOLE_SCOPE.search(code.text):
                     return arriving
         return [name for name in arriving if name in read]
 
 
-_WHOLE = re.compile(r"\b(args|context)\b")
+_WHOLE_SCOPE = re.compile(r"\b(args|context)\b")

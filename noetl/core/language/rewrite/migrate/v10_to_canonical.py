@@ -1,8 +1,8 @@
-"""v10 text to canonical text, in place: comments, blank lines and order stay.
+"""Migrate v10 text to canonical text in place: comments, blank lines and order stay.
 
-`args` becomes `input`, `outcome` becomes `output`, `set_ctx` and `set_iter` become `set`, a task under its label
-gets a `name`. An arc's `args`, which travel with the token, become a `set` on `ctx`, and the steps that read them
-take them through their `input`. What cannot be said exactly is marked with a comment and noted with its line.
+`args` becomes `input`, `outcome` becomes `output`, `set_ctx` and `set_iter` become `set`, a labelled task gets a
+`name`. The `args` of an arc, which travel with the token, become a `set` on `ctx`, and the steps that read them get an
+`input`. What cannot be translated exactly is marked with a comment and listed with its line.
 """
 
 from __future__ import annotations
@@ -25,67 +25,67 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.tree import DocumentSyntax, StepSyntax, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 
-MARK = "noetl migrate:"
+COMMENT_PREFIX = "noetl migrate:"
 
-# Where `args` is only what travels with the token: the step's own `input` is not made yet.
+# Where `args` has only the values of the token, because the step's `input` is not evaluated yet.
 BEFORE_INPUT = (at.ADMIT, at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT)
 
 
 class Note(NamedTuple):
-    """Something that was not translated exactly, at a line of the text it was found in."""
+    """Something that was not translated exactly, with its line."""
 
     line: int
     message: str
 
 
 class Migration(NamedTuple):
-    """The new text, and what an author should look at."""
+    """The new text, and notes for the author."""
 
     text: str
     notes: tuple[Note, ...]
 
 
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
-    """Rewrite a v10 playbook that compiles; canonical text comes back as it is."""
+    """Rewrite a v10 playbook that compiles; canonical text is returned unchanged."""
     ends = "\r\n" if "\r\n" in text else "\n"
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     compiled = compile_playbook(plain, file="", specs=specs)
     if compiled.document is None or compiled.playbook is None or compiled.document.surface != "v10":
         return Migration(text, ())
-    work = _Work(plain, compiled.document, specs)
-    work.everything()
-    made = work.editor.apply()
-    notes = [*work.notes, *_leftovers(made, specs)]
-    return Migration(made.replace("\n", ends), tuple(sorted(notes)))
+    migration = _V10Migration(plain, compiled.document, specs)
+    migration.run()
+    new_text = migration.editor.apply()
+    notes = [*migration.notes, *_remaining_errors(new_text, specs)]
+    return Migration(new_text.replace("\n", ends), tuple(sorted(notes)))
 
 
-def _leftovers(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
-    """What strict reading still finds in the new text."""
+def _remaining_errors(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
+    """Errors that strict validation reports for the new text."""
     found = compile_playbook(text, file="", specs=specs, strict=True).diagnostics
     return [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
 
 
-class _Work:
-    """One migration: the editor, and what was found while editing."""
+class _V10Migration:
+    """One migration: the editor and the notes."""
 
     def __init__(self, text: str, document: DocumentSyntax, specs: Table[str, ToolSpec]) -> None:
         self.editor = Editor(text)
         self.editor.inside.update(lines_inside(document.node))
         self.document = document
-        self.scene = AnalysisContext(document, Reader(Findings("", text), specs))
-        self.token_args = TokenArgs(document, self.scene)
+        self.context = AnalysisContext(document, Reader(Findings("", text), specs))
+        self.token_args = TokenArgs(document, self.context)
         self.notes: list[Note] = []
         self.marked: set[tuple[int, str]] = set()
 
-    def everything(self) -> None:
-        """All rewritings, over the whole document."""
+    def run(self) -> None:
+        """Apply all rewrites to the document."""
         for body in self.document.bodies():
             self._rename(body.node, "args", "input")
             for task in body.tasks():
                 self._task(task)
         for item in labelled_items(self.document.node):
             self._label(item)
-        for site in self.scene.sites.templates:
+        for site in self.context.sites.templates:
             self._template(site)
         for step in self.document.steps:
             self._arcs(step)
@@ -97,7 +97,7 @@ class _Work:
         if isinstance(node, Mapping) and old in node.entries:
             key = node.entries[old][0]
             if new in node.entries:
-                self._note(key, f"`{old}` and `{new}` are both here; `{new}` is used, remove `{old}`")
+                self._note(key, f"both `{old}` and `{new}` are given; `{new}` is used, remove `{old}`")
             else:
                 self.editor.key(key, new)
 
@@ -115,12 +115,12 @@ class _Work:
 
     def _task(self, task: TaskSyntax) -> None:
         self._rename(task.node, "args", "input")
-        for rule in task.policy.rules if task.policy else ():
+        for rule in task.rules:
             if rule.then is not None:
                 self._sets(rule.then)
 
     def _sets(self, then: Mapping) -> None:
-        """`set_ctx` and `set_iter` become `set`; several of them become one."""
+        """Rewrite `set_ctx` and `set_iter` to one `set`."""
         words = [word for word in then.entries if word in _SCOPE_OF or word == "set"]
         if not any(word in _SCOPE_OF for word in words):
             return
@@ -179,12 +179,12 @@ class _Work:
             editor.replace(editor.starts[key.line - 1], stop, "")
 
     def _value(self, node: Node) -> str:
-        """A value's text with its templates rewritten, for a value that moves."""
+        """The text of a moved value, with its templates rewritten."""
         text = self.editor.text[node.start : node.end]
         inner = Editor(text)
-        for site in self.scene.sites.templates:
+        for site in self.context.sites.templates:
             if node.start <= site.node.start and site.node.end <= node.end:
-                for start, end, new in self._rewritings(site):
+                for start, end, new in self._replacements(site):
                     inner.replace(start - node.start, end - node.start, new)
         return inner.apply()
 
@@ -196,55 +196,55 @@ class _Work:
     # ── templates ────────────────────────────────────────────────────────────────────────
 
     def _template(self, site: TemplateSite) -> None:
-        for start, end, new in self._rewritings(site):
+        for start, end, new in self._replacements(site):
             self.editor.replace(start, end, new)
 
-    def _rewritings(self, site: TemplateSite) -> list[tuple[int, int, str]]:
+    def _replacements(self, site: TemplateSite) -> list[tuple[int, int, str]]:
         found = []
         value = site.node.value
         for read in site.template.reads:
             if read.path[0] not in _ROOTS or not value.startswith(read.path[0], read.offset):
                 continue
-            said, new = self._said(site, read, value)
-            if said == new:
+            old, new = self._replacement(site, read, value)
+            if old == new:
                 continue
-            span = self.editor.span(site.node, read.offset, len(said))
+            span = self.editor.span(site.node, read.offset, len(old))
             if span is None:
-                self._note(site.node, f"write `{new}` for `{said}`")
+                self._note(site.node, f"write `{new}` for `{old}`")
             else:
                 found.append((*span, new.replace("'", "''") if site.node.style == "'" else new))
         return found
 
-    def _said(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
-        """The characters of a read that change, and what they become."""
+    def _replacement(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
+        """The characters of a read that change, and their replacement."""
         root = read.path[0]
         if root == "args":
             name = read.path[1] if len(read.path) > 1 else ""
             base = self.token_args.base(site.body, name) if isinstance(site.body, StepSyntax) else None
             written = _ATTRIBUTE.match(value, read.offset)
-            if base is not None and written and any(site.spot is spot for spot in BEFORE_INPUT):
+            if base is not None and written and any(site.visibility is visibility for visibility in BEFORE_INPUT):
                 return written.group(), f"ctx.{base}"
             return "args", "input"
         found = _RESULT.match(value, read.offset)
         if found is None:
             return root, "output"
-        if found.group("data") and not _has_no_data(site):
-            return self._own_data(found.group(), _BELOW.match(value, found.end()))
+        if found.group("data") and not _has_closed_payload(site):
+            return self._nested_data(found.group(), _BELOW.match(value, found.end()))
         return found.group(), "output.data"
 
-    def _own_data(self, said: str, below: re.Match[str] | None) -> tuple[str, str]:
-        """v10 means what the payload has under `data`, and what it has itself when that is not there."""
+    def _nested_data(self, old: str, below: re.Match[str] | None) -> tuple[str, str]:
+        """v10 reads the payload's own `data` key, and the payload itself if there is none."""
         if below is None:
-            return said, "(output.data.data | default(output.data))"
+            return old, "(output.data.data | default(output.data))"
         key = below.group("name") or below.group("text")
         field = below.group().replace(" ", "")
         other = f"output.data{field}" + (f" | default(output{field})" if key in _HTTP_FIELDS else "")
-        return said + below.group(), f"(output.data.data{field} | default({other}))"
+        return old + below.group(), f"(output.data.data{field} | default({other}))"
 
-    # ── what travels with the token ──────────────────────────────────────────────────────
+    # ── arguments of the token ───────────────────────────────────────────────────────────
 
     def _arcs(self, step: StepSyntax) -> None:
-        for arc in step.router.arcs if step.router else ():
+        for arc in step.arcs:
             node = arc.node
             if not isinstance(node, Mapping) or "args" not in node.entries:
                 continue
@@ -259,7 +259,7 @@ class _Work:
                 self.editor.key(inner, f"ctx.{base}" + (f".{rest}" if rest else ""))
 
     def _inputs(self, step: StepSyntax) -> None:
-        """Let a step take what arcs hand it through its `input`."""
+        """Add the values that arcs pass to a step to its `input`."""
         wanted = self.token_args.wanted(step)
         lines = []
         for name in wanted:
@@ -267,16 +267,16 @@ class _Work:
             known = sorted(base for base in bases if base)
             if len(known) > 1:
                 words = " or ".join(f"`ctx.{base}`" for base in known)
-                self._note(step.name_node, f"`input.{name}` came along different arcs; take it from {words}")
+                self._note(step.name_node, f"different arcs set `input.{name}`; read it from {words}")
             elif None in bases:
-                self._note(step.name_node, f"`input.{name}` comes along some arcs only; it is null along the others")
+                self._note(step.name_node, f"only some arcs set `input.{name}`; it is null on the others")
                 lines.append(f'{name}: "{{{{ ctx.{known[0]} | default(none) }}}}"')
             else:
                 lines.append(f'{name}: "{{{{ ctx.{known[0]} }}}}"')
         if lines:
-            self._put_input(step, lines)
+            self._add_input(step, lines)
 
-    def _put_input(self, step: StepSyntax, lines: list[str]) -> None:
+    def _add_input(self, step: StepSyntax, lines: list[str]) -> None:
         editor = self.editor
         node = step.node
         if not isinstance(node, Mapping):
@@ -301,20 +301,20 @@ class _Work:
             end = editor.starts[line] + len(editor.line(line))
             editor.replace(end, end, f"\n{indent}input:" + "".join(f"\n{indent}  {each}" for each in lines))
 
-    # ── what is left to a person ─────────────────────────────────────────────────────────
+    # ── notes for the author ─────────────────────────────────────────────────────────────
 
     def _note(self, node: Node, message: str) -> None:
         if (node.line, message) in self.marked:
             return
         self.marked.add((node.line, message))
         self.notes.append(Note(node.line, message))
-        self.editor.comment(node, f"{MARK} {message}")
+        self.editor.comment(node, f"{COMMENT_PREFIX} {message}")
 
 
-def _has_no_data(site: TemplateSite) -> bool:
-    """Whether the payload that a template reads is of a kind that has no key `data` of its own."""
-    task = site.task if site.spot in (at.RULE, at.TASK_SET) else None
-    if task is None and site.spot in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
+def _has_closed_payload(site: TemplateSite) -> bool:
+    """Whether a template reads the payload of a kind that has no key `data`."""
+    task = site.task if site.visibility in (at.RULE, at.TASK_SET) else None
+    if task is None and site.visibility in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
         tasks = list(site.body.tasks())
         task = tasks[0] if len(tasks) == 1 else None
     return task is not None and task.kind in _CLOSED_PAYLOADS
@@ -337,7 +337,7 @@ def _rest_of_line(text: str, offset: int) -> str:
     return text[offset:] if stop < 0 else text[offset:stop]
 
 
-# Kinds whose payload has keys of the kind's own choosing, `data` not among them.
+# Kinds whose payload has fixed keys without `data`.
 _CLOSED_PAYLOADS = frozenset({"postgres", "duckdb", "sqlite", "shell"})
 _SCOPE_OF = {"set_ctx": "ctx", "set_iter": "iter"}
 _ROOTS = frozenset({"outcome", "output", "args"})

@@ -1,7 +1,7 @@
-"""2025-11 text to canonical text, step by step: what a step meant is written, the rest stays as it is.
+"""Migrate 2025-11 text to canonical text, step by step.
 
-The same telling that runs the older text (`older/`) says what to write, so both behave alike. Steps without an
-older word stay untouched; of the others comments go along with what their line became.
+The migration writes the translation that also runs 2025-11 text (`dialects.v2025_11`), so both behave the same. Steps
+without 2025-11 syntax do not change; in other steps, comments move with the lines that they belong to.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping as Table
 from typing import NamedTuple
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.dialects.v2025_11_translation.node_building import Remark
-from noetl.core.language.dialects.v2025_11_translation.translate_steps import translate
-from noetl.core.language.rewrite.migrate.v10_to_canonical import MARK, Migration, Note
+from noetl.core.language.dialects.v2025_11.node_building import TranslationNote
+from noetl.core.language.dialects.v2025_11.translate_steps import translate
+from noetl.core.language.rewrite.migrate.v10_to_canonical import COMMENT_PREFIX, Migration, Note
 from noetl.core.language.rewrite.migrate.yaml_writer import Writer
 from noetl.core.language.source.nodes import Mapping, Node, Sequence, data_of
 from noetl.core.language.source.yaml_source import read_source
@@ -26,56 +26,58 @@ class _Splice(NamedTuple):
 
 
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
-    """Rewrite a 2025-11 playbook that compiles with the legacy extension; other text comes back as it is."""
+    """Rewrite a 2025-11 playbook that compiles with the legacy extension; other text is returned unchanged."""
     ends = "\r\n" if "\r\n" in text else "\n"
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     root = read_source(plain).root
     if not isinstance(root, Mapping) or compile_playbook(plain, file="", specs=specs, legacy=True).playbook is None:
         return Migration(text, ())
-    told = translate(root, specs)
-    if not told.older or not isinstance(told.root, Mapping):
+    translation = translate(root, specs)
+    if not translation.is_v2025_11 or not isinstance(translation.root, Mapping):
         return Migration(text, ())
     writer = Writer(plain, root)
     lines = plain.split("\n")
     splices: list[_Splice] = []
     for key, (key_node, old) in root.entries.items():
-        new = told.root.entries[key][1]
+        new = translation.root.entries[key][1]
         if key == "executor":
             splices += _without_extension(old, lines)
         elif isinstance(old, Sequence) and isinstance(new, Sequence) and not old.flow:
             for before, after in zip(old.items, new.items, strict=True):
                 if data_of(before) != data_of(after):
-                    splices.append(_item(writer, lines, before, after, told.remarks))
+                    splices.append(_rewrite_item(writer, lines, before, after, translation.notes))
         elif data_of(old) != data_of(new):
             last = _last_line(lines, key_node.line, _end_of(root, key, lines))
-            made = writer.entry(key, key_node, new, 0)
-            lost = writer.unplaced(key_node.line, last)
-            above = [line for line in made if line.startswith("#")]
-            splices.append(_Splice(key_node.line - 1, last, [*lost, *made[len(above) :]]))
+            written = writer.entry(key, key_node, new, 0)
+            lost = writer.take_unplaced(key_node.line, last)
+            above = [line for line in written if line.startswith("#")]
+            splices.append(_Splice(key_node.line - 1, last, [*lost, *written[len(above) :]]))
     for splice in sorted(splices, reverse=True):
         lines[splice.first : splice.last] = splice.lines
     made_text = "\n".join(lines)
-    notes = [Note(each.node.line, each.message) for each in told.remarks]
+    notes = [Note(each.node.line, each.message) for each in translation.notes]
     found = compile_playbook(made_text, file="", specs=specs).diagnostics
     notes += [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
     return Migration(made_text.replace("\n", ends), tuple(sorted(notes)))
 
 
-def _item(writer: Writer, lines: list[str], old: Node, new: Node, remarks: list[Remark]) -> _Splice:
-    """A step written anew; comments above its dash stay where they are."""
+def _rewrite_item(
+    writer: Writer, lines: list[str], old: Node, new: Node, translation_notes: list[TranslationNote]
+) -> _Splice:
+    """A rewritten step; comments above its dash stay."""
     first = old.line
     last = _last_line(lines, first, _next_item(lines, first))
     indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
     writer.above.pop(first, None)
-    made = writer.item(new, indent)
+    written = writer.item(new, indent)
     pad = " " * indent
-    marks = [f"{pad}# {MARK} {each.message}" for each in remarks if first <= each.node.line <= last]
-    lost = [pad + comment for comment in writer.unplaced(first, last)]
-    return _Splice(first - 1, last, [*lost, *marks, *made])
+    marks = [f"{pad}# {COMMENT_PREFIX} {each.message}" for each in translation_notes if first <= each.node.line <= last]
+    lost = [pad + comment for comment in writer.take_unplaced(first, last)]
+    return _Splice(first - 1, last, [*lost, *marks, *written])
 
 
 def _next_item(lines: list[str], first: int) -> int:
-    """The line (from 1) behind the item that begins in this line."""
+    """The line (from 1) after the item that starts on this line."""
     indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
     for number in range(first, len(lines)):
         line = lines[number]
@@ -84,9 +86,9 @@ def _next_item(lines: list[str], first: int) -> int:
     return len(lines) + 1
 
 
-def _last_line(lines: list[str], first: int, behind: int) -> int:
-    """The item's last line with content: blank lines and comments behind it belong to what follows."""
-    last = behind - 1
+def _last_line(lines: list[str], first: int, next_line: int) -> int:
+    """The item's last line with content: blank lines and comments after it belong to the next item."""
+    last = next_line - 1
     while last > first and (not lines[last - 1].strip() or lines[last - 1].strip().startswith("#")):
         last -= 1
     return last
@@ -99,7 +101,7 @@ def _end_of(root: Mapping, key: str, lines: list[str]) -> int:
 
 
 def _without_extension(executor: Node, lines: list[str]) -> list[_Splice]:
-    """`extensions: [legacy]` is not needed any more."""
+    """Empty the list of `extensions`, which is no longer needed."""
     spec = executor.get("spec") if isinstance(executor, Mapping) else None
     found = spec.get("extensions") if isinstance(spec, Mapping) else None
     if not isinstance(found, Sequence) or found.line != found.end_line or not found.flow:

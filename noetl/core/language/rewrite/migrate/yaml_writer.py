@@ -1,7 +1,7 @@
-"""Writing a changed tree as YAML beside the author's text: what was not changed is written as it was.
+"""Write a changed tree as YAML: unchanged parts keep their text.
 
-Comments keep their company: one above a line goes above what that line became, one behind it goes behind.
-A comment whose line is gone is handed back, so that none is lost.
+Comments stay with their lines: a comment above a line is written above the new line, a trailing comment after it. The
+comments of removed lines are returned, so that none is lost.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
-_BEHIND = re.compile(r"[\s,\]}]*?\s(#.*)\Z")
+_KEYWORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
+_TRAILING = re.compile(r"[\s,\]}]*?\s(#.*)\Z")
 
 
 class Writer:
@@ -25,10 +25,10 @@ class Writer:
         self.lines = text.split("\n")
         self.original: set[int] = set()
         self._ends: dict[int, int] = {}
-        self._inside: set[int] = set()  # lines that begin inside a scalar: a `#` there is no comment
+        self._inside: set[int] = set()  # lines that start inside a scalar: a `#` there is not a comment
         self._walk(tree)
         self.above: dict[int, list[str]] = {}
-        self.behind: dict[int, str] = {}
+        self.trailing: dict[int, str] = {}
         self._find_comments()
 
     def _walk(self, node: Node) -> None:
@@ -53,20 +53,20 @@ class Writer:
         return self.text.count("\n", node.start, node.end)
 
     def _find_comments(self) -> None:
-        waiting: list[str] = []
+        pending: list[str] = []
         offset = 0
         for number, line in enumerate(self.lines, 1):
             bare = line.strip()
             if number not in self._inside and bare.startswith("#"):
-                waiting.append(bare)
+                pending.append(bare)
             elif bare:
-                if waiting:
-                    self.above[number], waiting = waiting, []
+                if pending:
+                    self.above[number], pending = pending, []
                 end = self._ends.get(number)
                 rest = self.text[end : offset + len(line)] if end is not None else ""
-                found = _BEHIND.match(rest)
+                found = _TRAILING.match(rest)
                 if found:
-                    self.behind[number] = found.group(1)
+                    self.trailing[number] = found.group(1)
             offset += len(line) + 1
 
     # --- blocks ---
@@ -96,8 +96,8 @@ class Writer:
         pad = " " * indent
         later = id(key_node) not in self.original and _has_key_at(value, key_node.line)
         lines = [] if later else [pad + comment for comment in self.above.pop(key_node.line, [])]
-        behind = None if later else self.behind.pop(key_node.line, None)
-        comment = f"  {behind}" if behind else ""
+        trailing = None if later else self.trailing.pop(key_node.line, None)
+        comment = f"  {trailing}" if trailing else ""
         head = f"{pad}{key if _KEY.match(key) else json.dumps(key, ensure_ascii=False)}:"
         if _is_block(value) and not self._is_short(value):
             return [*lines, head + comment, *self.block(value, indent + 2)]
@@ -107,7 +107,7 @@ class Writer:
         return [*lines, f"{head} {self.inline(value)}".rstrip() + comment]
 
     def _is_short(self, node: Node) -> bool:
-        """Whether it stood on one line, as a flow, and still says the same."""
+        """Whether it was written on one line in flow style and has not changed."""
         flow = isinstance(node, Mapping | Sequence) and node.flow
         return flow and id(node) in self.original and "\n" not in self.text[node.start : node.end]
 
@@ -123,18 +123,18 @@ class Writer:
             return self.text[node.start : node.end]
         return "{}" if isinstance(node, Mapping) else "[]"
 
-    def unplaced(self, first: int, last: int) -> list[str]:
-        """The comments of these lines that found no place, taken out."""
+    def take_unplaced(self, first: int, last: int) -> list[str]:
+        """Remove and return the comments of these lines that have not been written."""
         found: list[str] = []
         for number in range(first, last + 1):
             found += self.above.pop(number, [])
-            if number in self.behind:
-                found.append(self.behind.pop(number))
+            if number in self.trailing:
+                found.append(self.trailing.pop(number))
         return found
 
 
 def _has_key_at(node: Node, line: int) -> bool:
-    """Whether something inside came of this line: it is nearer to the line's comments."""
+    """Whether a nested key comes from this line; the line's comments then belong to it."""
     if isinstance(node, Mapping):
         return any(key.line == line or _has_key_at(value, line) for key, value in node.entries.values())
     return isinstance(node, Sequence) and any(_has_key_at(item, line) for item in node.items)
@@ -150,11 +150,11 @@ def _is_block(node: Node) -> bool:
 
 def _literal(value: str) -> list[str]:
     """A block scalar: its header, then its lines."""
-    kept = value.rstrip("\n")
-    tail = len(value) - len(kept)
-    chomp = "-" if tail == 0 else "" if tail == 1 and kept else "+"
-    indented = "2" if kept[:1] == " " or kept[:1] == "\n" else ""
-    return [f"|{indented}{chomp}", *(kept + "\n" * max(tail - 1, 0)).split("\n")]
+    content = value.rstrip("\n")
+    tail = len(value) - len(content)
+    chomp = "-" if tail == 0 else "" if tail == 1 and content else "+"
+    indented = "2" if content[:1] == " " or content[:1] == "\n" else ""
+    return [f"|{indented}{chomp}", *(content + "\n" * max(tail - 1, 0)).split("\n")]
 
 
 def _scalar(value: object) -> str:
@@ -164,7 +164,7 @@ def _scalar(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return str(value)
-    if _PLAIN.match(value) and value.lower() not in _WORDS:
+    if _PLAIN.match(value) and value.lower() not in _KEYWORDS:
         return value
     if value.isprintable() and '"' not in value and "\\" not in value:
         return f'"{value}"'

@@ -1,4 +1,4 @@
-"""Circles without a way out and gates that cannot open are told; those with any chance are not."""
+"""Endless cycles and gates that cannot open are reported; cycles that can end and gates that can open are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: 
 NOOP = "tool: {kind: noop}"
 
 
-def told(steps: str, rest: str = "") -> list[tuple[str, int]]:
+def reported(steps: str, rest: str = "") -> list[tuple[str, int]]:
     result = compile_playbook(f"{HEAD}{rest}workflow:\n{steps}", file="f", specs=SPECS)
     assert result.playbook is not None, result.diagnostics
     return [(one.code, one.line) for one in result.diagnostics if one.code in ("endless-cycle", "closed-gate")]
@@ -32,10 +32,10 @@ ENDLESS = [("endless-cycle", 7)]
 # --- arcs ---------------------------------------------------------------------------------------
 
 
-def test_a_circle_of_arcs_that_are_always_taken_is_told_where_it_closes():
-    assert told(step("start", "a") + step("a", "start")) == ENDLESS
-    assert told(step("start", "start")) == [("endless-cycle", 6)]
-    assert told(step("start", "a") + step("a", "b") + step("b", "a")) == [("endless-cycle", 8)]
+def test_a_cycle_of_unconditional_arcs_is_reported_at_its_back_arc():
+    assert reported(step("start", "a") + step("a", "start")) == ENDLESS
+    assert reported(step("start", "start")) == [("endless-cycle", 6)]
+    assert reported(step("start", "a") + step("a", "b") + step("b", "a")) == [("endless-cycle", 8)]
 
 
 @pytest.mark.parametrize(
@@ -52,20 +52,20 @@ def test_a_circle_of_arcs_that_are_always_taken_is_told_where_it_closes():
         step("a", "start", more='tool: {kind: noop, spec: {policy: {rules: [{when: "{{ ctx.n > 9 }}", then: {do: fail}}, {else: {then: {do: continue}}}]}}}, set: {ctx.n: 1}'),
     ],
 )  # fmt: skip
-def test_a_circle_with_a_way_out_is_left_in_peace(last):
-    assert told(step("start", "a") + last) == []
+def test_a_cycle_that_can_end_is_not_reported(last):
+    assert reported(step("start", "a") + last) == []
 
 
-def test_a_branch_that_leads_out_does_not_end_the_one_that_goes_round():
-    assert told(step("start", "a; end", mode="inclusive") + step("a", "start") + step("end")) == ENDLESS
+def test_a_branch_that_leaves_does_not_end_a_parallel_cycle():
+    assert reported(step("start", "a; end", mode="inclusive") + step("a", "start") + step("end")) == ENDLESS
 
 
-def test_an_arc_behind_one_that_is_always_taken_leads_nowhere():
-    assert told(step("start", "a") + step("a", "start when true; end when workload.x") + step("end")) == ENDLESS
+def test_an_arc_after_one_that_is_always_taken_does_not_end_a_cycle():
+    assert reported(step("start", "a") + step("a", "start when true; end when workload.x") + step("end")) == ENDLESS
 
 
-def test_a_circle_that_is_never_reached_is_not_told():
-    assert told(step("start") + step("a", "b") + step("b", "a")) == []
+def test_an_unreachable_cycle_is_not_reported():
+    assert reported(step("start") + step("a", "b") + step("b", "a")) == []
 
 
 # --- tasks --------------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ def pipeline(*tasks: str, arcs: str = "") -> str:
     return step("start", arcs, more=f"tool: [{', '.join(tasks)}]") + (step("end") if arcs else "")
 
 
-def test_a_jump_that_is_always_taken_is_told():
-    assert told(pipeline(task("a", JUMP))) == [("endless-cycle", 6)]
-    assert told(pipeline("{name: a, kind: noop}", task("b", JUMP))) == [("endless-cycle", 6)]
+def test_a_jump_that_is_always_taken_is_reported():
+    assert reported(pipeline(task("a", JUMP))) == [("endless-cycle", 6)]
+    assert reported(pipeline("{name: a, kind: noop}", task("b", JUMP))) == [("endless-cycle", 6)]
 
 
 @pytest.mark.parametrize(
@@ -104,30 +104,30 @@ def test_a_jump_that_is_always_taken_is_told():
         task("b", when("workload.x", "do: skip"), JUMP),
     ],
 )
-def test_a_jump_with_a_way_out_is_left_in_peace(last):
-    assert told(pipeline("{name: a, kind: noop}", last)) == []
+def test_a_jump_that_can_end_is_not_reported(last):
+    assert reported(pipeline("{name: a, kind: noop}", last)) == []
 
 
-def test_an_error_is_a_way_out_when_somebody_waits_for_it():
+def test_an_error_ends_a_cycle_if_it_is_handled():
     tasks = ("{name: a, kind: noop}", task("b", JUMP))
-    assert told(pipeline(*tasks, arcs="end when event.name == 'step.failed'")) == []
-    assert told(pipeline(*tasks, arcs="end")) == [("endless-cycle", 6)]
+    assert reported(pipeline(*tasks, arcs="end when event.name == 'step.failed'")) == []
+    assert reported(pipeline(*tasks, arcs="end")) == [("endless-cycle", 6)]
 
 
-def test_a_while_whose_guard_never_changes_is_told_unless_it_is_broken_off():
+def test_a_while_with_a_constant_guard_is_reported_unless_a_rule_breaks_out():
     inner = "{name: t, kind: noop}"
-    assert told(pipeline(f"{{while: {{when: true, tool: [{inner}]}}}}")) == [("endless-cycle", 6)]
-    assert told(pipeline(f"{{until: {{when: false, tool: [{inner}]}}}}")) == [("endless-cycle", 6)]
-    assert told(pipeline(f'{{while: {{when: "{{{{ workload.x }}}}", tool: [{inner}]}}}}')) == []
+    assert reported(pipeline(f"{{while: {{when: true, tool: [{inner}]}}}}")) == [("endless-cycle", 6)]
+    assert reported(pipeline(f"{{until: {{when: false, tool: [{inner}]}}}}")) == [("endless-cycle", 6)]
+    assert reported(pipeline(f'{{while: {{when: "{{{{ workload.x }}}}", tool: [{inner}]}}}}')) == []
     broken = task("t", when("output.data", "do: break"), "{else: {then: {do: continue}}}")
-    assert told(pipeline(f"{{while: {{when: true, tool: [{broken}]}}}}")) == []
+    assert reported(pipeline(f"{{while: {{when: true, tool: [{broken}]}}}}")) == []
 
 
-def test_a_block_that_calls_itself_first_is_told():
+def test_unconditional_recursion_of_blocks_is_reported():
     book = "workbook:\n  a: {tool: {kind: workbook, block: b}}\n  b: {tool: {kind: workbook, block: a}}\n"
-    assert told(step("start", more="tool: {kind: workbook, block: a}"), rest=book) == [("endless-cycle", 6)]
+    assert reported(step("start", more="tool: {kind: workbook, block: a}"), rest=book) == [("endless-cycle", 6)]
     book = 'workbook:\n  a: {tool: [{choose: [{when: "{{ workload.x }}", then: [{name: t, kind: workbook, block: a}]}]}]}\n'
-    assert told(step("start", more="tool: {kind: workbook, block: a}"), rest=book) == []
+    assert reported(step("start", more="tool: {kind: workbook, block: a}"), rest=book) == []
 
 
 # --- gates --------------------------------------------------------------------------------------
@@ -139,52 +139,52 @@ def gate(when: str, more: str = "") -> str:
     )
 
 
-def test_a_gate_that_waits_for_itself_or_for_what_comes_behind_it_is_told():
-    assert told(step("start", "a") + step("a", more=gate("done('a')"))) == [("closed-gate", 7)]
-    assert told(step("start", "a") + step("a", "b", more=gate("ok('b')")) + step("b")) == [("closed-gate", 7)]
-    assert told(step("start", "a") + step("a", "b", more=gate("done('start')")) + step("b")) == []
+def test_a_gate_that_waits_for_itself_or_for_a_later_step_is_reported():
+    assert reported(step("start", "a") + step("a", more=gate("done('a')"))) == [("closed-gate", 7)]
+    assert reported(step("start", "a") + step("a", "b", more=gate("ok('b')")) + step("b")) == [("closed-gate", 7)]
+    assert reported(step("start", "a") + step("a", "b", more=gate("done('start')")) + step("b")) == []
 
 
-def test_a_gate_that_waits_for_a_value_set_only_behind_it_is_told():
+def test_a_gate_that_waits_for_a_value_set_only_after_it_is_reported():
     behind = step("b", more=f"{NOOP}, set: {{ctx.go: true}}")
     asked = step("start", "a") + step("a", "b", more=gate("ctx.go | default(false)"))
-    assert told(asked + behind) == [("closed-gate", 7)]
-    assert told(asked.replace("{{ ctx.go | default(false) }}", "{{ ctx.go is defined }}") + behind) == [
+    assert reported(asked + behind) == [("closed-gate", 7)]
+    assert reported(asked.replace("{{ ctx.go | default(false) }}", "{{ ctx.go is defined }}") + behind) == [
         ("closed-gate", 7)
     ]
     # A signal may set what no step sets (or what a step only takes back).
-    assert told(asked + step("b")) == []
-    assert told(asked + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == []
+    assert reported(asked + step("b")) == []
+    assert reported(asked + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == []
 
 
 def test_a_value_that_another_branch_sets_opens_the_gate():
     steps = step("start", "a; b", mode="inclusive") + step("a", more=gate("ctx.go | default(false)"))
-    assert told(steps + step("b", more=f"{NOOP}, set: {{ctx.go: true}}")) == []
+    assert reported(steps + step("b", more=f"{NOOP}, set: {{ctx.go: true}}")) == []
 
 
-def test_gates_that_wait_for_each_other_are_told():
+def test_gates_that_wait_for_each_other_are_reported():
     steps = (
         step("start", "a; b", mode="inclusive") + step("a", more=gate("done('b')")) + step("b", more=gate("done('a')"))
     )
-    assert told(steps) == [("closed-gate", 7), ("closed-gate", 8)]
-    assert told(steps.replace("done('a')", "done('start')")) == []
+    assert reported(steps) == [("closed-gate", 7), ("closed-gate", 8)]
+    assert reported(steps.replace("done('a')", "done('start')")) == []
 
 
 JOIN = step("a", "end") + step("b", "end")
 
 
 @pytest.mark.parametrize("asked", ["done('a') and done('b')", "all_done(['a', 'b'])"])
-def test_a_join_of_branches_of_which_only_one_is_taken_is_told(asked):
+def test_a_join_of_exclusive_branches_is_reported(asked):
     end = step("end", more=gate(asked))
-    assert told(step("start", "a when workload.x; b") + JOIN + end) == [("closed-gate", 9)]
-    assert told(step("start", "a; b", mode="inclusive") + JOIN + end) == []
+    assert reported(step("start", "a when workload.x; b") + JOIN + end) == [("closed-gate", 9)]
+    assert reported(step("start", "a; b", mode="inclusive") + JOIN + end) == []
 
 
 @pytest.mark.parametrize("asked", ["done('a') or done('b')", "any_done(['a', 'b'])", "not done('a')", "workload.x"])
-def test_a_gate_that_one_branch_can_open_is_left_in_peace(asked):
-    assert told(step("start", "a when workload.x; b") + JOIN + step("end", more=gate(asked))) == []
+def test_a_gate_that_one_branch_can_open_is_not_reported(asked):
+    assert reported(step("start", "a when workload.x; b") + JOIN + step("end", more=gate(asked))) == []
 
 
-def test_a_gate_that_allows_nothing_is_told():
+def test_a_gate_without_an_allowing_rule_is_reported():
     closed = f"{NOOP}, spec: {{policy: {{admit: {{rules: [{{else: {{then: {{allow: false}}}}}}]}}}}}}"
-    assert told(step("start", "a") + step("a", more=closed)) == [("closed-gate", 7)]
+    assert reported(step("start", "a") + step("a", more=closed)) == [("closed-gate", 7)]

@@ -1,8 +1,7 @@
-"""Every example of the five documents has a counterpart here: same constructs, our own content.
+"""Every example of the five documents has a counterpart here with the same constructs.
 
-The table maps document and section to a file and to what must be said about it: `clean` (nothing), `v10`
-(v10 warnings, and errors under strict), `reserved` (reserved words are told), or `refused` (errors that name the
-replacement).
+The table maps document and section to a file and to its expected diagnostics: `clean` (none), `v10` (v10 warnings, and
+errors under strict), `reserved` (reserved keys are reported), or `refused` (errors that name the replacement).
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def test_no_example_of_the_documents_is_missing():
 
 
 @pytest.mark.parametrize(("key", "entry"), TABLE.items(), ids=lambda value: "-".join(value))
-def test_an_example_is_accepted_or_refused_as_its_document_and_the_language_say(key, entry):
+def test_an_example_is_accepted_or_rejected_as_specified(key, entry):
     file, verdict = entry
     compiled, errors, warnings = codes(file)
     if verdict == "clean":
@@ -154,7 +153,7 @@ def test_an_example_is_accepted_or_refused_as_its_document_and_the_language_say(
 @pytest.mark.parametrize(
     ("file", "expected"), REJECTED_WORDS.items(), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_what_the_documents_reject_or_warn_of_is_told(file, expected):
+def test_what_the_documents_reject_or_warn_about_is_reported(file, expected):
     _, errors, warnings = codes(file)
     assert expected <= errors | warnings
 
@@ -163,7 +162,7 @@ def test_what_the_documents_reject_or_warn_of_is_told(file, expected):
 DRAFTS = ("legacy-case", "legacy-retry", "legacy-eval", "legacy-kind", "legacy-next-mode")
 
 
-def test_every_refusal_of_the_older_surface_names_the_replacement_and_the_ways_out():
+def test_every_rejected_2025_11_key_names_its_replacement_and_the_commands():
     for path in sorted((HERE / "err").glob("older_*.yaml")):
         for found in compile_playbook(path.read_bytes(), file=path.name, specs=SPECS).diagnostics:
             if found.code.startswith("legacy-"):

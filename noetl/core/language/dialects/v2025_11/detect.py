@@ -1,10 +1,10 @@
-"""Whether a document speaks 2025-11 at all."""
+"""Recognize documents in 2025-11 syntax."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping as Table
 
-from noetl.core.language.dialects.v2025_11_translation.node_building import items_of
+from noetl.core.language.dialects.v2025_11.node_building import items_of
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import SHAPES
@@ -15,8 +15,8 @@ _LOOP = ("collection", "element", "mode", "until")
 _TASK = ("result", "sink", "save", "chunk", "bind")
 
 
-def asks_for_legacy(root: Node) -> bool:
-    """Whether the document itself turns the legacy extension on."""
+def enables_legacy(root: Node) -> bool:
+    """Whether the document itself enables the legacy extension."""
     for word in ("executor", "spec", "extensions"):
         found = root.get(word) if isinstance(root, Mapping) else None
         if found is None:
@@ -25,46 +25,46 @@ def asks_for_legacy(root: Node) -> bool:
     return any(isinstance(item, Scalar) and item.text == "legacy" for item in items_of(root))
 
 
-def is_v2025_11(root: Mapping, specs: Table[str, ToolSpec]) -> bool:
-    """Whether any word of it is of 2025-11."""
+def uses_v2025_11(root: Mapping, specs: Table[str, ToolSpec]) -> bool:
+    """Whether any key or template of a document is 2025-11 syntax."""
     book = root.get("workbook")
     blocks = [value for _, value in book.entries.values()] if isinstance(book, Mapping) else items_of(book)
     for step in [*items_of(root.get("workflow")), *blocks]:
-        if isinstance(step, Mapping) and _body_speaks(step, specs):
+        if isinstance(step, Mapping) and _body_uses_v2025_11(step, specs):
             return True
-    return not owns_context(root) and _reads_context(root)
+    return not defines_context(root) and _reads_context(root)
 
 
-def owns_context(root: Mapping) -> bool:
-    """Whether `context` is a name of the author's own: a step, a workload key, something set."""
+def defines_context(root: Mapping) -> bool:
+    """Whether the document defines `context` itself: as a step, a workload key, or by `set`."""
     workload = root.get("workload")
     if isinstance(workload, Mapping) and "context" in workload.entries:
         return True
-    return _names_context(root.get("workflow"))
+    return _declares_context(root.get("workflow"))
 
 
-def _names_context(node: Node | None) -> bool:
+def _declares_context(node: Node | None) -> bool:
     if isinstance(node, Sequence):
-        return any(_names_context(item) for item in node.items)
+        return any(_declares_context(item) for item in node.items)
     if not isinstance(node, Mapping):
         return False
     step = node.get("step")
     if isinstance(step, Scalar) and step.text == "context" and "arcs" not in node.entries:
         return True
-    return "ctx.context" in node.entries or any(_names_context(value) for _, value in node.entries.values())
+    return "ctx.context" in node.entries or any(_declares_context(value) for _, value in node.entries.values())
 
 
-def _body_speaks(step: Mapping, specs: Table[str, ToolSpec]) -> bool:
+def _body_uses_v2025_11(step: Mapping, specs: Table[str, ToolSpec]) -> bool:
     if any(word in step.entries for word in _STEP) or isinstance(step.get("next"), Sequence | Scalar):
         return True
     loop = step.get("loop")
     if isinstance(loop, Mapping) and any(word in loop.entries for word in _LOOP):
         return True
     tool = step.get("tool") or (step if "kind" in step.entries else None)
-    return any(isinstance(task, Mapping) and _task_speaks(task, specs) for task in items_of(tool))
+    return any(isinstance(task, Mapping) and _task_uses_v2025_11(task, specs) for task in items_of(tool))
 
 
-def _task_speaks(task: Mapping, specs: Table[str, ToolSpec]) -> bool:
+def _task_uses_v2025_11(task: Mapping, specs: Table[str, ToolSpec]) -> bool:
     kind = task.get("kind")
     spec = specs.get(kind.text) if isinstance(kind, Scalar) else None
     own = spec.fields if spec is not None else {}
@@ -73,10 +73,10 @@ def _task_speaks(task: Mapping, specs: Table[str, ToolSpec]) -> bool:
     if kind is not None and isinstance(kind, Scalar) and kind.text == "transfer" and "sink" in task.entries:
         return True
     wrapped = task.get("spec")
-    return isinstance(wrapped, Mapping) and any(is_wrapped(key, spec) for key in wrapped.entries)
+    return isinstance(wrapped, Mapping) and any(is_tool_parameter(key, spec) for key in wrapped.entries)
 
 
-def is_wrapped(key: str, spec: ToolSpec | None) -> bool:
+def is_tool_parameter(key: str, spec: ToolSpec | None) -> bool:
     """Whether a key under a tool's `spec` is one of the tool's parameters."""
     if spec is None or key in SHAPES["task.spec"].keys or key in spec.spec_keys:
         return False

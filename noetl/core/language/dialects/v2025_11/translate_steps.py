@@ -1,7 +1,7 @@
-"""Steps of 2025-11 as canonical steps: `when`, `next` lists, `loop`, `result`, `bind`.
+"""Translate 2025-11 steps to canonical steps: `when`, `next` lists, `loop`, `result`, `bind`.
 
-The tree that comes out is a canonical document; reading, checking and lowering know nothing of the older
-words. A document that says none of them comes out as the same tree.
+The result is the tree of a canonical document, so reading, checking and lowering handle only the canonical dialect.
+A document without 2025-11 syntax is returned unchanged.
 """
 
 from __future__ import annotations
@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
-from noetl.core.language.dialects.v2025_11_translation.node_building import Entries, Remark, entry, items_of, made, put
-from noetl.core.language.dialects.v2025_11_translation.recognize import is_v2025_11, owns_context
-from noetl.core.language.dialects.v2025_11_translation.translate_tools import Tools
-from noetl.core.language.dialects.v2025_11_translation.variables import RESERVED, Names, Variables, like, targets_of
+from noetl.core.language.dialects.v2025_11.detect import defines_context, uses_v2025_11
+from noetl.core.language.dialects.v2025_11.node_building import (
+    Entries,
+    TranslationNote,
+    entry,
+    items_of,
+    put_nested,
+    to_node,
+)
+from noetl.core.language.dialects.v2025_11.translate_tools import ToolTranslator
+from noetl.core.language.dialects.v2025_11.variables import (
+    RESERVED,
+    NameTranslator,
+    Variables,
+    targets_of,
+    with_entries,
+)
 from noetl.core.language.source.node_reader import text_of
 from noetl.core.language.source.nodes import (
     Mapping,
@@ -31,30 +44,32 @@ _BLOCK = {"pick", "collect", "sink"}
 _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
 
 
-class Translated(NamedTuple):
-    """A document in canonical words; `older` says whether it had others. `problems` cannot be told."""
+class Translation(NamedTuple):
+    """A canonical document. `is_v2025_11`: it was translated; `problems`: what could not be translated."""
 
     root: Node
-    older: bool
+    is_v2025_11: bool
     problems: list[Problem]
-    remarks: list[Remark]
+    notes: list[TranslationNote]
 
 
-def translate(root: Node, specs: Table[str, ToolSpec]) -> Translated:
-    """A document of 2025-11 as a canonical one."""
-    if not isinstance(root, Mapping) or not is_v2025_11(root, specs):
-        return Translated(root, False, [], [])
-    teller = _Teller(root, specs)
-    return Translated(teller.document(), True, teller.problems, teller.remarks)
+def translate(root: Node, specs: Table[str, ToolSpec]) -> Translation:
+    """Translate a 2025-11 document to a canonical one."""
+    if not isinstance(root, Mapping) or not uses_v2025_11(root, specs):
+        return Translation(root, False, [], [])
+    translator = Translator(root, specs)
+    return Translation(translator.document(), True, translator.problems, translator.notes)
 
 
-class _Teller:
+class Translator:
+    """Translates one document."""
+
     def __init__(self, root: Mapping, specs: Table[str, ToolSpec]) -> None:
         self.root = root
         self.problems: list[Problem] = []
-        self.remarks: list[Remark] = []
-        self.variables = Variables(root.get("workflow"), owns_context=owns_context(root))
-        self.tools = Tools(specs, self.remarks, self.problems)
+        self.notes: list[TranslationNote] = []
+        self.variables = Variables(root.get("workflow"), defines_context=defines_context(root))
+        self.tools = ToolTranslator(specs, self.notes, self.problems)
         self.incoming = self.variables.incoming()
         self.entry = self._entry()
         for name in self.variables.setters.keys() & set(RESERVED):
@@ -71,10 +86,11 @@ class _Teller:
         setters = {each.step for each in self.variables.setters[name]}
         for step in items_of(self.root.get("workflow")):
             if isinstance(step, Mapping) and text_of(step.get("step")) in setters:
-                message = f"`{name}` is reserved, a result cannot be kept under it"
+                message = f"`{name}` is reserved and cannot name a result"
                 self.problems.append(Problem("set-read-only", step.entries["step"][1], message, "choose another name"))
 
     def document(self) -> Mapping:
+        """The whole document."""
         entries: Entries = {}
         for key, (name, value) in self.root.entries.items():
             if key == "workflow" and isinstance(value, Sequence):
@@ -83,10 +99,10 @@ class _Teller:
             elif key == "workbook":
                 entries[key] = (name, self._workbook(value))
             elif key in ("workload", "keychain"):
-                entries[key] = (name, Names(self.variables).node(value))
+                entries[key] = (name, NameTranslator(self.variables).translate_node(value))
             else:
                 entries[key] = (name, value)
-        return like(self.root, entries)
+        return with_entries(self.root, entries)
 
     def _workbook(self, node: Node) -> Node:
         if isinstance(node, Mapping):
@@ -94,7 +110,7 @@ class _Teller:
                 key: (name, self._block(block, key) if isinstance(block, Mapping) else block)
                 for key, (name, block) in node.entries.items()
             }
-            return like(node, blocks)
+            return with_entries(node, blocks)
         if isinstance(node, Sequence):
             named = [self._block(item, text_of(item.get("name")) or "block") if isinstance(item, Mapping) else item
                      for item in node.items]  # fmt: skip
@@ -102,146 +118,155 @@ class _Teller:
         return node
 
     def _block(self, block: Mapping, name: str) -> Mapping:
-        names = Names(self.variables)
+        names = NameTranslator(self.variables)
         if block.get("tool") is None and block.get("kind") is not None:
             bare = {key: each for key, each in block.entries.items() if key not in ("name", "desc")}
             rest = {key: each for key, each in block.entries.items() if key in ("name", "desc")}
-            tool = self.tools.tell(mapping_node(bare, block), name, names, "step")
-            return like(block, {**rest, "tool": (scalar_node("tool", block), tool.node)})
+            tool = self.tools.translate(mapping_node(bare, block), name, names, "step")
+            return with_entries(block, {**rest, "tool": (scalar_node("tool", block), tool.node)})
         return self._body(block, name, names)
 
     # --- steps ---
 
     def _step(self, step: Mapping) -> Mapping:
         name = text_of(step.get("step")) or "step"
-        return self._body(_with_tool(step), name, Names(self.variables, name))
+        return self._body(_with_tool(step), name, NameTranslator(self.variables, name))
 
-    def _body(self, step: Mapping, name: str, names: Names) -> Mapping:
+    def _body(self, step: Mapping, name: str, names: NameTranslator) -> Mapping:
         given = dict(step.entries)
-        self._hand_down(given)
+        self._move_result_to_tool(given)
         entries: Entries = {}
         sets: Entries = {}
-        bound = given.pop("bind", None)
-        if bound is not None and isinstance(bound[1], Mapping):
-            for key, (_, value) in bound[1].entries.items():
-                path = text_of(value.get("path")) if isinstance(value, Mapping) else None
-                if path is None:
-                    put(entries, ("input", key), names.node(value), bound[0])
-                    names = names.within(**{key: f"input.{key}"})
-                    sets[f"ctx.{key}"] = entry(f"ctx.{key}", f"{{{{ input.{key} }}}}", bound[0])
-                else:
-                    told = "output" + path.removeprefix("result") if path.startswith("result") else f"output.{path}"
-                    sets[f"ctx.{key}"] = entry(f"ctx.{key}", f"{{{{ {told} }}}}", bound[0])
+        names = _bind(given.pop("bind", None), names, entries, sets)
         result = given.pop("result", None)
         variable = _variable_of(result[1]) if result is not None else None
-        loop = given.get("loop")
-        outside = names
-        if loop is not None and isinstance(loop[1], Mapping):
-            element = text_of(loop[1].get("element")) or text_of(loop[1].get("iterator"))
-            if element:
-                names = names.within(**{element: f"iter.{element}"})
+        if variable is not None and result is not None:
+            sets[f"ctx.{variable}"] = entry(f"ctx.{variable}", "{{ output.data }}", result[0])
+        outside, names = names, _with_element(given.get("loop"), names)
         for key, (key_node, value) in given.items():
             if key == "when":
                 continue
             if key in ("args", "input") and isinstance(value, Mapping):
                 for inner, (inner_key, inner_value) in value.entries.items():
-                    put(entries, ("input", inner), names.node(inner_value), inner_key)
+                    put_nested(entries, ("input", inner), names.translate_node(inner_value), inner_key)
             elif key == "loop" and isinstance(value, Mapping):
                 entries["loop"] = (key_node, self._loop(value, outside, names))
             elif key == "tool":
-                tool = self.tools.tell(value, name, names, "iter" if loop is not None else "step")
+                tool = self.tools.translate(value, name, names, "iter" if "loop" in given else "step")
                 entries["tool"] = (key_node, tool.node)
-                for target, reducer in tool.reduce.items():
-                    if "loop" in entries:
-                        place = ("loop", "spec", "policy", "reduce", target)
-                        put(entries, place, reducer, key_node)
+                for target, reducer in tool.reduce.items() if "loop" in entries else ():
+                    put_nested(entries, ("loop", "spec", "policy", "reduce", target), reducer, key_node)
             elif key == "next":
                 entries["next"] = (key_node, self._next(value, outside))
             else:
-                entries[key] = (key_node, outside.node(value))
-        if variable is not None and result is not None:
-            sets[f"ctx.{variable}"] = entry(f"ctx.{variable}", "{{ output.data }}", result[0])
+                entries[key] = (key_node, outside.translate_node(value))
         for key, each in sets.items():
-            put(entries, ("set", key), each[1], each[0])
+            put_nested(entries, ("set", key), each[1], each[0])
         self._admit(entries, given.get("when"), name, step, names)
-        return like(step, _in_order(entries))
+        return with_entries(step, _in_order(entries))
 
-    def _hand_down(self, given: Entries) -> None:
-        """A step's `result: {pick, collect, sink}` is the tool's own; a loop collects what it names by `as`."""
+    def _move_result_to_tool(self, given: Entries) -> None:
+        """Move a step's `result: {pick, collect, sink}` to its tool; a loop collects the value that `as` names."""
         result, tool = given.get("result"), given.get("tool")
         if result is None or not isinstance(result[1], Mapping) or not _BLOCK & set(result[1].entries):
             return
         if tool is None or not isinstance(tool[1], Mapping) or tool[1].get("result") is not None:
-            message = "`pick`, `collect` and `sink` of a step's result need a single tool without a `result`"
+            message = "`pick`, `collect` and `sink` of a step's result require a single tool without a `result`"
             self.problems.append(Problem("legacy-result", result[0], message, "write them into the tool's `result`"))
             return
         block = dict(result[1].entries)
         if "loop" in given and "as" in block and "collect" not in block:
             key, name = block.pop("as")
             block["collect"] = entry("collect", {"into": name, "mode": "list"}, key)
-        told = {**tool[1].entries, "result": (result[0], like(result[1], block))}
-        given["tool"] = (tool[0], like(tool[1], told))
+        fields = {**tool[1].entries, "result": (result[0], with_entries(result[1], block))}
+        given["tool"] = (tool[0], with_entries(tool[1], fields))
         del given["result"]
 
     def _admit(
-        self, entries: Entries, when: tuple[Scalar, Node] | None, name: str, step: Mapping, names: Names
+        self, entries: Entries, when: tuple[Scalar, Node] | None, name: str, step: Mapping, names: NameTranslator
     ) -> None:
-        """A step waits for its `when` and runs once, whoever calls it again."""
+        """Add the admission of a step: it waits for its `when` and runs once, even if several arcs lead to it."""
         place = ("spec", "policy", "admit")
         if when is not None:
             at = when[0]
-            rules = [{"when": names.node(when[1]), "then": {"allow": True}}]
-            put(entries, (*place, "rules"), made(rules, at), at)
+            rules = [{"when": names.translate_node(when[1]), "then": {"allow": True}}]
+            put_nested(entries, (*place, "rules"), to_node(rules, at), at)
         called = self.incoming.get(name, 0) + (name == self.entry)
         if when is not None or (called > 1 and self._is_listed(name)):
             place_of: Node = when[0] if when is not None else step
-            put(entries, (*place, "join"), "each", place_of)
-            put(entries, (*place, "once"), True, place_of)
+            put_nested(entries, (*place, "join"), "each", place_of)
+            put_nested(entries, (*place, "once"), True, place_of)
 
     def _is_listed(self, name: str) -> bool:
         """Whether a `next` list names this step."""
         following = [step.get("next") for step in items_of(self.root.get("workflow")) if isinstance(step, Mapping)]
         return any(isinstance(each, Sequence) and name in targets_of(each) for each in following)
 
-    def _loop(self, loop: Mapping, outside: Names, names: Names) -> Mapping:
+    def _loop(self, loop: Mapping, outside: NameTranslator, names: NameTranslator) -> Mapping:
         entries: Entries = {}
         mode = text_of(loop.get("mode")) or "sequential"
         mode = {"async": "parallel", "concurrent": "parallel"}.get(mode, mode)
         for key, (key_node, value) in loop.entries.items():
             if key == "collection":
-                entries["in"] = (scalar_node("in", key_node), outside.node(value))
+                entries["in"] = (scalar_node("in", key_node), outside.translate_node(value))
             elif key == "element":
                 entries["iterator"] = (scalar_node("iterator", key_node), value)
             elif key == "mode":
-                put(entries, ("spec", "mode"), scalar_node(mode, value), key_node)
+                put_nested(entries, ("spec", "mode"), scalar_node(mode, value), key_node)
             elif key == "until":
                 if mode == "sequential":
-                    put(entries, ("spec", "until"), names.node(value), key_node)
+                    put_nested(entries, ("spec", "until"), names.translate_node(value), key_node)
                 else:
-                    self.remarks.append(Remark(key_node, "`until` of a parallel loop has no effect and is left out"))
+                    self.notes.append(
+                        TranslationNote(key_node, "`until` of a parallel loop has no effect and is removed")
+                    )
             elif key == "loop" and isinstance(value, Mapping):
                 element = text_of(value.get("element"))
-                inner = names.within(**{element: f"iter.{element}"}) if element else names
+                inner = names.with_locals(**{element: f"iter.{element}"}) if element else names
                 entries["loop"] = (key_node, self._loop(value, names, inner))
             else:
-                entries[key] = (key_node, names.node(value) if key != "in" else outside.node(value))
-        return like(loop, entries)
+                entries[key] = (key_node, names.translate_node(value) if key != "in" else outside.translate_node(value))
+        return with_entries(loop, entries)
 
-    def _next(self, node: Node, names: Names) -> Node:
+    def _next(self, node: Node, names: NameTranslator) -> Node:
         if isinstance(node, Mapping) and ("arcs" in node.entries or "step" not in node.entries):
-            return names.node(node)
+            return names.translate_node(node)
         edges: list[Node] = []
         guarded = False
         for item in items_of(node):
             if isinstance(item, Mapping):
                 guarded = guarded or item.get("when") is not None
-                edges.append(names.node(item))
+                edges.append(names.translate_node(item))
             else:
-                edges.append(made({"step": item}, item))
-        arcs = made({"arcs": sequence_node(edges, node)}, node)
+                edges.append(to_node({"step": item}, item))
+        arcs = to_node({"arcs": sequence_node(edges, node)}, node)
         if len(edges) > 1 and not guarded:
-            return made({"spec": {"mode": "inclusive"}, "arcs": sequence_node(edges, node)}, node)
+            return to_node({"spec": {"mode": "inclusive"}, "arcs": sequence_node(edges, node)}, node)
         return arcs
+
+
+def _bind(bound: tuple[Scalar, Node] | None, names: NameTranslator, entries: Entries, sets: Entries) -> NameTranslator:
+    """Translate `bind` to `input` and `set`; the result knows the bound names."""
+    if bound is None or not isinstance(bound[1], Mapping):
+        return names
+    for key, (_, value) in bound[1].entries.items():
+        path = text_of(value.get("path")) if isinstance(value, Mapping) else None
+        if path is None:
+            put_nested(entries, ("input", key), names.translate_node(value), bound[0])
+            names = names.with_locals(**{key: f"input.{key}"})
+            source = f"input.{key}"
+        else:
+            source = "output" + path.removeprefix("result") if path.startswith("result") else f"output.{path}"
+        sets[f"ctx.{key}"] = entry(f"ctx.{key}", f"{{{{ {source} }}}}", bound[0])
+    return names
+
+
+def _with_element(loop: tuple[Scalar, Node] | None, names: NameTranslator) -> NameTranslator:
+    """The names inside a loop: its element is `iter.<element>`."""
+    if loop is None or not isinstance(loop[1], Mapping):
+        return names
+    element = text_of(loop[1].get("element")) or text_of(loop[1].get("iterator"))
+    return names.with_locals(**{element: f"iter.{element}"}) if element else names
 
 
 def _variable_of(result: Node) -> str | None:
@@ -249,7 +274,7 @@ def _variable_of(result: Node) -> str | None:
 
 
 def _with_tool(step: Mapping) -> Mapping:
-    """The first generation has the tool's words beside `step`: `type`, `name`, `data`, `save`."""
+    """Move the keys of a tool that are written beside `step` (`type`, `name`, `data`, `save`) under `tool`."""
     if "type" not in step.entries or "tool" in step.entries:
         return step
     tool: Entries = {}
@@ -265,7 +290,7 @@ def _with_tool(step: Mapping) -> Mapping:
             rest[key] = (key_node, value)
     at = step.entries["type"][0]
     rest["tool"] = (scalar_node("tool", at), mapping_node(tool, at))
-    return like(step, rest)
+    return with_entries(step, rest)
 
 
 _ORDER = ("step", "desc", "description", "spec", "input", "loop", "tool", "output", "set", "next")

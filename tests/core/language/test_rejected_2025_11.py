@@ -1,4 +1,4 @@
-"""Every construct of the 2025-11 document: refused with its replacement, run and migrated with the extension."""
+"""Every 2025-11 construct is rejected with its replacement, and runs and migrates with the extension."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from textwrap import indent
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.dialects.v2025_11 import REJECTED
+from noetl.core.language.dialects.v2025_11.rejected_keys import REJECTED
 from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
 from noetl.tools import registry as tools
 
@@ -71,7 +71,7 @@ CONSTRUCTS = {
 
 
 @pytest.mark.parametrize("construct", CONSTRUCTS)
-def test_it_is_refused_with_its_replacement(construct):
+def test_2025_11_syntax_is_rejected_with_its_replacement(construct):
     text, code, replacement = CONSTRUCTS[construct]
     compiled = compile_playbook(text, file="p", specs=tools.specs())
     assert compiled.playbook is None
@@ -106,7 +106,7 @@ DRAFTS = {
 
 @pytest.mark.parametrize("extension", [False, True])
 @pytest.mark.parametrize("construct", DRAFTS)
-def test_words_of_drafts_are_refused_with_and_without_the_extension(construct, extension):
+def test_keys_of_drafts_are_rejected_with_and_without_the_extension(construct, extension):
     text, code = DRAFTS[construct]
     compiled = compile_playbook(text, file="p", specs=tools.specs(), legacy=extension)
     assert compiled.playbook is None
@@ -130,7 +130,7 @@ def test_a_chunk_without_a_sink_is_noted_at_its_line():
     assert "# noetl migrate: `chunk` without a `sink`" in made.text
 
 
-def test_the_table_names_all_codes_of_the_surface():
+def test_the_table_names_all_codes_of_the_dialect():
     codes = {word.code for word in REJECTED.values()}
     told = {each[1] for each in CONSTRUCTS.values()} | {each[1] for each in DRAFTS.values()}
     assert codes == told

@@ -1,4 +1,4 @@
-"""What the names of a 2025-11 document mean: which step sets which variable, and what a place can read."""
+"""Variables of a 2025-11 document: which step sets which variable, and how names translate at a place."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from noetl.core.language.dialects.v2025_11_translation.template_names import Renamed, translate_template
+from noetl.core.language.dialects.v2025_11.template_names import Replacement, translate_template
 from noetl.core.language.source.node_reader import IDENTIFIER, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, scalar_node
 
 _METHODS = frozenset(["get", "keys", "values", "update"])
-_ALONE = re.compile(r"\s*\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}\s*\Z")
+SINGLE_NAME = re.compile(r"\s*\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}\s*\Z")
 RESERVED = ("step", "steps", "workload", "ctx", "iter", "input", "output", "keychain", "event", "args", "execution_id")
 
 
@@ -23,10 +23,10 @@ class Setter(NamedTuple):
 
 
 class Variables:
-    """The variables of a document, who sets them, and which steps lead to which."""
+    """The variables of a document, the steps that set them, and the edges between steps."""
 
-    def __init__(self, workflow: Node | None, *, owns_context: bool = False) -> None:
-        self.owns_context = owns_context
+    def __init__(self, workflow: Node | None, *, defines_context: bool = False) -> None:
+        self.defines_context = defines_context
         self.steps: set[str] = set()
         self.setters: dict[str, list[Setter]] = {}
         self._edges: dict[str, set[str]] = {}
@@ -35,7 +35,7 @@ class Variables:
             if name:
                 self.steps.add(name)
                 self._edges[name] = set(targets_of(step.get("next")))
-                for variable, by_name in _set_by(step):
+                for variable, by_name in _variables_set_by(step):
                     self.setters.setdefault(variable, []).append(Setter(name, by_name))
 
     def incoming(self) -> dict[str, int]:
@@ -46,8 +46,8 @@ class Variables:
                 count[target] = count.get(target, 0) + 1
         return count
 
-    def leads(self, first: str, last: str) -> bool:
-        """Whether tokens of one step can come to another."""
+    def leads_to(self, first: str, last: str) -> bool:
+        """Whether a path leads from one step to another."""
         seen: set[str] = set()
         todo = [first]
         while todo:
@@ -60,67 +60,67 @@ class Variables:
         return False
 
 
-class Names:
-    """What names mean at one place: its step, and the names that only it knows."""
+class NameTranslator:
+    """Translates names at one place; `local` contains the names that exist only there."""
 
     def __init__(self, variables: Variables, step: str | None = None, local: dict[str, str] | None = None) -> None:
         self.variables = variables
         self.step = step
         self.local = local or {}
 
-    def within(self, **local: str) -> Names:
-        """The same place with more names of its own."""
-        return Names(self.variables, self.step, {**self.local, **local})
+    def with_locals(self, **local: str) -> NameTranslator:
+        """The same place with more local names."""
+        return NameTranslator(self.variables, self.step, {**self.local, **local})
 
-    def text(self, text: str) -> str:
-        """A template in canonical words."""
-        alone = _ALONE.match(text)
-        if alone:
-            path = tuple(alone.group(1).split("."))
-            renamed = self.rename(path)
-            if renamed is not None and self._may_be_unset(path):
-                return f"{{{{ {renamed.text} | default(none) }}}}"
+    def translate_text(self, text: str) -> str:
+        """Translate a template to canonical names."""
+        single = SINGLE_NAME.match(text)
+        if single:
+            path = tuple(single.group(1).split("."))
+            replacement = self.rename(path)
+            if replacement is not None and self._may_be_unset(path):
+                return f"{{{{ {replacement.text} | default(none) }}}}"
         return translate_template(text, self.rename)
 
-    def node(self, node: Node) -> Node:
-        """A tree with all its templates in canonical words; what says nothing older stays the same node."""
+    def translate_node(self, node: Node) -> Node:
+        """Translate all templates of a tree; a node without 2025-11 names is returned as it is."""
         if isinstance(node, Scalar):
             if isinstance(node.value, str) and "{" in node.value:
-                told = self.text(node.value)
-                if told != node.value:
-                    return scalar_node(told, node)
+                translated = self.translate_text(node.value)
+                if translated != node.value:
+                    return scalar_node(translated, node)
             return node
         if isinstance(node, Mapping):
-            entries = {key: (name, self.node(value)) for key, (name, value) in node.entries.items()}
+            entries = {key: (name, self.translate_node(value)) for key, (name, value) in node.entries.items()}
             if any(entries[key][1] is not node.entries[key][1] for key in entries):
-                return like(node, entries)
+                return with_entries(node, entries)
             return node
         if isinstance(node, Sequence):
-            items = [self.node(item) for item in node.items]
+            items = [self.translate_node(item) for item in node.items]
             if any(new is not old for new, old in zip(items, node.items, strict=True)):
-                made = Sequence()
-                made.items, made.flow, made.first, made.last = items, node.flow, node.first, node.last
-                return made
+                copy = Sequence()
+                copy.items, copy.flow, copy.first, copy.last = items, node.flow, node.first, node.last
+                return copy
         return node
 
-    def rename(self, path: tuple[str, ...]) -> Renamed | None:
-        """How a dotted name is told."""
+    def rename(self, path: tuple[str, ...]) -> Replacement | None:
+        """The canonical form of a dotted name, or None if it does not change."""
         head = path[0]
-        if head == "context" and not self.variables.owns_context:
+        if head == "context" and not self.variables.defines_context:
             if len(path) == 1 or path[1] in _METHODS:
-                return Renamed(1, "ctx")
+                return Replacement(1, "ctx")
             if path[1] in ("workload", "execution_id"):
-                return Renamed(2, path[1])
-            told = self._variable(path[1:])
-            return Renamed(2, told if told is not None else f"ctx.{path[1]}")
+                return Replacement(2, path[1])
+            translated = self._variable(path[1:])
+            return Replacement(2, translated if translated is not None else f"ctx.{path[1]}")
         if head in self.local:
-            told = self._variable(path)
-            return Renamed(1, told) if told is not None and told != head else None
+            translated = self._variable(path)
+            return Replacement(1, translated) if translated is not None and translated != head else None
         if head == "step" and len(path) > 2 and path[2] == "status" and path[1] in self.variables.steps:
-            return Renamed(1, "steps")
+            return Replacement(1, "steps")
         if head in self.variables.setters and head not in self.variables.steps and head not in RESERVED:
-            told = self._variable(path)
-            return Renamed(1, told) if told is not None else None
+            translated = self._variable(path)
+            return Replacement(1, translated) if translated is not None else None
         return None
 
     def _variable(self, path: tuple[str, ...]) -> str | None:
@@ -133,28 +133,28 @@ class Names:
         one = setters[0]
         dotted = len(path) > 1 and path[1] not in _METHODS
         if dotted and len(setters) == 1 and one.by_name and one.step != self.step and IDENTIFIER.match(one.step):
-            return one.step  # by the step's name both the payload's fields and the envelope's are there
+            return one.step  # the step's name reads both the payload's fields and the envelope's
         return f"ctx.{name}"
 
     def _may_be_unset(self, path: tuple[str, ...]) -> bool:
-        """Whether no step that sets the variable surely comes before this one: then it reads as none."""
+        """Whether no step that sets the variable precedes this one; then it reads as none."""
         rest = path[1:] if path[0] == "context" else path
         if len(rest) != 1 or rest[0] in self.local or self.step is None:
             return False
         setters = self.variables.setters.get(rest[0], [])
-        return bool(setters) and not any(self.variables.leads(each.step, self.step) for each in setters)
+        return bool(setters) and not any(self.variables.leads_to(each.step, self.step) for each in setters)
 
 
-def like(node: Mapping, entries: dict[str, tuple[Scalar, Node]]) -> Mapping:
-    """The mapping with other entries."""
-    made = Mapping()
-    made.entries, made.merges, made.flow, made.broken = entries, node.merges, node.flow, node.broken
-    made.first, made.last = node.first, node.last
-    return made
+def with_entries(node: Mapping, entries: dict[str, tuple[Scalar, Node]]) -> Mapping:
+    """A copy of the mapping with other entries."""
+    copy = Mapping()
+    copy.entries, copy.merges, copy.flow, copy.broken = entries, node.merges, node.flow, node.broken
+    copy.first, copy.last = node.first, node.last
+    return copy
 
 
 def targets_of(following: Node | None) -> list[str]:
-    """The steps that a `next` of either surface names."""
+    """The target steps of a `next` in either dialect."""
     if isinstance(following, Mapping):
         following = following.get("arcs") or following
     if isinstance(following, Scalar):
@@ -170,7 +170,7 @@ def _mappings(node: Node | None) -> Iterator[Mapping]:
             yield item
 
 
-def _set_by(step: Mapping) -> Iterator[tuple[str, bool]]:
+def _variables_set_by(step: Mapping) -> Iterator[tuple[str, bool]]:
     """The variables a step sets."""
     result = step.get("result")
     name = text_of(result) or (text_of(result.get("as")) if isinstance(result, Mapping) else None)

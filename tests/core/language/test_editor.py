@@ -1,12 +1,12 @@
-"""What editors show about a text: meanings of words, names inside templates, the form to run it with."""
+"""Editor services: hover, completion, summary and the run form."""
 
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.editor.autocomplete import offer
+from noetl.core.language.editor.autocomplete import complete
 from noetl.core.language.editor.hover import hover
 from noetl.core.language.editor.run_form import form_document, values_document
-from noetl.core.language.editor.summary import summarise
+from noetl.core.language.editor.summary import summarize
 from noetl.tools import registry as tools
 
 SPECS = tools.specs()
@@ -56,7 +56,7 @@ def place_of(marked: str, text: str = TEXT) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("piece", "word", "said"),
+    ("piece", "word", "doc"),
     [
         ("workflow:", "workflow", "The steps"),
         ("iterator", "iterator", "item's name"),
@@ -72,16 +72,16 @@ def place_of(marked: str, text: str = TEXT) -> tuple[int, int]:
         ("step: end", "step", "target"),
     ],
 )
-def test_hover_says_what_a_word_means(piece, word, said):
+def test_hover_shows_the_documentation(piece, word, doc):
     line, column = place_of("kind: http") if piece == "http\n" else place_of(piece)
     found = hover(TEXT, line, column + (6 if piece == "http\n" else 0), SPECS)
     assert (found.word if found else None) == word
     if found:
-        assert said in found.doc
+        assert doc in found.doc
         assert TEXT.split("\n")[line - 1][found.column - 1 : found.end_column - 1] == word
 
 
-def test_hover_never_raises_on_half_a_text():
+def test_hover_never_raises_on_incomplete_text():
     half = "a: [\n\t{{\n - b:\n  input:\n    x: {{ wor"
     for line in range(8):
         for column in range(1, 20):
@@ -107,10 +107,10 @@ def test_hover_never_raises_on_half_a_text():
 def test_completion_knows_the_names_inside_a_template(begun, offered):
     text = TEXT + f"    desc: {begun}"
     last = text.count("\n") + 1
-    column, words = offer(text, last, len(f"    desc: {begun}") + 1, SPECS)
-    assert {word.word for word in words} == offered
+    column, completions = complete(text, last, len(f"    desc: {begun}") + 1, SPECS)
+    assert {word.word for word in completions} == offered
     typed = begun.rpartition(".")[2].rpartition(" ")[2]
-    assert not words or column == len(f"    desc: {begun}") + 1 - len(typed)
+    assert not completions or column == len(f"    desc: {begun}") + 1 - len(typed)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_completion_knows_the_names_inside_a_template(begun, offered):
         ("    tool: {kind: noop}, {", set(), {"kind"}),
     ],
 )
-def test_completion_knows_its_place_inside_braces(begun, some, none):
+def test_completion_works_inside_braces(begun, some, none):
     text = TEXT + "  - step: more\n" + begun
-    column, words = offer(text, text.count("\n") + 1, len(begun) + 1, SPECS)
-    found = {word.word for word in words}
+    column, completions = complete(text, text.count("\n") + 1, len(begun) + 1, SPECS)
+    found = {word.word for word in completions}
     assert some <= found
     assert not none & found
     typed = begun.rpartition(" ")[2].lstrip("{[")
@@ -139,8 +139,8 @@ def test_completion_knows_its_place_inside_braces(begun, some, none):
 def test_completion_offers_a_kinds_parameters_inside_its_input():
     text = TEXT.replace("        set:\n", "          me\n        set:\n", 1)
     line, column = place_of("          me", text)
-    _, words = offer(text, line, column + 12, SPECS)
-    assert "method" in {word.word for word in words}
+    _, completions = complete(text, line, column + 12, SPECS)
+    assert "method" in {word.word for word in completions}
 
 
 def form(text: str = TEXT) -> dict:
@@ -167,7 +167,7 @@ def test_the_form_has_a_field_for_each_key_with_its_type():
     assert fields["names"]["default"] == ["a", "b"]
 
 
-def test_lists_and_mappings_come_with_the_authors_own_lines():
+def test_lists_and_mappings_have_their_source_lines():
     text = TEXT.replace("  names: [a, b]\n", "  names:  # whom to greet\n    - a\n\n    # the other\n    - {b: 1}\n")
     fields = {field["name"]: field for field in form(text)["fields"]}
     assert fields["names"]["text"] == "- a\n\n# the other\n- {b: 1}"
@@ -175,26 +175,26 @@ def test_lists_and_mappings_come_with_the_authors_own_lines():
     assert fields["where"]["text"] == "{city: Oslo}"
 
 
-def test_texts_of_a_form_are_read_as_the_language_reads_them():
+def test_texts_of_a_form_are_read_as_yaml():
     found = values_document({"n": "3", "on": "on", "yes": "true", "list": "- a\n- {b: 1}", "none": "", "bad": "[1"})
     assert found["values"] == {"n": 3, "on": "on", "yes": True, "list": ["a", {"b": 1}], "none": None}
     assert list(found["problems"]) == ["bad"]
     assert "not closed" in found["problems"]["bad"]
 
 
-def test_a_catalogue_says_a_few_words_about_a_text():
-    assert summarise("metadata: {name: a, desc: b}\nworkflow: [{step: x}, {step: y}]") == ("a", "b", 2)
-    assert summarise("[") == summarise("- a") == ("", "", 0)
+def test_the_summary_of_a_text():
+    assert summarize("metadata: {name: a, desc: b}\nworkflow: [{step: x}, {step: y}]") == ("a", "b", 2)
+    assert summarize("[") == summarize("- a") == ("", "", 0)
 
 
 def test_comments_are_the_forms_help():
-    words = {field["name"]: field["help"] for field in form()["fields"]}
-    assert words["pages"] == "How many pages to read."
-    assert words["ratio"] == "between 0 and 1"
-    assert words["note"] == ""
+    completions = {field["name"]: field["help"] for field in form()["fields"]}
+    assert completions["pages"] == "How many pages to read."
+    assert completions["ratio"] == "between 0 and 1"
+    assert completions["note"] == ""
 
 
-def test_what_has_no_default_is_required_and_what_is_secret_is_not_shown():
+def test_keys_without_default_are_required_and_secrets_are_not_shown():
     fields = {field["name"]: field for field in form()["fields"]}
     assert fields["region"]["required"]
     assert "maybe" not in fields

@@ -1,4 +1,4 @@
-"""What is said about the net as a whole: certain things only, and nothing about nets that are fine."""
+"""Checks of the whole graph report certain problems only, and nothing for correct graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: 
 REST = "  - {step: a, tool: {kind: noop}}\n  - {step: b, tool: {kind: noop}}\n"
 
 
-def told(arcs: str, *, start: str = "", mode: str = "exclusive", rest: str = REST) -> list[tuple[str, int]]:
+def reported(arcs: str, *, start: str = "", mode: str = "exclusive", rest: str = REST) -> list[tuple[str, int]]:
     text = f"{HEAD}workflow:\n  - step: start\n    tool: {{kind: noop}}\n{start}    next:\n      spec: {{mode: {mode}}}\n      arcs:\n"
     text += "".join(f"        - {arc}\n" for arc in arcs.split("; ")) + rest
     result = compile_playbook(text, file="f", specs=SPECS)
@@ -34,34 +34,34 @@ EACH = "    loop: {in: [1], iterator: i}\n"
         f"{{step: a, {DONE}}}; {{step: b, {FAILED}}}",
     ],
 )  # fmt: skip
-def test_arcs_that_can_fire_are_left_in_peace(arcs):
-    assert told(arcs) == []
+def test_arcs_that_can_fire_are_not_reported(arcs):
+    assert reported(arcs) == []
 
 
 def test_both_arcs_of_an_inclusive_router_fire():
-    assert told("{step: a}; {step: b}", mode="inclusive") == []
+    assert reported("{step: a}; {step: b}", mode="inclusive") == []
 
 
 def test_a_loop_has_its_own_event():
-    assert told(f"{{step: a, {LOOP}}}; {{step: b}}", start=EACH) == []
-    assert told(f"{{step: a, {LOOP}}}; {{step: b}}") == [("dead-arc", 11)]
+    assert reported(f"{{step: a, {LOOP}}}; {{step: b}}", start=EACH) == []
+    assert reported(f"{{step: a, {LOOP}}}; {{step: b}}") == [("dead-arc", 11)]
 
 
 @pytest.mark.parametrize("second", ["{step: b}", f"{{step: b, {DONE}}}"])
-def test_behind_an_arc_for_every_success_no_arc_for_success_fires(second):
-    assert told(f"{{step: a}}; {second}") == [("dead-arc", 12)]
+def test_after_an_arc_for_every_success_no_arc_for_success_fires(second):
+    assert reported(f"{{step: a}}; {second}") == [("dead-arc", 12)]
 
 
-def test_an_event_that_ends_no_step_is_told():
-    assert told("{step: a, when: \"{{ event.name == 'task.done' }}\"}; {step: b}") == [("dead-arc", 11)]
+def test_an_event_that_does_not_end_a_step_is_reported():
+    assert reported("{step: a, when: \"{{ event.name == 'task.done' }}\"}; {step: b}") == [("dead-arc", 11)]
 
 
-def test_a_step_is_reached_through_others_and_round_circles():
+def test_a_step_is_reachable_through_other_steps_and_cycles():
     rest = "  - {step: a, tool: {kind: noop}, next: {arcs: [{step: b}]}}\n"
     rest += '  - {step: b, tool: {kind: noop}, next: {arcs: [{step: a, when: "{{ workload.x }}"}]}}\n'
-    assert told("{step: a}", rest=rest) == []
+    assert reported("{step: a}", rest=rest) == []
     rest += "  - {step: c, tool: {kind: noop}, next: {arcs: [{step: a}]}}\n"
-    assert told("{step: a}", rest=rest) == [("unreachable-step", 14)]
+    assert reported("{step: a}", rest=rest) == [("unreachable-step", 14)]
 
 
 def guard(text: str) -> str:
@@ -79,8 +79,8 @@ def guard(text: str) -> str:
         "{step: a, " + guard("event.name == 'x' or workload.x") + "}; {step: b}",
     ],
 )  # fmt: skip
-def test_guards_that_may_hold_are_left_in_peace(arcs):
-    assert [code for code, _ in told(arcs) if code == "dead-arc"] == []
+def test_guards_that_can_be_true_are_not_reported(arcs):
+    assert [code for code, _ in reported(arcs) if code == "dead-arc"] == []
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_guards_that_may_hold_are_left_in_peace(arcs):
         "{step: b, " + guard("event.name == 'step.failed'") + "}; {step: a, " + guard("event.name == 'call.error'") + "}",
     ],
 )  # fmt: skip
-def test_arcs_that_cannot_fire_are_told(arcs):
-    assert ("dead-arc", 12) in told(arcs)
+def test_arcs_that_cannot_fire_are_reported(arcs):
+    assert ("dead-arc", 12) in reported(arcs)
 
 
 def test_an_arc_for_one_of_a_loops_two_events_leaves_the_other():
-    assert told(f"{{step: a, {DONE}}}; {{step: b}}", start=EACH) == []
-    assert told(f"{{step: a, {FAILED}}}; {{step: b, {FAILED}}}", start=EACH) == [("dead-arc", 13)]
+    assert reported(f"{{step: a, {DONE}}}; {{step: b}}", start=EACH) == []
+    assert reported(f"{{step: a, {FAILED}}}; {{step: b, {FAILED}}}", start=EACH) == [("dead-arc", 13)]
 
 
 # --- what is declared and never used ------------------------------------------------------------
@@ -127,7 +127,7 @@ def unused(task: str, *, entry: str = "{name: token, kind: env, var: T}", rest: 
         "{kind: python, code: \"result = context['keychain']['token']\"}",
     ],
 )  # fmt: skip
-def test_a_secret_that_somebody_may_read_is_left_in_peace(task):
+def test_a_secret_that_may_be_read_is_not_reported(task):
     assert unused(task) == []
 
 
@@ -142,7 +142,7 @@ def test_a_secret_that_another_entry_reads_is_used():
     assert unused("{kind: http, url: u, auth: api}", entry=entries) == []
 
 
-def test_a_secret_that_nobody_reads_is_told():
+def test_a_secret_that_is_never_read_is_reported():
     assert unused("{kind: http, url: token/path}") == ["unused-keychain"]
     assert unused('{kind: http, url: "{{ workload.token }}"}') == ["unused-keychain"]
 
@@ -158,18 +158,18 @@ def test_blocks_that_only_call_each_other_are_unused():
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "codes"),
     [
         ("{kind: shell, command: c, spec: {policy: RULES}}", ["missing-timeout"]),
         ("{kind: shell, command: c, spec: {timeout: 5, policy: RULES}}", []),
         ("{kind: http, url: u, spec: {policy: RULES}}", []),  # the world has timeouts of its own
     ],
 )
-def test_a_rule_for_a_timeout_needs_one(task, said):
+def test_a_rule_for_a_timeout_requires_a_timeout(task, codes):
     rules = "{rules: [{when: \"{{ output.error.kind == 'timeout' }}\", then: {do: retry}}, {else: {then: {do: fail}}}]}"
     text = f"{HEAD}workflow: [{{step: start, tool: {task.replace('RULES', rules)}}}]\n"
     result = compile_playbook(text, file="f", specs=SPECS)
-    assert [one.code for one in result.diagnostics] == said
+    assert [one.code for one in result.diagnostics] == codes
     layered = f"{HEAD}executor: {{spec: {{timeout: 5}}}}\n" + text[len(HEAD) :]
     assert compile_playbook(layered, file="f", specs=SPECS).diagnostics == ()
 
@@ -194,14 +194,14 @@ def test_a_rule_for_a_timeout_needs_one(task, said):
         (["true"], False),
     ],
 )
-def test_an_error_that_no_rule_takes_is_told(guards, silent):
+def test_an_error_that_no_rule_matches_is_reported(guards, silent):
     rules = ", ".join(f'{{when: "{{{{ {each.replace(chr(34), chr(39))} }}}}", then: {{do: fail}}}}' for each in guards)
     text = f"{HEAD}workflow: [{{step: start, tool: {{kind: http, url: u, spec: {{policy: {{rules: [{rules}]}}}}}}}}]\n"
     result = compile_playbook(text, file="f", specs=SPECS)
     assert ("missing-else" in [one.code for one in result.diagnostics]) is silent
 
 
-def test_pre_conditions_alone_leave_errors_to_go_on():
+def test_skip_rules_alone_do_not_handle_errors():
     rules = '[{when: "{{ workload.x }}", then: {do: skip}}]'
     text = f"{HEAD}workflow: [{{step: start, tool: {{kind: http, url: u, spec: {{policy: {{rules: {rules}}}}}}}}}]\n"
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ["missing-else"]
@@ -230,13 +230,13 @@ def test_pre_conditions_alone_leave_errors_to_go_on():
         ("ctx.a: \"{{ input.some_ref['rows'] }}\"", "reference-field"),
     ],
 )
-def test_references_and_data_are_kept_apart(assigned, code):
+def test_references_and_data_are_distinguished_by_name(assigned, code):
     text = f"{HEAD}workflow: [{{step: start, input: {{some_ref: null}}, tool: {{kind: http, url: u}}, set: {{{assigned}}}}}]\n"
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == ([code] if code else [])
 
 
 @pytest.mark.parametrize(("over", "codes"), [("ctx.rows_ref", ["reference-field"]), ("start.rows", [])])
-def test_a_loop_goes_over_data_and_not_over_a_reference(over, codes):
+def test_a_loop_iterates_over_data_and_not_over_a_reference(over, codes):
     text = f'{HEAD}workflow:\n- step: start\n  tool: {{kind: http, url: u}}\n  set: {{ctx.rows_ref: "{{{{ output.ref }}}}"}}\n'
     text += f'  next: {{arcs: [{{step: each}}]}}\n- step: each\n  loop: {{in: "{{{{ {over} }}}}", iterator: row}}\n  tool: {{kind: noop}}\n'
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == codes
@@ -246,7 +246,7 @@ def test_a_loop_goes_over_data_and_not_over_a_reference(over, codes):
 
 
 @pytest.mark.parametrize(
-    ("loop", "task", "told"),
+    ("loop", "task", "expected"),
     [
         ("spec: {mode: parallel}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', True),
         ("spec: {mode: sequential}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', False),
@@ -260,9 +260,9 @@ def test_a_loop_goes_over_data_and_not_over_a_reference(over, codes):
         ("spec: {mode: sequential}", "{kind: workbook, block: b}", False),
     ],
 )  # fmt: skip
-def test_writes_of_iterations_side_by_side_need_a_reducer(loop, task, told):
+def test_writes_of_parallel_iterations_require_a_reducer(loop, task, expected):
     book = 'workbook:\n  a: {tool: {kind: noop}, set: {ctx.n: "{{ output.data }}"}}\n  b: {tool: [{kind: noop}, {kind: workbook, block: a}]}\n'
     text = f"{HEAD}{book}workflow: [{{step: start, loop: {{in: [1, 2], iterator: i, {loop}}}, tool: {task}}}]\n"
     found = compile_playbook(text, file="f", specs=SPECS)
     assert found.playbook is not None, found.diagnostics
-    assert [one.code for one in found.diagnostics if one.code != "unused-block"] == ["parallel-ctx-write"] * told
+    assert [one.code for one in found.diagnostics if one.code != "unused-block"] == ["parallel-ctx-write"] * expected

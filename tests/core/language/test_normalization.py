@@ -1,4 +1,4 @@
-"""One meaning, several spellings: what may be written in different ways is lowered to the same model."""
+"""Different spellings of the same meaning are lowered to the same model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_two_spellings_mean_the_same(written, canonical):
     assert meaning(written) == meaning(canonical)
 
 
-def test_v10_args_of_an_arc_travel_with_the_token():
+def test_v10_args_of_an_arc_belong_to_the_token():
     playbook, codes = lowered(
         '- step: a\n  tool: { kind: noop }\n  next: { arcs: [{ step: a, when: "{{ output.data.n }}", args: { x: "{{ output.data.n }}" } }] }\n'
     )
@@ -112,7 +112,7 @@ def test_a_block_called_by_its_name_keeps_the_name_as_the_tasks():
     assert codes == ["workbook-name"]
 
 
-def test_python_takes_its_variables_from_input_and_keeps_its_code_as_it_is():
+def test_python_variables_come_from_input_and_code_does_not_change():
     playbook, codes = lowered(
         '- step: a\n  tool:\n    kind: python\n    input: { code_of: "{{ execution_id }}", input_data: 1 }\n    code: "x = {{1}}"\n'
     )
@@ -140,7 +140,7 @@ def test_numbers_under_spec_and_rules_may_be_templates():
     assert (then.attempts, then.delay, then.max_delay) == ("{{ workload.n }}", "{{ workload.n }}", 300.0)
 
 
-def test_defaults_of_the_executor_lie_under_everything_else():
+def test_defaults_of_the_executor_have_the_lowest_precedence():
     playbook, codes = lowered(
         "executor:\n  spec:\n    policy: { defaults: { timeouts: { read: 5, total: 50 }, http: { max_bytes: 1 } }, limits: { max_call_depth: 4 } }\n"
         "    timeout: { read: 7 }\nworkflow:\n  - step: a\n    tool: [{ kind: http, url: u }, { kind: noop }]\n"
@@ -160,7 +160,7 @@ def test_the_nearest_max_task_runs_bounds_a_pipeline():
     assert [step.max_task_runs for step in playbook.steps] == [7, 5, 3]
 
 
-def test_a_pipeline_that_does_nothing_but_jump_is_bounded_sooner():
+def test_a_pipeline_of_unconditional_jumps_has_a_lower_limit():
     jump = "spec: { policy: { rules: [{ else: { then: { do: jump, to: again } } }] } }"
     wait = "spec: { policy: { rules: [{ when: '{{ now() }}', then: { do: retry, delay: 5 } }] } }"
     asked = "spec: { policy: { rules: [{ when: '{{ iter.n < 9000 }}', then: { do: jump, to: again } }] } }"
@@ -184,7 +184,7 @@ def test_a_pipeline_that_does_nothing_but_jump_is_bounded_sooner():
         ("executor: { spec: { entry_step: y } }\nworkflow: [{ step: start, tool: { kind: noop } }, { step: y, tool: { kind: noop } }]\n", "y"),
     ],
 )  # fmt: skip
-def test_the_entry_is_the_executors_wish_else_start_else_the_first(text, entry):
+def test_the_entry_is_the_executors_entry_step_else_start_else_the_first(text, entry):
     assert lowered(text)[0].entry == entry
 
 
@@ -195,7 +195,7 @@ def test_a_playbooks_path_defaults_to_its_name():
     assert (playbook.path, playbook.version, playbook.description) == ("p/q", "1.10", "d")
 
 
-def test_what_a_step_reads_of_others_is_told_through_blocks_and_for_code_that_may_read_anything():
+def test_reads_of_other_steps_include_blocks_and_code_that_may_read_anything():
     playbook, _ = lowered(
         "workbook:\n  b: { tool: { kind: workbook, block: c } }\n  c: { tool: { kind: noop, input: { v: \"{{ one.x }}\" } } }\nworkflow:\n"
         "  - { step: one, tool: { kind: noop }, next: { arcs: [{ step: two }] } }\n"
@@ -206,7 +206,7 @@ def test_what_a_step_reads_of_others_is_told_through_blocks_and_for_code_that_ma
     assert [step.reads for step in playbook.steps] == [(), ("one",), ("*",), ("two", "three")]
 
 
-def test_what_the_server_reads_of_a_result_is_exported_whatever_the_spelling():
+def test_server_side_reads_are_exported_in_every_spelling():
     playbook, _ = lowered(
         "- step: a\n  loop: { in: [1], iterator: i }\n  tool: { kind: noop }\n  set: { ctx.n: \"{{ output.loop.failed }}\" }\n"
         "  next: { arcs: [{ step: b, when: \"{{ output.rows and output.http.status == 200 and output.data.x['y z'] }}\" }] }\n"
@@ -218,7 +218,7 @@ def test_what_the_server_reads_of_a_result_is_exported_whatever_the_spelling():
     }  # fmt: skip
 
 
-def test_every_place_is_one_of_the_text():
+def test_every_recorded_position_is_in_the_text():
     text = whole(
         "- step: a\n  tool:\n    - name: t\n      kind: http\n      url: '{{ execution_id }}'\n      headers: { A: '{{ execution_id }}' }\n"
     )
