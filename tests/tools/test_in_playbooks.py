@@ -215,7 +215,7 @@ def test_a_shell_that_fails_is_an_error_with_its_output(run):
     failure = run(
         "workflow:\n  - step: start\n    tool: {kind: shell, cmd: 'echo out; echo bad >&2; exit 4'}\n", status="failed"
     )
-    assert failure["kind"] == "shell" and "exit status 4: bad" in failure["message"]
+    assert failure["kind"] == "shell" and "exited with status 4: bad" in failure["message"]
 
 
 def test_keychain_entries_reach_tools_and_are_masked_after(run, tmp_path):

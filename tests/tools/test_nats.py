@@ -245,7 +245,7 @@ def test_what_is_not_there_is_named_and_bytes_stay_bytes(do: Any, tmp_path: Path
     assert do("kv_put", key="a", data=1).error is None
     missing = do("kv_get", key="nope").error
     assert missing.kind == "not_found" and "key nope" in missing.message and "bucket " in missing.message
-    assert "`revision` is a whole number" in do("kv_put", key="a", data=1, revision="x").error.message
+    assert "`revision` must be an integer" in do("kv_put", key="a", data=1, revision="x").error.message
     assert do("object_put", name="b", data="AAH/", format="bytes").data["bytes"] == 3
     assert do("object_get", name="b", format="bytes").data == "AAH/"
     absent = do("object_put", name="c", file=str(tmp_path / "nope")).error

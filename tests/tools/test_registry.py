@@ -99,7 +99,7 @@ def test_a_plug_in_kind_that_is_not_installed_says_how_to_get_it():
 
 def test_an_unknown_kind_lists_the_known_ones():
     outcome = asyncio.run(tools.load("htpp")(call("htpp")))
-    assert 'no tool kind "htpp"' in outcome.error.message
+    assert 'unknown tool kind "htpp"' in outcome.error.message
     assert "noop" in outcome.error.message
 
 

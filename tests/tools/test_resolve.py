@@ -183,7 +183,7 @@ def test_more_than_a_task_may_hold_is_a_limit() -> None:
 @pytest.mark.parametrize(
     ("ref", "says"),
     [
-        (None, "travels inline"),
+        (None, "stored inline"),
         ("ctx.records_ref", "not a reference"),
         ({"rows": []}, "not a reference"),
         ({"type": "blob", "locator": {}}, "not a whole reference"),

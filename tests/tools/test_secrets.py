@@ -25,6 +25,6 @@ def test_several_entries():
 def test_what_is_missing_is_named():
     outcome = secrets(names=["api", "nope", "neither"])
     assert outcome.error.kind == "auth" and outcome.error.details["missing"] == ["neither", "nope"]
-    assert 'no field "pw"; it has host, password' in secrets(name="pg", field="pw").error.message
+    assert 'no field "pw"; available fields: host, password' in secrets(name="pg", field="pw").error.message
     assert secrets().error.kind == "schema"
     assert "secret_manager" in secrets(name="x", provider="vault").error.message

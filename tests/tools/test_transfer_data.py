@@ -84,7 +84,7 @@ def test_a_row_without_its_key_is_refused_and_nothing_is_written(host: ToolHost,
     sql(host, place, "create table t (id int, v text)")
     target = {**place, "mode": "upsert", "key": "id"}
     for given, says in (
-        ([{"id": 1, "v": "a"}, {"id": None, "v": "b"}], "no value for its key (id)"),
+        ([{"id": 1, "v": "a"}, {"id": None, "v": "b"}], "no value for the key (id)"),
         ([{"v": "a"}], "the key 'id' is no column of the rows; they have v"),
     ):
         outcome = move(host, given, target)
@@ -97,7 +97,7 @@ def test_rows_piped_from_postgres_need_their_key_too(host: ToolHost, database: s
     source = {"kind": "postgres", "auth": database, "query": "select 1 as id, 'x' as v union all select null, 'y'"}
     target = {"kind": "postgres", "auth": database, "table": "t", "mode": "upsert", "key": "id"}
     sql(host, target, "create table t (id int, v text)")
-    for key, says in (("id", "no value for its key"), ("zz", "the key 'zz' is no column")):
+    for key, says in (("id", "no value for the key"), ("zz", "the key 'zz' is not a column")):
         outcome = move(host, source, {**target, "key": key})
         assert outcome.error is not None and says in outcome.error.message
     assert rows(host, target) == []
@@ -186,7 +186,7 @@ def test_arrays_of_several_dimensions_are_refused_not_flattened(host: ToolHost, 
     target = {"kind": "file", "path": str(tmp_path / "x.json")}
     outcome = move(host, source, target)
     assert outcome.error is not None and outcome.error.kind == "schema"
-    assert "the column grid has arrays of several dimensions; select to_jsonb(...)" in outcome.error.message
+    assert "the column grid has multidimensional arrays; select to_jsonb(...)" in outcome.error.message
     source["query"] = "select 1 as id, to_jsonb(array[[1,2],[3,4]]) as grid, array[1] as flat"
     good(move(host, source, target))
     assert json.loads((tmp_path / "x.json").read_text()) == [{"id": 1, "grid": [[1, 2], [3, 4]], "flat": [1]}]

@@ -117,7 +117,7 @@ def test_without_a_source_all_targets_need_data(host: ToolHost, tmp_path: Path) 
     assert run_tool("transfer", {"targets": [own]}, host=host).error is None
     assert ids(place) == [1]
     failed = run_tool("transfer", {"targets": [own, {"kind": "sqlite", "file": place, "table": "u"}]}, host=host)
-    assert "there is nothing to move" in failed.error.message
+    assert "no source" in failed.error.message
 
 
 def test_a_bucket_may_be_the_credentials(host: ToolHost, s3: dict[str, Any], bucket: str) -> None:
@@ -132,7 +132,7 @@ MEMORY = """
 import asyncio, json, sys
 from bench.figures import peak_mb
 from noetl.testing.tools import ToolHost, tool_call
-from noetl.runtime.resources import close_shared
+from noetl.runtime.resources import close_loop_resources
 from noetl.tools.registry import load
 
 given = json.load(sys.stdin)
@@ -151,7 +151,7 @@ async def main():
         assert outcome.status == "ok", outcome.error
         assert outcome.data["rows"] == rows, outcome.data
         rss.append(peak_mb())
-    await close_shared()
+    await close_loop_resources()
     print(json.dumps(rss))
 
 asyncio.run(main())
