@@ -85,7 +85,7 @@ def test_a_row_without_its_key_is_refused_and_nothing_is_written(host: ToolHost,
     target = {**place, "mode": "upsert", "key": "id"}
     for given, says in (
         ([{"id": 1, "v": "a"}, {"id": None, "v": "b"}], "no value for the key (id)"),
-        ([{"v": "a"}], "the key 'id' is no column of the rows; they have v"),
+        ([{"v": "a"}], "the key 'id' is not a column of the rows; columns: v"),
     ):
         outcome = move(host, given, target)
         assert outcome.error is not None and outcome.error.kind == "schema", outcome
