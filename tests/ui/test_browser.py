@@ -59,7 +59,7 @@ def test_a_viewer_looks_and_cannot_cancel(new_tab, cluster: Cluster, started):
     tab = new_tab().sign_in(made.stdout.strip())
     tab.open(f"/executions/{id}")
     status_of(tab).get_by_text("running").wait_for()
-    tab.page.get_by_text("steering needs the role operator").wait_for()
+    tab.page.get_by_text("actions require the role operator").wait_for()
     assert tab.page.get_by_role("button", name="Cancel").count() == 0
     tab.forgiven = ("403",)
     refused = tab.page.evaluate(f"fetch('/api/executions/{id}/cancel', {{method: 'POST'}}).then(a => a.status)")
@@ -78,11 +78,11 @@ def test_the_list_follows_executions_and_its_filter_stands_in_the_address(tab: T
     assert tab.page.locator("tbody tr").filter(has_text="shop/orders").count() == 0
     row.get_by_role("checkbox").check()
     tab.page.get_by_role("button", name=re.compile("Cancel 1")).click()
-    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel executions").click()
     row.locator(".status", has_text="cancelled").wait_for()
     tab.page.get_by_role("button", name="failed").click()
     tab.page.wait_for_url("**/executions?search=people&status=failed")
-    tab.page.get_by_text("Nothing matches").wait_for()
+    tab.page.get_by_text("No matching executions").wait_for()
     tab.page.go_back()
     assert tab.serious_violations() == []
 
@@ -117,7 +117,7 @@ def test_a_failure_is_explained_in_words(tab: Tab, cluster: Cluster, started):
     assert "NoneType" in why.inner_text()
     tab.page.locator(".net-step.failed").click()
     tab.page.get_by_role("region", name="Step charge").get_by_text("TypeError").wait_for()
-    tab.page.get_by_role("button", name="Its output").click()
+    tab.page.get_by_role("button", name="Logs", exact=True).click()
     tab.page.locator("pre.error", has_text="NoneType").wait_for()  # with the line of the playbook
     assert "charging" in tab.page.locator(".task-log").inner_text()
     assert tab.serious_violations() == []
@@ -128,11 +128,11 @@ def test_the_time_slider_shows_an_earlier_state(tab: Tab, cluster: Cluster, star
     cluster.finished(id)
     tab.open(f"/executions/{id}?tab=state")
     tab.page.get_by_text("orders: ").first.wait_for()  # ctx at the end
-    slider = tab.page.get_by_label("Moment of the log")
+    slider = tab.page.get_by_label("Position in the log")
     slider.focus()
     slider.press("Home")
     assert place_in_log(tab)[0] == 1
-    tab.page.get_by_text("Nothing has been set yet.").wait_for()
+    tab.page.get_by_text("Empty.").wait_for()
     assert tab.page.locator(".net-step.success").count() == 0
     slider.fill("60")
     tab.page.locator(".net-step.running", has_text="fetch").wait_for()
@@ -184,8 +184,8 @@ workflow:
     tab.open(f"/executions/{id}?tab=results&step=start")
     tab.page.get_by_role("cell", name="<img src=x onerror=alert(1)>").first.wait_for()
     tab.page.get_by_label("Steps with results").get_by_text("large").click()
-    tab.page.get_by_text("stored outside the log").wait_for()
-    tab.page.get_by_role("button", name="Later →").click()
+    tab.page.get_by_text("stored in the result store").wait_for()
+    tab.page.get_by_role("button", name="Next →").click()
     tab.page.get_by_role("cell", name="150", exact=True).first.wait_for()
     with tab.page.expect_download() as downloaded:
         tab.page.get_by_role("link", name="Download").click()
@@ -207,13 +207,13 @@ def test_cancel_pause_signal_and_rerun_from_a_step(tab: Tab, cluster: Cluster, s
     tab.page.get_by_role("button", name="Signal").click()
     dialog = tab.page.get_by_role("dialog")
     dialog.get_by_label("Payload (JSON object)").fill('{"approved": tru}')
-    dialog.get_by_text("not JSON").wait_for()
+    dialog.get_by_text("invalid JSON").wait_for()
     dialog.get_by_label("Payload (JSON object)").fill('{"approved": true}')
     dialog.get_by_role("button", name="Send").click()
     publish.get_by_text("done").wait_for()
     tab.page.get_by_role("button", name="Cancel").click()
     dialog.get_by_label(re.compile("Reason")).fill("enough")
-    dialog.get_by_role("button", name="Cancel it").click()
+    dialog.get_by_role("button", name="Cancel execution").click()
     status_of(tab).get_by_text("cancelled").wait_for()
     tab.page.get_by_text("enough").first.wait_for()
     publish.click()
@@ -346,9 +346,9 @@ def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, 
         return found["ScriptDuration"] + found["LayoutDuration"] + found["RecalcStyleDuration"]
 
     tab.open(f"/executions/{row['execution_id']}")
-    tab.page.get_by_label("Moment of the log").wait_for()
+    tab.page.get_by_label("Position in the log").wait_for()
     assert work() < 2.0  # from here on it can be used; the rest of the log comes meanwhile
-    tab.page.get_by_text("loading the log").wait_for(state="hidden")
+    tab.page.get_by_text("loading events").wait_for(state="hidden")
     assert place_in_log(tab) == (row["seq"], row["seq"])
     tab.page.locator(".tl-curve").wait_for()
     assert work() < 4.0
@@ -359,7 +359,7 @@ def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, 
     tab.page.locator(".tl-bar s").first.wait_for()  # near enough, iterations and their tasks are told apart again
     timeline.press("0")
     before = work()
-    slider = tab.page.get_by_label("Moment of the log")
+    slider = tab.page.get_by_label("Position in the log")
     for moment in (90_000, 50_000, 10_000, 70_000):
         slider.fill(str(moment))
     assert "start" in tab.page.locator(".net-step.running").inner_text()

@@ -77,7 +77,7 @@ def test_the_catalogue_and_the_form(opened: Opened, furnished: Cluster, picture:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_editor_beside_its_net(opened: Opened, furnished: Cluster, picture: Picture, dark: bool):
     tab = opened("/playbooks/examples/fan_out_and_join", dark=dark)
-    net = tab.page.get_by_label("Net", exact=True)
+    net = tab.page.get_by_label("Graph", exact=True)
     expect(net.get_by_text("ask_for_approval")).to_be_visible()
     expect(tab.page.locator(".cm-content")).to_contain_text("apiVersion")
     if dark:
@@ -128,5 +128,5 @@ def test_operations_at_work(opened: Opened, furnished: Cluster, picture: Picture
 def test_the_editor_on_a_telephone(opened: Opened, furnished: Cluster, picture: Picture):
     tab = opened("/playbooks/examples/hello", width=400, height=860)
     expect(tab.page.locator(".cm-content")).to_contain_text("apiVersion")
-    expect(tab.page.get_by_label("Net", exact=True).get_by_text("start", exact=True)).to_be_visible()
+    expect(tab.page.get_by_label("Graph", exact=True).get_by_text("start", exact=True)).to_be_visible()
     picture(tab, "editor-phone")

@@ -104,9 +104,9 @@ def test_an_empty_catalogue_teaches_and_its_first_playbook_runs(opened: Opened, 
     page.get_by_role("link", name="Playbooks", exact=True).click()
     expect(page.get_by_role("heading", name="No playbooks yet")).to_be_visible()
     expect(page.get_by_text("noetl register playbook.yaml")).to_be_visible()
-    page.get_by_role("button", name="Write the first one here").click()
+    page.get_by_role("button", name="New playbook").click()
     expect(page.locator(".cm-content")).to_contain_text("apiVersion: noetl.io/v2")
-    expect(page.get_by_text("Nothing to complain about")).to_be_visible()
+    expect(page.get_by_text("No problems", exact=True)).to_be_visible()
     page.get_by_role("button", name="Register playbook").click()
     expect(page).to_have_url(re.compile("/playbooks/examples/hello$"))
     page.get_by_role("button", name="Run…").click()
@@ -199,9 +199,9 @@ def test_words_of_2025_11_are_read_when_the_reader_says_so(opened: Opened):
     page = tab.page
     write(page, LEGACY)
     expect(page.locator(".findings li.error")).to_contain_text("noetl migrate")
-    page.get_by_label("legacy words").check()
+    page.get_by_label("legacy syntax").check()
     expect(page.locator(".findings li.error")).to_have_count(0)
-    expect(page.get_by_label("Net", exact=True).get_by_text("end", exact=True)).to_be_visible()
+    expect(page.get_by_label("Graph", exact=True).get_by_text("end", exact=True)).to_be_visible()
     page.get_by_role("button", name="Migrate").click()
     expect(page.locator(".cm-content")).to_contain_text("arcs:")
 
@@ -227,12 +227,12 @@ def test_the_net_follows_the_text_and_leads_to_its_line(opened: Opened):
     tab = opened("/playbooks?new=1")
     page = tab.page
     write(page, WRONG.replace("nowhere", "after") + "  - step: after\n    tool: {kind: noop}\n")
-    step = page.get_by_label("Net").get_by_text("after", exact=True)
+    step = page.get_by_label("Graph").get_by_text("after", exact=True)
     expect(step).to_be_visible()
     step.click()
     expect(page.locator(".cm-activeLine")).to_have_text("  - step: after")
     write(page, WRONG)
-    expect(page.get_by_text("As of the last text without errors")).to_be_visible()
+    expect(page.get_by_text("Last valid version")).to_be_visible()
 
 
 def test_a_new_version_is_registered_and_compared_with_the_old(opened: Opened, cluster: Cluster):
@@ -265,9 +265,9 @@ def test_nobody_overtakes_another_author_unknowingly(opened: Opened, cluster: Cl
     write(page, "# mine\n" + text)
     page.get_by_role("button", name="Register", exact=True).click()
     asked = page.get_by_role("dialog")
-    expect(asked).to_contain_text("Version 2 was registered meanwhile")
+    expect(asked).to_contain_text("Version 2 was registered in the meantime")
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["version"] == 2
-    asked.get_by_role("button", name="Register mine as newest").click()
+    asked.get_by_role("button", name="Register mine as latest").click()
     expect(page.get_by_text("Registered tests/shared, version 3")).to_be_visible()
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["content"].startswith("# mine")
 
@@ -302,8 +302,8 @@ def test_the_form_has_typed_fields_and_sends_what_was_changed(opened: Opened, cl
     form.get_by_label("count").fill("three")
     form.get_by_label("names").fill("- x\n- [")
     form.get_by_role("button", name="Run", exact=True).click()
-    expect(form.get_by_text("This must be a whole number.")).to_be_visible()
-    expect(form.get_by_text("This has no default: fill it in.")).to_be_visible()
+    expect(form.get_by_text("This must be an integer.")).to_be_visible()
+    expect(form.get_by_text("Required.")).to_be_visible()
     expect(form.get_by_label("names")).to_have_attribute("aria-invalid", "true")
     expect(form.get_by_label("count")).to_be_focused()
 
@@ -346,7 +346,7 @@ def test_the_quickstart_runs_from_the_form_and_is_watched_live(
     tab = opened(f"/playbooks/{path}")
     page = tab.page
     expect(page.locator(".cm-content")).to_contain_text("apiVersion")
-    expect(page.get_by_label("Net").get_by_text("fetch", exact=True)).to_be_visible()
+    expect(page.get_by_label("Graph").get_by_text("fetch", exact=True)).to_be_visible()
     page.get_by_role("button", name="Run…").click()
     form = page.get_by_role("dialog")
     form.get_by_label("api_url").fill(shop)
@@ -378,7 +378,7 @@ def test_an_unknown_playbook_is_said_to_be_one(opened: Opened):
     tab = opened("/playbooks/no/such")
     page = tab.page
     tab.forgiven = ("404",)
-    expect(page.get_by_role("alert")).to_contain_text("There is no such playbook")
+    expect(page.get_by_role("alert")).to_contain_text("Playbook not found")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
