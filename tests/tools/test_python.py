@@ -1,4 +1,4 @@
-"""kind: python in real processes: the habits of authors, errors at their line, and bad behaviour."""
+"""Kind python in real processes: inputs and outputs, errors with line numbers, limits and isolation."""
 
 from __future__ import annotations
 

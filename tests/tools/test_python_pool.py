@@ -59,7 +59,9 @@ def test_many_short_calls_do_not_grow_the_pool():
         calls = asyncio.gather(*(pool.call(request("result = 1")) for _ in range(200)))
         checks = 0
         while not calls.done():
-            if pool._waiting and pool._finished > pool._finished_before:  # the grow timer fires after a call has finished
+            if (
+                pool._waiting and pool._finished > pool._finished_before
+            ):  # the grow timer fires after a call has finished
                 pool._grow()
                 checks += 1
             await asyncio.sleep(0)

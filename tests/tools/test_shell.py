@@ -1,4 +1,4 @@
-"""kind: shell with real shells: no injection, streamed and bounded output, nothing left running."""
+"""Kind shell with real shells: no injection, streamed and bounded output, no process left running."""
 
 from __future__ import annotations
 

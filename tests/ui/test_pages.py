@@ -12,8 +12,9 @@ import pytest
 from fastapi import FastAPI
 from msgspec import Struct
 
-from noetl.server.http import web_page as pages, problems
 from noetl.errors import NoetlError
+from noetl.server.http import problems
+from noetl.server.http import web_page as pages
 
 ROOT = Path(__file__).resolve().parents[2]
 

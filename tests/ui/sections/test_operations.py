@@ -237,15 +237,15 @@ def test_the_pages_have_no_serious_barriers(opened: Opened, dark: bool):
 def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
     tab = opened("/operations", width=400, height=800)
     page = tab.page
-    places = {
+    pages = {
         "": "Pool",
-        "/workers": "Holds",
+        "/workers": "Leases",
         "/limits": "noetl limit set",
         "/schedules": "noetl schedule add",
         "/webhooks": "noetl webhook add",
         "/credentials": "noetl credential set",
     }
-    for place, sign in places.items():
-        page.goto(f"{cluster.url}/operations{place}")
+    for path, sign in pages.items():
+        page.goto(f"{cluster.url}/operations{path}")
         expect(page.get_by_text(sign).first).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400, place
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
