@@ -41,9 +41,9 @@ function Head() {
         <span>NoETL</span>
       </Link>
       <nav aria-label="Pages">
-        {NAVIGATION.map(([to, words]) => (
+        {NAVIGATION.map(([to, label]) => (
           <Link key={to} to={to} aria-current={here(to) ? "page" : undefined}>
-            {words}
+            {label}
           </Link>
         ))}
       </nav>

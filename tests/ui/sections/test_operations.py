@@ -29,7 +29,7 @@ NOBODY = NOOP.replace("ticked", "nobody") + "    spec: {pool: gpu}\n"
 
 @pytest.fixture(autouse=True)
 def empty_rooms(cluster: Cluster) -> Iterator[None]:
-    """What a test leaves behind is no other test's matter."""
+    """Removes what a test leaves behind."""
     yield
     for kind in ("limits", "schedules", "webhooks", "credentials"):
         for left in cluster.ask("GET", f"/api/{kind}")[1]["items"]:
@@ -37,7 +37,7 @@ def empty_rooms(cluster: Cluster) -> Iterator[None]:
             assert cluster.ask("DELETE", f"/api/{kind}/{name}")[0] == 204
 
 
-def test_the_overview_says_that_all_is_well_and_who_is_missing(opened: Opened, cluster: Cluster):
+def test_the_overview_shows_health_and_missing_workers(opened: Opened, cluster: Cluster):
     tab = opened("/operations")
     page = tab.page
     expect(page.get_by_label("Health")).to_contain_text("Healthy")
@@ -49,7 +49,7 @@ def test_the_overview_says_that_all_is_well_and_who_is_missing(opened: Opened, c
     cluster.ask("POST", f"/api/executions/{document['execution_id']}/cancel")
 
 
-def test_health_says_why_no_progress_is_possible(opened: Opened):
+def test_health_shows_why_the_server_is_not_ready(opened: Opened):
     tab = opened("/operations")
     health = tab.page.get_by_label("Health")
     tab.page.clock.install()
@@ -71,7 +71,7 @@ def test_health_says_why_no_progress_is_possible(opened: Opened):
     expect(health).to_contain_text("Healthy")
 
 
-def test_a_chart_is_read_by_keys(opened: Opened):
+def test_a_chart_can_be_read_with_the_keyboard(opened: Opened):
     tab = opened("/operations")
     page = tab.page
     chart = page.get_by_role("img", name=re.compile("^Events"))
@@ -80,7 +80,7 @@ def test_a_chart_is_read_by_keys(opened: Opened):
     expect(page.locator("figure", has=chart).locator("circle")).to_have_count(1)
 
 
-def test_workers_are_shown_with_what_they_hold(opened: Opened, cluster: Cluster):
+def test_workers_are_shown_with_their_leases(opened: Opened, cluster: Cluster):
     _, document = cluster.ask("POST", "/api/execute", {"content": LONG})
     tab = opened("/operations/workers")
     page = tab.page
@@ -123,7 +123,7 @@ def test_a_credential_is_written_and_never_shown(opened: Opened, cluster: Cluste
     assert cluster.ask("GET", "/api/credentials/shop_db")[0] == 404
 
 
-def test_a_schedule_is_tried_added_paused_and_removed(opened: Opened, cluster: Cluster):
+def test_a_schedule_is_previewed_added_paused_and_deleted(opened: Opened, cluster: Cluster):
     cluster.ask("POST", "/api/catalog/register", {"content": NOOP})
     tab = opened("/operations/schedules")
     page = tab.page
@@ -150,7 +150,7 @@ def test_a_schedule_is_tried_added_paused_and_removed(opened: Opened, cluster: C
     expect(page.get_by_role("heading", name="No schedules yet")).to_be_visible()
 
 
-def test_a_webhook_is_added_its_secret_secret_once_and_removed(opened: Opened, cluster: Cluster):
+def test_a_webhook_is_added_and_deleted_and_its_secret_shown_once(opened: Opened, cluster: Cluster):
     cluster.ask("POST", "/api/catalog/register", {"content": NOOP})
     tab = opened("/operations/webhooks")
     page = tab.page
@@ -173,7 +173,7 @@ def test_a_webhook_is_added_its_secret_secret_once_and_removed(opened: Opened, c
     expect(page.get_by_role("heading", name="No webhooks yet")).to_be_visible()
 
 
-def test_a_limit_is_set_says_who_holds_it_and_is_removed(opened: Opened, cluster: Cluster):
+def test_a_limit_is_added_shows_its_holders_and_is_deleted(opened: Opened, cluster: Cluster):
     _, first = cluster.ask("POST", "/api/execute", {"content": LONG})
     tab = opened("/operations/limits")
     page = tab.page
@@ -204,7 +204,7 @@ def test_a_limit_is_set_says_who_holds_it_and_is_removed(opened: Opened, cluster
         cluster.ask("POST", f"/api/executions/{started['execution_id']}/cancel")
 
 
-def test_a_viewer_sees_operations_but_neither_secrets_nor_levers(opened: Opened, cluster: Cluster):
+def test_a_viewer_sees_operations_without_credentials_and_actions(opened: Opened, cluster: Cluster):
     token = Tokens(cluster.home).add("ida", "viewer")
     tab = opened("/operations/schedules", token=token)
     page = tab.page
@@ -215,7 +215,7 @@ def test_a_viewer_sees_operations_but_neither_secrets_nor_levers(opened: Opened,
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_pages_have_no_serious_barriers(opened: Opened, dark: bool):
+def test_the_pages_have_no_serious_accessibility_violations(opened: Opened, dark: bool):
     tab = opened("/operations", dark=dark)
     page = tab.page
     expect(page.get_by_role("img", name=re.compile("^Queue"))).to_be_visible()
@@ -234,7 +234,7 @@ def test_the_pages_have_no_serious_barriers(opened: Opened, dark: bool):
     assert tab.serious_violations() == []
 
 
-def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
+def test_the_pages_fit_a_phone(opened: Opened, cluster: Cluster):
     tab = opened("/operations", width=400, height=800)
     page = tab.page
     pages = {

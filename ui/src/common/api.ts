@@ -42,33 +42,33 @@ export function address(path: string, params: Params = {}): string {
 }
 
 let onSignedOut = () => {};
-export const setSignedOutHandler = (tell: () => void) => {
-  onSignedOut = tell;
+export const setSignedOutHandler = (handler: () => void) => {
+  onSignedOut = handler;
 };
 
 let clockOffset = 0;
 
 /** Update the offset of the server's clock from the Date header; an offset within its precision is ignored. */
 function updateClockOffset(response: Response) {
-  const said = Date.parse(response.headers.get("date") ?? "");
-  if (!Number.isNaN(said)) clockOffset = Math.abs(said - Date.now()) > 3000 ? said - Date.now() : 0;
+  const date = Date.parse(response.headers.get("date") ?? "");
+  if (!Number.isNaN(date)) clockOffset = Math.abs(date - Date.now()) > 3000 ? date - Date.now() : 0;
 }
 
 /** The server's time in ms. */
 export const serverNow = () => Date.now() + clockOffset;
 
 export async function readProblem(response: Response): Promise<Problem> {
-  let said: Record<string, unknown> = {};
+  let body: Record<string, unknown> = {};
   try {
-    said = await response.json();
+    body = await response.json();
   } catch {
     // a proxy's error page: use the status
   }
   return new Problem(
     response.status,
-    String(said.title ?? response.statusText),
-    String(said.detail ?? `the server returned status ${response.status}`),
-    (said.diagnostics as Diagnostic[]) ?? [],
+    String(body.title ?? response.statusText),
+    String(body.detail ?? `the server returned status ${response.status}`),
+    (body.diagnostics as Diagnostic[]) ?? [],
   );
 }
 

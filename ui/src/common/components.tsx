@@ -56,12 +56,12 @@ export function EmptyState({ title, children, action }: { title: string; childre
 
 /** An error with an optional retry button. */
 export function ErrorState({ problem, retry }: { problem: unknown; retry?: () => void }) {
-  const said = problem instanceof Problem ? problem : new Problem(-1, "Unexpected error", String(problem));
+  const shown = problem instanceof Problem ? problem : new Problem(-1, "Unexpected error", String(problem));
   return (
     <div class="state error" role="alert">
-      <h2>{said.title}</h2>
-      <p>{said.detail}</p>
-      {said.status === 403 && <p class="quiet">Your role does not permit this. Sign in with another token.</p>}
+      <h2>{shown.title}</h2>
+      <p>{shown.detail}</p>
+      {shown.status === 403 && <p class="quiet">Your role does not permit this. Sign in with another token.</p>}
       {retry && <Button onClick={retry}>Retry</Button>}
     </div>
   );
@@ -131,7 +131,7 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
         if (event.key === "ArrowLeft") step(event, -1);
       }}
     >
-      {tabs.map(([key, words]) => (
+      {tabs.map(([key, label]) => (
         <button
           key={key}
           id={`tab-${key}`}
@@ -142,7 +142,7 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
           tabIndex={key === value ? 0 : -1}
           onClick={() => onChange(key)}
         >
-          {words}
+          {label}
         </button>
       ))}
     </div>
@@ -151,15 +151,15 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
 
 interface Note {
   id: number;
-  words: string;
+  text: string;
   bad: boolean;
 }
-let told: (note: Note) => void = () => {};
+let show: (note: Note) => void = () => {};
 let counter = 0;
 
 /** Show a notification for a few seconds at the bottom of the page. */
-export function notify(words: string, { bad = false } = {}) {
-  told({ id: ++counter, words, bad });
+export function notify(text: string, { bad = false } = {}) {
+  show({ id: ++counter, text, bad });
 }
 
 /** Show the error of a failed action. */
@@ -168,7 +168,7 @@ export const notifyProblem = (error: unknown) => notify(error instanceof Error ?
 export function Notes() {
   const [notes, setNotes] = useState<Note[]>([]);
   useEffect(() => {
-    told = (one) => {
+    show = (one) => {
       setNotes((all) => [...all.slice(-3), one]);
       setTimeout(() => setNotes((all) => all.filter((each) => each.id !== one.id)), one.bad ? 9000 : 4500);
     };
@@ -177,7 +177,7 @@ export function Notes() {
     <div class="notes" role="status" aria-live="polite">
       {notes.map((each) => (
         <p key={each.id} class={each.bad ? "bad" : ""}>
-          {each.words}
+          {each.text}
         </p>
       ))}
     </div>

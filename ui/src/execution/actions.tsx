@@ -21,10 +21,10 @@ export function Actions({ id, status, steps, from, asking, setAsking }: Props) {
   const canOperate = useHasRole("operator");
   if (!canOperate) return <span class="quiet">Read-only: actions require the role operator.</span>;
   const ended = ENDED.has(status);
-  const act = async (what: string, body: unknown, said: string) => {
+  const act = async (what: string, body: unknown, message: string) => {
     try {
       await api.post(`/api/executions/${id}/${what}`, body);
-      notify(said);
+      notify(message);
       setAsking(null);
     } catch (error) {
       notifyProblem(error);

@@ -24,17 +24,17 @@ export function useLog(id: string): Live {
     const log = new Log();
     let stopped = false;
     let stop = () => {};
-    let told = false;
+    let scheduled = false;
     setLive({ ...start(), log });
     // Messages that arrive within one frame are rendered together.
     const show = (changes: Partial<Live> = {}) => {
       if (stopped) return;
       if (Object.keys(changes).length) return setLive((known) => ({ ...known, ...changes, log, version: log.version }));
-      if (told) return;
-      told = true;
+      if (scheduled) return;
+      scheduled = true;
       setTimeout(
         () => {
-          told = false;
+          scheduled = false;
           if (!stopped) setLive((known) => ({ ...known, log, version: log.version }));
         },
         log.length > LARGE ? 500 : 16,

@@ -221,10 +221,10 @@ async function meaning(view: EditorView, at: number): Promise<Tooltip | null> {
       if (found.required) first.append(element("span", "badge", "required"));
       dom.append(first);
       if (found.doc) dom.append(prose(found.doc));
-      const told = [found.takes && `takes ${found.takes}`, found.default !== null && `default ${JSON.stringify(found.default)}`].filter(Boolean).join("; ");
-      if (told) {
+      const details = [found.takes && `takes ${found.takes}`, found.default !== null && `default ${JSON.stringify(found.default)}`].filter(Boolean).join("; ");
+      if (details) {
         const last = element("div", "quiet");
-        last.append(prose(told));
+        last.append(prose(details));
         dom.append(last);
       }
       return { dom };

@@ -136,11 +136,11 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
     setGiven({ text: made });
   };
   const goTo = (line: number, column: number) => setTarget({ line, column });
-  const act = async (deed: () => Promise<void>) => {
+  const act = async (action: () => Promise<void>) => {
     if (busy) return;
     setBusy(true);
     try {
-      await deed();
+      await action();
     } catch (error) {
       if (error instanceof Problem && error.diagnostics.length) {
         setChecked({ valid: false, diagnostics: error.diagnostics, docs: checked?.docs ?? "" });
