@@ -72,7 +72,7 @@ ui: $(UI_ENV) ## build the web page into noetl/ui
 
 screenshots: $(DEV_ENV) $(UI_ENV) ## take the pictures of the documentation again
 	@.ci/browser
-	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py tests/ui/rooms/test_screenshots.py
+	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py tests/ui/sections/test_screenshots.py
 
 bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench

@@ -61,7 +61,7 @@ async function write(files) {
 
 async function differences(files) {
   const found = [];
-  for (const name of await present()) if (!files.has(name)) found.push(`${name} is not built any more`);
+  for (const name of await present()) if (!files.has(name)) found.push(`${name} is no longer built`);
   for (const [name, contents] of files) {
     const kept = await readFile(path.join(target, name)).catch(() => null);
     if (kept === null) found.push(`${name} is missing`);
@@ -73,7 +73,7 @@ async function differences(files) {
 if (process.argv.includes("--check")) {
   const found = await differences(await build());
   if (found.length) {
-    console.error(`noetl/ui is not what the sources in ui/ give; run \`make ui\` and commit it:\n  ${found.join("\n  ")}`);
+    console.error(`noetl/ui is not up to date with ui/; run \`make ui\` and commit it:\n  ${found.join("\n  ")}`);
     process.exit(1);
   }
 } else {

@@ -1,1 +1,1 @@
-"""Tool kinds, one package each; `registry` finds them and the plug-ins of other distributions."""
+"""Tool kinds, one package each; `registry` discovers them and the plug-ins of other distributions."""

@@ -1,11 +1,11 @@
-"""What does work: one file per kind, found without registration.
+"""Discovers tool kinds: the packages of `noetl.tools` and the plug-ins of other distributions.
 
-A module of this folder (or of an installed plug-in) is a kind when it has a `SPEC` and an
-`async def run(call)`. Drivers are imported inside `run`, so that knowing every kind is cheap.
-Plug-ins come from the entry-point group `noetl.tools`: the entry's value is such a module.
+A kind is a package with a module `spec` that has a `SPEC` and an `async def run(call)`. Drivers are imported
+inside `run`, so that loading all specs is cheap. Plug-ins are entry points of the group `noetl.tools`; the value
+of an entry is a module with the same two names.
 
-A plug-in that cannot be imported, or that is no tool, harms nobody but its own callers: its kind
-validates, and fails when it is reached, naming the plug-in and what is wrong with it.
+A plug-in that cannot be imported or is not a tool affects only its own kind: the kind validates, and a call fails
+with the name of the plug-in and the reason.
 """
 
 from __future__ import annotations
@@ -28,103 +28,103 @@ GROUP = "noetl.tools"
 
 
 class Problem(NamedTuple):
-    """An installed plug-in that cannot be used, and why."""
+    """An installed plug-in that cannot be used, and the reason."""
 
     kind: str
     plugin: str
     message: str
 
 
-class _Found(NamedTuple):
+class _Registry(NamedTuple):
     specs: dict[str, ToolSpec]  # by kind and by alias
-    modules: dict[str, Any]  # the same keys -> module (or object) with `run`
+    modules: dict[str, Any]  # same keys; the module (or object) with `run`
     problems: dict[str, Problem]
 
 
 def specs() -> dict[str, ToolSpec]:
-    """What every kind declares, by kind and by the kind's aliases."""
-    return dict(_found().specs)
+    """The spec of every kind, by kind and by alias."""
+    return dict(_registry().specs)
 
 
 def kinds() -> dict[str, ToolSpec]:
-    """What every kind declares, each kind once under its own name."""
-    return {kind: spec for kind, spec in sorted(_found().specs.items()) if kind == spec.kind}
+    """The spec of every kind, without aliases."""
+    return {kind: spec for kind, spec in sorted(_registry().specs.items()) if kind == spec.kind}
 
 
 def load(kind: str) -> ToolFunction:
-    """The function that runs a kind; for a kind that cannot run, one that says why."""
-    found = _found()
-    module = found.modules.get(kind)
+    """The function that runs a kind; for a kind that cannot run, one that returns the reason as an error."""
+    registry = _registry()
+    module = registry.modules.get(kind)
     if module is not None:
         run: ToolFunction = module.run
         return run
-    problem = found.problems.get(kind)
+    problem = registry.problems.get(kind)
     if problem is not None:
-        return _refusing(problem.message)
+        return _failing_run(problem.message)
     if kind in PLUGIN_KINDS:
-        return _refusing(
-            f'kind "{kind}" ({PLUGIN_KINDS[kind]}) comes from a plug-in that is not installed: '
+        return _failing_run(
+            f'kind "{kind}" ({PLUGIN_KINDS[kind]}) requires a plug-in that is not installed: '
             f'install a package that provides the entry point "{kind}" in the group "{GROUP}"'
         )
-    return _refusing(
-        f'there is no tool kind "{kind}"; known kinds: {", ".join(kinds())}. '
-        f'More kinds come from packages that provide entry points in the group "{GROUP}"'
+    return _failing_run(
+        f'unknown tool kind "{kind}"; available kinds: {", ".join(kinds())}. '
+        f'Plug-in packages add kinds with entry points in the group "{GROUP}"'
     )
 
 
 def problems() -> list[Problem]:
     """Installed plug-ins that cannot be used."""
-    return list(_found().problems.values())
+    return list(_registry().problems.values())
 
 
 def refresh() -> None:
-    """Look again: a plug-in was installed or removed while this process ran."""
-    _found.cache_clear()
+    """Repeat the discovery, after a plug-in was installed or removed."""
+    _registry.cache_clear()
 
 
 @cache
-def _found() -> _Found:
-    found = _Found({}, {}, {})
+def _registry() -> _Registry:
+    registry = _Registry({}, {}, {})
     for info in pkgutil.iter_modules(noetl.tools.__path__):
         if info.ispkg and not info.name.startswith("_"):
             module = import_module(f"noetl.tools.{info.name}.spec")
-            _add(found, module.SPEC, module)
+            _add(registry, module.SPEC, module)
     for name, value, plugin, entry in _entry_points():
-        _add_plugin(found, name, value, plugin, entry)
-    return found
+        _add_plugin(registry, name, value, plugin, entry)
+    return registry
 
 
-def _add(found: _Found, spec: ToolSpec, module: Any) -> None:
+def _add(registry: _Registry, spec: ToolSpec, module: Any) -> None:
     for name in (spec.kind, *spec.aliases):
-        found.specs[name] = spec
-        found.modules[name] = module
+        registry.specs[name] = spec
+        registry.modules[name] = module
 
 
-def _add_plugin(found: _Found, name: str, value: str, plugin: str, entry: Any) -> None:
-    def unusable(why: str) -> None:
-        message = f'kind "{name}" comes from the plug-in {plugin} ({value}), which {why}'
-        found.problems[name] = Problem(name, plugin, message)
-        # Its parameters are not known, so all are accepted; the call itself says what is wrong.
-        found.specs.setdefault(name, ToolSpec(kind=name, doc=message, open_fields=True))
+def _add_plugin(registry: _Registry, name: str, value: str, plugin: str, entry: Any) -> None:
+    def unusable(reason: str) -> None:
+        message = f'kind "{name}" is provided by the plug-in {plugin} ({value}), which {reason}'
+        registry.problems[name] = Problem(name, plugin, message)
+        # The fields are unknown, so validation accepts all of them; the call returns the reason.
+        registry.specs.setdefault(name, ToolSpec(kind=name, doc=message, open_fields=True))
 
     try:
         module = entry.load()
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 - a plug-in is foreign code: anything may come out of it
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - a plug-in can raise anything
         return unusable(f"cannot be imported: {type(failure).__name__}: {failure}")
     spec = getattr(module, "SPEC", None)
     if not isinstance(spec, ToolSpec):
         return unusable("has no SPEC (a noetl.tool.ToolSpec)")
     if not callable(getattr(module, "run", None)):
         return unusable("has no `async def run(call)`")
-    taken = [word for word in (spec.kind, *spec.aliases) if word in found.modules]
+    taken = [name for name in (spec.kind, *spec.aliases) if name in registry.modules]
     if taken:
-        return unusable(f'declares the kind "{taken[0]}", which exists already')
-    return _add(found, spec, module)
+        return unusable(f'declares the kind "{taken[0]}", which already exists')
+    return _add(registry, spec, module)
 
 
 def _entry_points() -> Iterator[tuple[str, str, str, Any]]:
     """Name, value, distribution and entry of every installed plug-in, in a stable order."""
-    if not _some_plugin_is_installed():
+    if not _has_plugins():
         return
     from importlib.metadata import entry_points
 
@@ -133,31 +133,31 @@ def _entry_points() -> Iterator[tuple[str, str, str, Any]]:
         yield entry.name, entry.value, plugin, entry
 
 
-def _some_plugin_is_installed() -> bool:
-    """Whether any distribution on the path names the group.
+def _has_plugins() -> bool:
+    """Whether any distribution on the path has entry points in the group.
 
-    importlib.metadata would answer this in a tenth of a second, which every `noetl` command
-    would pay; reading the few entry_points.txt files takes some milliseconds."""
+    importlib.metadata takes about 100 ms for this, on every `noetl` command; reading the few entry_points.txt
+    files takes a few milliseconds."""
     section = f"[{GROUP}]".encode()
-    for place in dict.fromkeys(sys.path):
-        if os.path.isfile(place):
-            return True  # an archive: let importlib.metadata look into it
+    for folder in dict.fromkeys(sys.path):
+        if os.path.isfile(folder):
+            return True  # an archive: importlib.metadata can read it
         try:
-            names = os.listdir(place or ".")
+            names = os.listdir(folder or ".")
         except OSError:
-            continue  # a place that is not there
+            continue  # the directory does not exist
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):
                 try:
-                    with open(os.path.join(place, name, "entry_points.txt"), "rb", buffering=0) as file:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb", buffering=0) as file:
                         if section in file.read():
                             return True
                 except OSError:
-                    continue  # it has no entry points
+                    continue  # no entry points
     return False
 
 
-def _refusing(message: str) -> ToolFunction:
+def _failing_run(message: str) -> ToolFunction:
     async def run(call: ToolCall) -> Outcome:
         return error("unknown", message, details={"kind": call.kind})
 

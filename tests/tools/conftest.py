@@ -1,4 +1,4 @@
-"""One loop for the tests that run tools, so that pools and sessions stay warm as in a worker."""
+"""One event loop for the tests that run tools, so that pools and sessions are reused as in a worker."""
 
 from __future__ import annotations
 

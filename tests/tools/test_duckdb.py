@@ -36,7 +36,7 @@ def test_the_output_has_the_shape_of_postgres() -> None:
     assert sql("select 1 as a where false").data["columns"] == ["a"]
 
 
-def test_values_are_such_as_json_can_say() -> None:
+def test_values_are_converted_to_json_types() -> None:
     outcome = sql(
         """select 2.50::decimal(10,2) d, 5::hugeint h, timestamp '2024-01-02 03:04:05' t,
            timestamptz '2024-01-02 03:04:05+02' z, date '2024-01-02' as day, [1, null] l,
@@ -80,7 +80,7 @@ def test_a_list_of_parameter_sets_runs_the_statement_for_each(tmp_path: Path) ->
     assert sql("select sum(a) as s from t", database="x.duckdb", host=host).data["rows"] == [{"s": 3}]
 
 
-def test_a_file_is_beside_the_playbook_and_kept_and_memory_is_private(tmp_path: Path) -> None:
+def test_a_file_is_persistent_and_memory_is_private(tmp_path: Path) -> None:
     host = ToolHost(folder=tmp_path)
     sql("create table t as select 1 as a", file="data/x.duckdb", host=host)
     assert (tmp_path / "data" / "x.duckdb").exists()
@@ -198,7 +198,7 @@ def test_a_query_that_takes_too_long_is_interrupted() -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_task_that_is_cancelled_stops_its_query() -> None:
+def test_cancellation_stops_the_query() -> None:
     async def cancelled() -> float:
         endless = "select count(*) from range(10000000000) a, range(1000) b where a.range + b.range = 7"
         task = asyncio.create_task(load("duckdb")(tool_call("duckdb", {"command": endless})))
@@ -253,7 +253,7 @@ def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None
     assert asyncio.run(wait()).data["rows"] == [{"a": 1}]
 
 
-def test_a_file_is_let_go_when_nobody_uses_it(tmp_path: Path) -> None:
+def test_an_unused_file_is_closed(tmp_path: Path) -> None:
     async def deed() -> int:
         host = ToolHost(folder=tmp_path)
         await load("duckdb")(tool_call("duckdb", {"file": "x.db", "command": "select 1"}, host=host))
@@ -279,7 +279,7 @@ def test_a_large_result_is_streamed_to_the_store_as_a_table() -> None:
     assert resolved.data["rows"] == sql(command + " order by id offset 119998").data["rows"]
 
 
-def test_a_copy_makes_the_folder_it_writes_to(tmp_path: Path) -> None:
+def test_a_copy_creates_its_target_folder(tmp_path: Path) -> None:
     host = ToolHost(folder=tmp_path)
     assert sql("copy (select 1 as a) to 'new/folder/x.parquet'", host=host).error is None
     assert sql("select * from 'new/folder/x.parquet'", host=host).data["rows"] == [{"a": 1}]
@@ -311,6 +311,6 @@ def test_a_file_may_be_attached_right_after_it_was_used(tmp_path: Path) -> None:
     assert [outcome.error for outcome in outcomes] == [None] * 7
 
 
-def test_nanoseconds_are_kept() -> None:
+def test_nanoseconds_are_preserved() -> None:
     outcome = run_tool("duckdb", {"command": "select timestamp_ns '2020-01-01 01:02:03.123456789' as t"})
     assert outcome.data["rows"] == [{"t": "2020-01-01T01:02:03.123456789"}]

@@ -1,4 +1,4 @@
-"""The envelope, for every kind: the same fields, the kind's helpers, errors of the closed list; ok or not."""
+"""The output envelope of every kind: common fields, helpers of the kind, and known error kinds."""
 
 from __future__ import annotations
 

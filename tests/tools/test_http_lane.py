@@ -1,4 +1,4 @@
-"""Small requests right on a connection: the same on the wire as by the session, and the same when things go wrong."""
+"""Raw requests on a connection: the same bytes and the same errors as requests of the session."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_header_cannot_smuggle_another(value):
     asyncio.run(attempt())
 
 
-def test_connections_are_kept_and_each_is_asked_about_again():
+def test_connections_are_reused_and_checked_against_the_policy_again():
     async def calls():
         async with listening(OK) as peer:
             for _ in range(5):
@@ -126,7 +126,7 @@ def test_connections_are_kept_and_each_is_asked_about_again():
     asyncio.run(calls())
 
 
-def test_a_kept_connection_that_was_closed_is_replaced_once_where_repeating_is_harmless():
+def test_a_closed_connection_is_replaced_once_for_idempotent_requests():
     async def calls():
         async with listening(OK, None, OK) as peer:
             await sent(Request("GET", peer.url))
@@ -176,7 +176,7 @@ def test_an_answer_that_ends_with_its_connection_does_not():
     asyncio.run(calls())
 
 
-def test_a_body_that_nobody_reads_and_a_call_that_is_cancelled_close_their_connections():
+def test_an_unread_body_and_a_cancelled_call_close_their_connections():
     async def calls():
         half = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf"
         async with listening(half) as peer:

@@ -1,4 +1,4 @@
-"""Tools as playbooks write them: the whole way from text to output, with the habits of their authors."""
+"""Tools in playbooks: from the source text to the output."""
 
 from __future__ import annotations
 
@@ -215,10 +215,10 @@ def test_a_shell_that_fails_is_an_error_with_its_output(run):
     failure = run(
         "workflow:\n  - step: start\n    tool: {kind: shell, cmd: 'echo out; echo bad >&2; exit 4'}\n", status="failed"
     )
-    assert failure["kind"] == "shell" and "exit status 4: bad" in failure["message"]
+    assert failure["kind"] == "shell" and "exited with status 4: bad" in failure["message"]
 
 
-def test_keychain_entries_reach_tools_and_are_masked_after(run, tmp_path):
+def test_keychain_entries_are_passed_to_tools_and_masked_afterwards(run, tmp_path):
     (tmp_path / "token.txt").write_text("s3cr3t-token-value\n")
     assert run(
         """
@@ -247,7 +247,7 @@ def test_a_missing_secret_fails_the_request_by_name(run):
     assert "api_token" in failure["message"] and "NOT_SET_ANYWHERE" in failure["message"]
 
 
-def test_a_kind_of_a_plug_in_that_is_not_there_fails_when_it_is_reached(run):
+def test_a_kind_of_a_missing_plug_in_fails_when_it_runs(run):
     failure = run("workflow:\n  - step: start\n    tool: {kind: snowflake, query: SELECT 1}\n", status="failed")
     assert "plug-in that is not installed" in failure["message"]
 
@@ -264,7 +264,7 @@ async def run(call):
 """
 
 
-def test_a_kind_from_a_package_of_its_own_is_validated_and_run(run, plugins):
+def test_a_kind_of_a_plug_in_package_is_validated_and_run(run, plugins):
     plugins("noetl_greet", GREET, {"greet": "noetl_greet"})
     assert run(
         """

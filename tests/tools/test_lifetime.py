@@ -1,4 +1,4 @@
-"""Shared things are made once per loop and closed with it."""
+"""Shared resources are created once per event loop and closed with it."""
 
 from __future__ import annotations
 

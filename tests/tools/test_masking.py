@@ -1,4 +1,4 @@
-"""No form of a secret survives, wherever it stands; other text stays as it is."""
+"""Every encoding of a secret is masked, everywhere; other text is unchanged."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_overlapping_secrets_leave_nothing_between_them():
     assert Masker(["secret", "secret-longer"]).mask("secret-longer") == MASK
 
 
-def test_lines_of_a_key_are_masked_one_by_one():
+def test_each_line_of_a_key_is_masked():
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n-----END KEY-----\n"
     masker = Masker([key])
     assert masker.mask("line: kqhkiG9w0BAQEF") == f"line: {MASK}"
 
 
-def test_short_values_are_masked_only_when_they_stand_alone():
+def test_short_values_are_masked_only_as_whole_words():
     masker = Masker(["abc", "true"])
     assert masker.mask("abc") == MASK
     assert masker.mask("xabcx") == "xabcx"
@@ -78,7 +78,7 @@ def test_short_values_are_masked_only_when_they_stand_alone():
     assert masker.mask_data({"a": "abc", "b": "abcd"}) == {"a": MASK, "b": "abcd"}
 
 
-def test_fields_that_say_where_are_no_secrets_but_the_password_in_a_url_is():
+def test_addresses_are_not_secrets_but_the_password_in_a_url_is():
     credential = {
         "db_host": "db.example.org",
         "port": 5432,

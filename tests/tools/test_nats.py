@@ -52,7 +52,7 @@ def test_values_are_put_got_listed_and_deleted(do: Any) -> None:
     assert do("kv_keys").data["keys"] == ["users.1"]
 
 
-def test_a_value_may_be_put_only_if_nobody_was_first(do: Any) -> None:
+def test_conditional_puts_detect_conflicts(do: Any) -> None:
     assert do("kv_put", key="k", value=1, create=True).status == "ok"
     assert do("kv_put", key="k", value=2, create=True).error.kind == "client_error"
     assert do("kv_put", key="k", value=2, revision=1).data["revision"] == 2
@@ -202,7 +202,7 @@ def test_a_wrong_token_is_an_auth_error_and_fields_have_prefixes(tmp_path: Path)
     assert bad.error is not None and bad.error.kind == "auth"
 
 
-def test_a_refusal_that_is_lost_when_the_server_hangs_up_is_asked_for_again() -> None:
+def test_an_auth_error_is_reported_when_the_server_closes_the_connection() -> None:
     class Curt(socketserver.StreamRequestHandler):
         """Hangs up on whoever does not wait for its word."""
 
@@ -241,11 +241,11 @@ def test_a_server_that_dies_in_the_middle_is_an_error_and_its_return_is_noticed(
     assert after.status == "ok", after.error
 
 
-def test_what_is_not_there_is_named_and_bytes_stay_bytes(do: Any, tmp_path: Path) -> None:
+def test_missing_keys_are_named_and_bytes_are_preserved(do: Any, tmp_path: Path) -> None:
     assert do("kv_put", key="a", data=1).error is None
     missing = do("kv_get", key="nope").error
     assert missing.kind == "not_found" and "key nope" in missing.message and "bucket " in missing.message
-    assert "`revision` is a whole number" in do("kv_put", key="a", data=1, revision="x").error.message
+    assert "`revision` must be an integer" in do("kv_put", key="a", data=1, revision="x").error.message
     assert do("object_put", name="b", data="AAH/", format="bytes").data["bytes"] == 3
     assert do("object_get", name="b", format="bytes").data == "AAH/"
     absent = do("object_put", name="c", file=str(tmp_path / "nope")).error

@@ -57,7 +57,7 @@ def do(host: ToolHost, **input: Any) -> Outcome:
         ("empty.json", [], []),
     ],
 )
-def test_what_is_put_is_got_again(host: ToolHost, base: str, name: str, data: Any, got: Any) -> None:
+def test_put_content_can_be_read_back(host: ToolHost, base: str, name: str, data: Any, got: Any) -> None:
     format = "bytes" if name == "x.bin" else None
     put = do(host, action="put", uri=f"{base}/{name}", data=data, format=format)
     assert put.status == "ok", put.error
@@ -66,7 +66,7 @@ def test_what_is_put_is_got_again(host: ToolHost, base: str, name: str, data: An
     assert outcome.helpers["object"]["size"] == put.data["bytes"]
 
 
-def test_the_format_can_be_said_and_parts_can_be_taken(host: ToolHost, base: str) -> None:
+def test_the_format_can_be_set_and_parts_can_be_read(host: ToolHost, base: str) -> None:
     do(host, uri=f"{base}/x", data=ROWS, format="parquet")
     assert do(host, uri=f"{base}/x", format="parquet", select=["id"], limit=1, offset=1).data["rows"] == [{"id": 2}]
     assert do(host, uri=f"{base}/x", format="parquet", select="name").data == ["ä", None]
@@ -97,7 +97,7 @@ def test_objects_are_listed_by_prefix(host: ToolHost, base: str) -> None:
     assert (some["count"], some["truncated"]) == (3, True)
 
 
-def test_objects_are_looked_at_and_deleted(host: ToolHost, base: str) -> None:
+def test_objects_are_inspected_and_deleted(host: ToolHost, base: str) -> None:
     do(host, uri=f"{base}/x.txt", data="x")
     assert do(host, action="head", uri=f"{base}/x.txt").data["size"] == 1
     assert do(host, action="exists", uri=f"{base}/x.txt").data["exists"] is True
@@ -119,7 +119,7 @@ def test_files_and_stored_results_are_streamed(host: ToolHost, base: str, tmp_pa
     assert do(host, uri=f"{base}/copy.bin", ref=msgspec.to_builtins(got.ref)).data["bytes"] == 20_480_000
 
 
-def test_an_address_may_be_said_in_parts(host: ToolHost, bucket: str, tmp_path: Path) -> None:
+def test_an_address_can_be_given_in_parts(host: ToolHost, bucket: str, tmp_path: Path) -> None:
     do(host, action="put", provider="s3", bucket=bucket, key="k/x.json", data={"a": 1})
     assert do(host, uri=f"s3://{bucket}/k/x.json").data == {"a": 1}
     assert run_tool("s3", {"path": f"{bucket}/k/x.json", "auth": "store"}, host=host).data == {"a": 1}
@@ -177,7 +177,7 @@ def test_a_bucket_that_does_not_exist_is_not_found(host: ToolHost) -> None:
     assert outcome.error is not None and outcome.error.kind == "not_found"
 
 
-def test_a_store_that_is_not_there_is_a_connection_error_without_secrets() -> None:
+def test_an_unreachable_store_is_a_connection_error_without_secrets() -> None:
     fields = {
         "access_key_id": "a",
         "secret_access_key": "hush-hush",
@@ -266,7 +266,7 @@ def test_a_store_that_misbehaves_is_an_error_of_the_list(answers: tuple[bytes, .
     assert "wr0ng-key" not in got.error.message
 
 
-def test_what_is_put_is_what_its_name_says(host: ToolHost, tmp_path: Path) -> None:
+def test_the_format_follows_the_key(host: ToolHost, tmp_path: Path) -> None:
     stored = run_tool("resolve", {"action": "put", "data": [{"a": 1}]}, host=host)
     wrong = run_tool("object", {"uri": "x.csv", "ref": msgspec.to_builtins(stored.ref)}, host=host)
     assert wrong.error is not None and wrong.error.kind == "schema"
@@ -279,7 +279,7 @@ def test_what_is_put_is_what_its_name_says(host: ToolHost, tmp_path: Path) -> No
     assert text.error is not None and "base64" in text.error.message
 
 
-def test_a_column_that_is_not_there_is_named(host: ToolHost, tmp_path: Path) -> None:
+def test_a_missing_column_is_named(host: ToolHost, tmp_path: Path) -> None:
     for name in ("x.csv", "x.parquet", "x.arrow"):
         assert run_tool("object", {"uri": name, "data": [{"a": 1, "b": 2}]}, host=host).error is None
         for select in ("nope", ["a", "nope"]):
@@ -288,7 +288,7 @@ def test_a_column_that_is_not_there_is_named(host: ToolHost, tmp_path: Path) -> 
             assert "no column nope; it has a, b" in outcome.error.message
 
 
-def test_the_same_file_may_be_written_side_by_side(host: ToolHost, tmp_path: Path) -> None:
+def test_the_same_file_can_be_written_concurrently(host: ToolHost, tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     for number in range(8):
         (tmp_path / "from" / f"{number}").write_bytes(bytes([number]) * 300_000)

@@ -79,7 +79,7 @@ def test_statements_may_come_from_a_file(database: str, tmp_path: Path) -> None:
     assert missing.error is not None and missing.error.kind == "schema" and "gone.sql" in missing.error.message
 
 
-def test_values_are_such_as_json_can_say(database: str) -> None:
+def test_values_are_converted_to_json_types(database: str) -> None:
     outcome = sql(
         database,
         """select 1.50::numeric as d, 12::numeric as i, 12345678901234567.891::numeric as exact, 'NaN'::numeric as dn,
@@ -100,7 +100,7 @@ def test_values_are_such_as_json_can_say(database: str) -> None:
     ]  # fmt: skip
 
 
-def test_columns_of_one_name_are_kept_apart(database: str) -> None:
+def test_duplicate_column_names_are_numbered(database: str) -> None:
     assert sql(database, "select 1 as a, 2 as a").data["rows"] == [{"a": 1, "a_2": 2}]
 
 
@@ -148,7 +148,7 @@ def test_statements_of_one_task_are_one_transaction(table: str) -> None:
     assert rows(table, "select * from t") == []
 
 
-def test_without_a_transaction_each_statement_stands(table: str) -> None:
+def test_without_a_transaction_each_statement_commits(table: str) -> None:
     sql(table, ["insert into t values (1, 'a')", "insert into t values (1, 'again')"], spec={"transaction": False})
     assert rows(table, "select * from t") == [(1, "a")]
 
@@ -170,17 +170,17 @@ def test_a_transaction_the_author_forgot_to_end_is_undone(table: str) -> None:
     assert rows(table, "select * from t") == []
 
 
-def test_what_cannot_run_in_a_transaction_can_run_alone(table: str) -> None:
+def test_a_single_statement_runs_outside_a_transaction(table: str) -> None:
     assert sql(table, "vacuum t").status == "ok"
 
 
-def test_the_isolation_level_can_be_asked_for(database: str) -> None:
+def test_the_isolation_level_can_be_set(database: str) -> None:
     outcome = sql(database, "show transaction_isolation", spec={"isolation": "serializable"})
     assert outcome.data["rows"] == [{"transaction_isolation": "serializable"}]
     assert sql(database, "select 1", spec={"isolation": "none; drop"}).error.kind == "schema"  # type: ignore[union-attr]
 
 
-def test_one_task_leaves_no_trace_in_the_session_of_the_next(database: str) -> None:
+def test_session_state_is_reset_between_tasks(database: str) -> None:
     async def both() -> tuple[Outcome, Outcome]:
         run = load("postgres")
         await run(
@@ -217,7 +217,7 @@ def test_an_attempt_that_failed_does_not_use_up_the_key(table: str) -> None:
     assert rows(table, "select name from t") == [("good",)]
 
 
-def test_attempts_side_by_side_have_one_effect(table: str) -> None:
+def test_concurrent_attempts_have_one_effect(table: str) -> None:
     async def both() -> list[Outcome]:
         run = load("postgres")
         command = "select pg_sleep(0.1); insert into t (id, name) select count(*), 'x' from t returning id"
@@ -256,7 +256,7 @@ def test_attempts_side_by_side_have_one_effect(table: str) -> None:
         ("do $$ begin raise exception 'f' using errcode = '53100'; end $$", "storage.quota", "53100", False),
     ],
 )
-def test_errors_have_a_kind_and_the_servers_own_words(
+def test_errors_have_a_kind_and_the_servers_message(
     table: str, command: str, kind: str, sqlstate: str, retryable: bool
 ) -> None:
     outcome = sql(table, command)
@@ -272,7 +272,7 @@ def test_a_constraint_names_itself(table: str) -> None:
     assert "(id)=(1)" in pg["detail"]
 
 
-def test_wrong_credentials_are_refused_without_being_repeated(postgres: dict[str, Any], database: str) -> None:
+def test_wrong_credentials_are_not_repeated_in_the_message(postgres: dict[str, Any], database: str) -> None:
     wrong = database.replace(postgres["password"], "hush-hush")
     outcome = sql(wrong, "select 1")
     assert outcome.error is not None
@@ -284,7 +284,7 @@ def test_a_database_that_does_not_exist_is_not_found(database: str) -> None:
     assert sql(database + "x", "select 1").error.kind == "not_found"  # type: ignore[union-attr]
 
 
-def test_a_server_that_is_not_there_is_a_connection_error() -> None:
+def test_an_unreachable_server_is_a_connection_error() -> None:
     outcome = sql(f"postgresql://a:b@127.0.0.1:{services.free_port()}/x", "select 1")
     assert outcome.error is not None and outcome.error.kind == "db.connection" and outcome.error.retryable
 
@@ -359,7 +359,7 @@ def test_a_credential_may_be_a_dsn(database: str) -> None:
         assert outcome.data["rows"] == [{"a": 1}]
 
 
-def test_fields_of_the_task_win_over_the_credential(database: str) -> None:
+def test_fields_of_the_task_override_the_credential(database: str) -> None:
     outcome = run_tool(
         "postgres", {"auth": database, "database": "postgres", "command": "select current_database() as d"}
     )
@@ -377,7 +377,7 @@ def test_connections_are_shared_and_bounded(database: str) -> None:
     assert len({outcome.data["rows"][0]["pid"] for outcome in asyncio.run(many())}) == 3
 
 
-def test_a_pool_that_stays_full_is_an_error_that_says_so(database: str) -> None:
+def test_an_exhausted_pool_is_a_clear_error(database: str) -> None:
     from noetl.core.model.tool import Timeout
 
     async def both() -> Outcome:
@@ -405,7 +405,7 @@ def test_a_statement_that_takes_too_long_is_cancelled_on_the_server(database: st
     assert rows(database, ACTIVE.format("pg_sleep(30)")) == []
 
 
-def test_a_task_that_is_cancelled_stops_its_statement_and_spares_the_connection(database: str) -> None:
+def test_cancellation_stops_the_statement_and_keeps_the_connection(database: str) -> None:
     async def cancelled() -> tuple[int, int, list[Any]]:
         run = load("postgres")
         pid = (await run(tool_call("postgres", {"auth": database, "command": "select pg_backend_pid() as p"}))).data
@@ -451,7 +451,7 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error_and_its_return_i
 # ── notices, COPY, large results ────────────────────────────────────────────────────────
 
 
-def test_notices_are_kept_and_logged(database: str) -> None:
+def test_notices_are_returned_and_logged(database: str) -> None:
     host = ToolHost()
     outcome = sql(database, "do $$ begin raise notice 'half way: %', 50; end $$", host=host)
     assert outcome.helpers["pg"]["notices"] == ["NOTICE: half way: 50"]
@@ -468,7 +468,7 @@ def test_copy_in_reads_text_rows_and_files(table: str, tmp_path: Path) -> None:
     assert sql(table, "copy t from stdin").error.kind == "schema"  # type: ignore[union-attr]
 
 
-def test_copy_out_gives_text_a_file_or_a_reference(table: str, tmp_path: Path) -> None:
+def test_copy_out_returns_text_a_file_or_a_reference(table: str, tmp_path: Path) -> None:
     sql(table, "insert into t select n, 'x' from generate_series(1, 3) n")
     assert sql(table, "copy (select id from t order by id) to stdout").data["text"] == "1\n2\n3\n"
     host = ToolHost(folder=tmp_path)
@@ -508,7 +508,7 @@ def test_a_large_result_is_streamed_to_the_store_as_a_table(database: str) -> No
     assert host.counts[-1] == {"rows": 20_000}
 
 
-def test_a_streamed_result_says_what_a_small_one_says(database: str) -> None:
+def test_a_streamed_result_equals_an_inline_one(database: str) -> None:
     text = (
         "select * from (values (1, 'infinity'::date, '1 year 2 mons -3 days 04:05:06.5'::interval, array[1.5, 2], "
         "array['1 mon'::interval], '0044-03-15 01:00 BC'::timestamp), "
@@ -524,7 +524,7 @@ def test_a_streamed_result_says_what_a_small_one_says(database: str) -> None:
     assert small.data["rows"][0]["ivs"] == ["P1M"] and small.data["rows"][0]["d"] == "infinity"
 
 
-def test_what_no_table_can_hold_is_named(database: str) -> None:
+def test_a_column_that_cannot_be_stored_is_named(database: str) -> None:
     text = "select 1 as id, array[[1,2],[3,4]] as grid union all select 2, null"
     outcome = run_tool("postgres", {"auth": database, "command": text}, spec={"inline_rows": 1})
     assert outcome.error is not None and outcome.error.kind == "schema"

@@ -1,4 +1,4 @@
-"""kind: python in real processes: the habits of authors, errors at their line, and bad behaviour."""
+"""Kind python in real processes: inputs and outputs, errors with line numbers, limits and isolation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_input_is_a_global_and_result_is_the_output(python):
     assert data(python("result = a + b", {"a": 1, "b": 2})) == 3
 
 
-def test_input_data_input_and_args_are_all_inputs_together(python):
+def test_input_data_input_and_args_contain_all_inputs(python):
     code = "result = [input_data['a'], input.a, args['a'], args.b, sorted(input_data)]"
     assert data(python(code, {"a": 1, "b": 2})) == [1, 1, 1, 2, ["a", "b"]]
 
@@ -44,7 +44,7 @@ def test_an_input_named_input_data_keeps_its_own_value(python):
     assert data(python("result = input_data", {"input_data": "mine"})) == "mine"
 
 
-def test_args_beside_the_code_are_inputs(python):
+def test_args_of_the_task_are_inputs(python):
     assert data(python("result = x * y", {"x": 2, "args": {"y": 21}})) == 42
 
 
@@ -71,11 +71,11 @@ def test_main_is_called_with_the_inputs_its_parameters_name(python, code, expect
     assert data(python(code, {"a": 1, "b": 2})) == expected
 
 
-def test_main_says_which_input_it_misses(python):
+def test_a_missing_input_of_main_is_named(python):
     outcome = python("def main(user, other): ...", {"usr": 1})
     assert outcome.error.kind == "python"
-    assert 'main() wants "user", "other"' in outcome.error.message
-    assert "it has: usr" in outcome.error.message
+    assert 'main() requires "user", "other"' in outcome.error.message
+    assert "available: usr" in outcome.error.message
 
 
 SCOPES = {
@@ -86,7 +86,7 @@ SCOPES = {
 }
 
 
-def test_a_lone_context_parameter_gets_all_scopes_as_attributes_and_by_get(python):
+def test_a_context_parameter_gets_all_scopes_as_attributes_and_by_get(python):
     code = """
     def main(context):
         assert context.get('nothing') is None and context.get('count', 0) == 0
@@ -102,10 +102,10 @@ def test_main_with_context_and_results(python):
     assert data(python("def main(results):\n    return sorted(results)", scopes=SCOPES)) == ["user_raw"]
 
 
-def test_scopes_can_be_parameters_and_a_missing_attribute_says_what_is_there(python):
+def test_scopes_can_be_parameters_and_a_missing_attribute_lists_the_keys(python):
     assert data(python("def main(workload, execution_id):\n    return execution_id", scopes=SCOPES)) == "99"
     outcome = python("def main(context):\n    return context.wrkload", scopes=SCOPES)
-    assert "'wrkload' is not there; there is: " in outcome.error.message
+    assert "no key 'wrkload'; available keys: " in outcome.error.message
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_top_level_return_is_the_output(python, code, expected):
     assert data(python(code, {"a": 1})) == expected
 
 
-def test_code_without_any_output_gives_null(python):
+def test_code_without_output_returns_null(python):
     assert data(python("x = 1")) is None
     assert data(python("")) is None
 
@@ -182,7 +182,7 @@ def test_a_library_that_is_not_installed_is_named(python):
     assert "pandas_that_is_not_there" in outcome.error.message and "libs" in outcome.error.message
 
 
-def test_module_and_callable_from_beside_the_playbook(tool, tmp_path):
+def test_module_and_callable_in_the_playbooks_folder(tool, tmp_path):
     (tmp_path / "scoring").mkdir()
     (tmp_path / "scoring" / "calculator.py").write_text(
         "from scoring import base\ndef compute(rating, bonus=0):\n    return base.SCALE * rating + bonus\n"
@@ -211,7 +211,7 @@ def test_a_script_is_code_from_a_file(tool, tmp_path):
     assert tool("python", {"script": {"uri": "no.py"}}, host=host).error.kind == "not_found"
 
 
-def test_relative_files_are_those_beside_the_playbook(python, tmp_path):
+def test_relative_paths_are_relative_to_the_playbook(python, tmp_path):
     (tmp_path / "numbers.txt").write_text("7")
     assert data(python("result = open('numbers.txt').read()", host=ToolHost(folder=tmp_path))) == "7"
 
@@ -219,7 +219,7 @@ def test_relative_files_are_those_beside_the_playbook(python, tmp_path):
 def test_nothing_to_run_is_a_clear_error(tool):
     outcome = tool("python", {"a": 1})
     assert outcome.error.kind == "schema"
-    assert "give `code`" in outcome.error.message
+    assert "set `code`" in outcome.error.message
 
 
 # ── results ─────────────────────────────────────────────────────────────────────────────
@@ -266,22 +266,22 @@ def test_arrow_tables_become_rows(python):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("result = {'a': [1, {'b': print}]}", "result.a[1].b is of type builtins.builtin_function_or_method"),
         ("result = object()", "result is of type builtins.object"),
-        ("result = {(1, 2): 3}", "keys of a result are text"),
+        ("result = {(1, 2): 3}", "keys of a result must be strings"),
         ("result = []\nresult.append(result)", "contains itself"),
         ("result = 'a\\ud800'", "not valid Unicode"),
     ],
 )
-def test_results_that_are_no_data_are_refused_with_their_place(python, code, said):
+def test_results_that_are_not_data_are_rejected_with_their_path(python, code, expected):
     outcome = python(code)
     assert outcome.error.kind == "schema"
-    assert said in outcome.error.message
+    assert expected in outcome.error.message
 
 
-def test_large_inputs_and_results_travel(python):
+def test_large_inputs_and_results_are_supported(python):
     text = "x" * 30_000_000
     assert data(python("result = {'n': len(text), 'text': text[::-1]}", {"text": text})) == {
         "n": 30_000_000,
@@ -289,7 +289,7 @@ def test_large_inputs_and_results_travel(python):
     }
 
 
-def test_a_result_over_the_limit_is_refused(python):
+def test_a_result_over_the_limit_is_rejected(python):
     outcome = python("result = 'x' * 5000", spec={"max_output_bytes": 1000})
     assert outcome.error.kind == "limit"
     assert "spec.max_output_bytes (1,000)" in outcome.error.message
@@ -311,7 +311,7 @@ def test_an_exception_has_the_line_of_the_playbook(python):
     ]
 
 
-def test_library_frames_are_left_out_but_named(python):
+def test_library_frames_are_omitted_but_named(python):
     outcome = python("import json\njson.loads('{')", where="p.yaml:1:1", code_line=5)
     assert outcome.error.details["traceback"] == ["p.yaml:6: json.loads('{')"]
     assert "json" in outcome.error.details["raised_in"]
@@ -323,15 +323,15 @@ def test_a_syntax_error_has_its_line(python):
     assert "SyntaxError: invalid syntax (p.yaml:6)" in outcome.error.message
 
 
-def test_causes_and_odd_exceptions_are_told(python):
+def test_causes_and_unprintable_exceptions_are_reported(python):
     outcome = python("try:\n    {}['k']\nexcept KeyError as e:\n    raise RuntimeError('no order') from e")
     assert outcome.error.details["cause"] == "KeyError: 'k'"
     outcome = python("class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd")
-    assert "cannot be shown" in outcome.error.message
+    assert "message not available" in outcome.error.message
     assert python("raise ValueError('x' * 100000)").error.message.endswith("... (code:1)")
 
 
-def test_a_secret_in_a_long_message_is_masked_before_it_is_cut(python):
+def test_a_secret_in_a_long_message_is_masked_before_truncation(python):
     host = ToolHost(credentials={"t": {"token": "s3cr3t-s3cr3t"}})
     outcome = python("raise ValueError('x' * 3985 + 's3cr3t-s3cr3t')", host=host)
     assert "s3cr" not in outcome.error.message
@@ -346,7 +346,7 @@ def test_helpers_exist_on_success_and_on_every_error(python):
 # ── output lines ────────────────────────────────────────────────────────────────────────
 
 
-def test_prints_are_log_lines_and_never_disturb_the_answer(python):
+def test_prints_are_log_lines_and_do_not_corrupt_the_protocol(python):
     host = ToolHost()
     code = """
     import os, subprocess, sys
@@ -362,7 +362,7 @@ def test_prints_are_log_lines_and_never_disturb_the_answer(python):
     assert {"hello ä", "raw bytes \ufffd", "from a child", "no newline"} <= {line for _, line in host.lines}
 
 
-def test_lines_come_while_the_code_runs(loop, tmp_path):
+def test_lines_are_delivered_while_the_code_runs(loop, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
 
@@ -377,7 +377,7 @@ def test_lines_come_while_the_code_runs(loop, tmp_path):
     assert outcome.status == "ok" and host.lines == [("stdout", "ready")]
 
 
-def test_the_last_lines_stay_with_the_outcome(python):
+def test_the_last_lines_are_in_the_outcome(python):
     assert python("print('one')\nprint('two')\nresult = 1").meta["log"] == "one\ntwo"
     assert "log" not in python("result = 1").meta
     assert python("print('before')\nraise ValueError('no')").meta["log"] == "before"
@@ -385,15 +385,15 @@ def test_the_last_lines_stay_with_the_outcome(python):
     assert len(long) < 9_000 and long.startswith("... ") and long.endswith("line 4999")
 
 
-def test_a_flood_of_output_is_cut(python):
+def test_excessive_output_is_truncated(python):
     host = ToolHost()
     code = "for n in range(200000):\n    print('line', n)\nprint('x' * 10_000_000)\nresult = 'done'"
     assert data(python(code, host=host, spec={"max_log_bytes": 10_000})) == "done"
     assert sum(len(line) for _, line in host.lines) < 11_000
-    assert "more output is not kept" in host.lines[-1][1]
+    assert "log truncated" in host.lines[-1][1]
 
 
-def test_a_line_of_another_call_is_never_seen(python):
+def test_lines_of_concurrent_calls_are_not_mixed(python):
     first, second = ToolHost(), ToolHost()
     python("print('one', end='')", host=first)
     python("print('two')", host=second)
@@ -445,7 +445,7 @@ def test_cancelling_kills_the_process_and_its_children(loop, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "said"),
+    ("code", "kind", "expected"),
     [
         ("import os\nos._exit(7)", "python", "exit status 7"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "python", "SIGSEGV"),
@@ -458,10 +458,10 @@ def test_cancelling_kills_the_process_and_its_children(loop, tmp_path):
         ("def f(): f()\nf()", "python", "RecursionError"),
     ],
 )
-def test_code_that_ends_its_process_is_an_error_and_the_next_call_works(python, code, kind, said):
+def test_code_that_ends_its_process_is_an_error_and_the_next_call_works(python, code, kind, expected):
     outcome = python(code)
     assert outcome.error.kind == kind
-    assert said in outcome.error.message
+    assert expected in outcome.error.message
     assert data(python("result = 1")) == 1
 
 
@@ -473,11 +473,11 @@ def test_a_clean_exit_is_a_success(python):
 def test_a_memory_bomb_is_a_limit_error(python):
     outcome = python("x = []\nwhile True: x.append(bytearray(10_000_000))", spec={"limits": {"memory_mb": 200}})
     assert outcome.error.kind == "limit"
-    assert "spec.limits.memory_mb (200)" in outcome.error.message
+    assert "spec.limits.memory_mb is 200" in outcome.error.message
     assert data(python("result = len(bytearray(300_000_000))")) == 300_000_000  # the next call has its own limit
 
 
-def test_cpu_file_and_descriptor_limits_hold(python, tmp_path):
+def test_cpu_file_and_descriptor_limits_are_enforced(python, tmp_path):
     outcome = python("while True: pass", spec={"limits": {"cpu_s": 1}}, timeout=30)
     assert outcome.error.kind == "limit" and "cpu_s" in outcome.error.message
     host = ToolHost(folder=tmp_path)
@@ -489,13 +489,13 @@ def test_cpu_file_and_descriptor_limits_hold(python, tmp_path):
     assert outcome.error.kind == "schema" and "memroy_mb" in outcome.error.message
 
 
-def test_a_fork_does_not_answer_twice(python):
+def test_a_fork_does_not_reply_twice(python):
     code = "import os\nif os.fork() == 0:\n    result = 'child'\nelse:\n    os.wait()\n    result = 'parent'"
     assert data(python(code)) == "parent"
     assert data(python("result = 1")) == 1
 
 
-def test_writing_on_the_protocol_line_costs_only_the_process(python):
+def test_writing_to_the_protocol_socket_affects_only_the_process(python):
     code = """
     import os
     for fd in map(int, os.listdir('/proc/self/fd')):
@@ -509,7 +509,7 @@ def test_writing_on_the_protocol_line_costs_only_the_process(python):
     assert data(python("result = 2")) == 2
 
 
-def test_calls_do_not_see_each_other(python, tmp_path):
+def test_calls_are_isolated_from_each_other(python, tmp_path):
     pid = process_of(python)
     spoil = """
     import builtins, os, sys, json
@@ -554,7 +554,7 @@ def test_a_fresh_process_is_used_once(python):
     assert process_of(python) == warm
 
 
-def test_bwrap_is_used_when_it_is_asked_for(python, tmp_path, monkeypatch):
+def test_bwrap_is_used_when_requested(python, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     outcome = python("result = 1", spec={"isolation": "bwrap"})
     assert "bwrap (bubblewrap) is not installed" in outcome.error.message
@@ -566,4 +566,4 @@ def test_bwrap_is_used_when_it_is_asked_for(python, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert data(python("result = 1", spec={"isolation": "bwrap"})) == 1
     assert "--unshare-all" in (tmp_path / "asked").read_text()
-    assert 'can be "process" or "bwrap"' in python("result = 1", spec={"isolation": "jail"}).error.message
+    assert 'valid values are "process" and "bwrap"' in python("result = 1", spec={"isolation": "jail"}).error.message

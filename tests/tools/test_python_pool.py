@@ -1,4 +1,4 @@
-"""The pool itself: growth, idleness, replacement, and no process left behind."""
+"""The process pool: growth, idle processes, replacement, and no process left behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
-def test_it_starts_processes_only_when_they_are_needed():
+def test_processes_are_started_on_demand():
     async def check():
         pool = PythonPool(cores=4)
         for _ in range(5):
@@ -41,9 +41,9 @@ def test_it_starts_processes_only_when_they_are_needed():
     run(check())
 
 
-def test_it_grows_beyond_the_cores_when_calls_only_sleep():
+def test_the_pool_grows_beyond_the_cores_when_calls_only_sleep():
     async def check():
-        pool = PythonPool(cores=1, most=6, patience_s=0.01)
+        pool = PythonPool(cores=1, max_processes=6, grow_interval_s=0.01)
         started = time.monotonic()
         await asyncio.gather(*(pool.call(request("import time\ntime.sleep(0.5)")) for _ in range(6)))
         assert time.monotonic() - started < 2.5
@@ -53,24 +53,26 @@ def test_it_grows_beyond_the_cores_when_calls_only_sleep():
     run(check())
 
 
-def test_many_short_calls_do_not_make_it_grow():
+def test_many_short_calls_do_not_grow_the_pool():
     async def check():
-        pool = PythonPool(cores=1, most=6, patience_s=3600)
+        pool = PythonPool(cores=1, max_processes=6, grow_interval_s=3600)
         calls = asyncio.gather(*(pool.call(request("result = 1")) for _ in range(200)))
-        looked = 0
+        checks = 0
         while not calls.done():
-            if pool._waiting and pool._ended > pool._ended_before:  # its patience is over, and a call has ended
+            if (
+                pool._waiting and pool._finished > pool._finished_before
+            ):  # the grow timer fires after a call has finished
                 pool._grow()
-                looked += 1
+                checks += 1
             await asyncio.sleep(0)
         await calls
-        assert looked > 10 and len(pool._all) == 1
+        assert checks > 10 and len(pool._all) == 1
         await pool.close()
 
     run(check())
 
 
-def test_idle_processes_are_ended():
+def test_idle_processes_are_stopped():
     async def check():
         pool = PythonPool(idle_s=0.05)
         pid = int((await pool.call(PID)).body)
@@ -83,9 +85,9 @@ def test_idle_processes_are_ended():
     run(check())
 
 
-def test_a_process_is_replaced_after_so_many_calls():
+def test_a_process_is_replaced_after_max_calls():
     async def check():
-        pool = PythonPool(cores=1, calls_each=3)
+        pool = PythonPool(cores=1, max_calls=3)
         pids = [(await pool.call(PID)).body for _ in range(7)]
         assert len(set(pids)) == 3
         await pool.close()
@@ -93,7 +95,7 @@ def test_a_process_is_replaced_after_so_many_calls():
     run(check())
 
 
-def test_a_process_that_dies_idle_is_noticed():
+def test_an_idle_process_that_dies_is_replaced():
     async def check():
         pool = PythonPool(cores=1)
         os.kill(int((await pool.call(PID)).body), signal.SIGKILL)
@@ -105,9 +107,9 @@ def test_a_process_that_dies_idle_is_noticed():
     run(check())
 
 
-def test_a_call_that_waits_can_be_cancelled_and_takes_no_process_along():
+def test_a_waiting_call_can_be_cancelled_without_losing_a_process():
     async def check():
-        pool = PythonPool(cores=1, most=1)
+        pool = PythonPool(cores=1, max_processes=1)
         first = asyncio.ensure_future(pool.call(request("import time\ntime.sleep(0.3)\nresult = 1")))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(pool.call(PID))
@@ -122,9 +124,9 @@ def test_a_call_that_waits_can_be_cancelled_and_takes_no_process_along():
     run(check())
 
 
-def test_after_a_timeout_those_who_wait_are_served():
+def test_waiting_calls_run_after_a_timeout():
     async def check():
-        pool = PythonPool(cores=1, most=1)
+        pool = PythonPool(cores=1, max_processes=1)
         stuck = asyncio.ensure_future(pool.call(request("while True: pass"), timeout=0.3))
         await asyncio.sleep(0)
         others = [asyncio.ensure_future(pool.call(request("result = n", n=n))) for n in range(3)]
@@ -136,7 +138,7 @@ def test_after_a_timeout_those_who_wait_are_served():
     run(check())
 
 
-def test_a_dead_process_tells_its_status():
+def test_a_process_that_exits_reports_its_status():
     async def check():
         pool = PythonPool()
         with pytest.raises(ProcessEnded) as ended:
@@ -147,7 +149,7 @@ def test_a_dead_process_tells_its_status():
     run(check())
 
 
-def test_what_a_process_printed_is_told_before_its_answer():
+def test_printed_lines_are_delivered_before_the_reply():
     async def check():
         pool = PythonPool(cores=2)
         code = "import sys\nfor n in range(3): print('out', n)\nprint('err', file=sys.stderr)\nprint('open', end='')"
@@ -165,7 +167,7 @@ def test_what_a_process_printed_is_told_before_its_answer():
     run(check())
 
 
-def test_the_last_words_of_a_process_are_heard():
+def test_output_before_an_exit_is_delivered():
     async def check():
         pool = PythonPool()
         lines = []
@@ -180,7 +182,7 @@ def test_the_last_words_of_a_process_are_heard():
     run(check())
 
 
-def test_a_forgotten_pool_leaves_no_process():
+def test_a_collected_pool_leaves_no_process():
     pids = []
 
     async def forget():
@@ -217,7 +219,7 @@ def test_processes_die_with_a_parent_that_is_killed():
         keeper.stdout.close()
 
 
-def test_calls_run_side_by_side():
+def test_calls_run_concurrently():
     async def check():
         pool = PythonPool(cores=2)
         both = request("import time\ntime.sleep(0.4)")

@@ -1,4 +1,4 @@
-"""Every kind has its page, and the page says what the kind says."""
+"""Every kind has a reference page that matches its spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from noetl.tools import registry as tools
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference" / "tools"
 
 
-def test_there_is_a_page_for_every_kind_and_for_nothing_else():
+def test_every_kind_has_a_page_and_no_other_page_exists():
     assert {path.name for path in PAGES.glob("*.md")} == set(tool_pages())
 
 
@@ -31,7 +31,7 @@ def test_every_parameter_is_on_the_page(kind):
     assert all(f"`{key}`" in page for key in spec.spec_keys)
 
 
-def test_what_was_written_by_hand_is_kept(tmp_path):
+def test_hand_written_parts_are_preserved(tmp_path):
     write_tool_pages(tmp_path)
     page = tmp_path / "noop.md"
     page.write_text(f"old\n{BY_HAND}\n\nmine\n")

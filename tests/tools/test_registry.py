@@ -1,4 +1,4 @@
-"""Kinds are found in the folder and among installed plug-ins; a broken one harms only itself."""
+"""Kinds are discovered in the package and in plug-ins; a broken plug-in affects only its own kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def run(call):
 """
 
 
-def test_every_module_of_the_folder_is_a_kind_of_its_own_name():
+def test_every_package_is_a_kind_of_the_same_name():
     folder = Path(tools.__file__).parent
     names = {path.parent.name for path in folder.glob("*/spec.py")}
     assert names == set(tools.kinds())
@@ -90,7 +90,7 @@ def test_a_broken_plug_in_is_named_and_the_others_go_on(plugins, source, said):
     assert asyncio.run(tools.load("noop")(call("noop"))).status == "ok"
 
 
-def test_a_plug_in_kind_that_is_not_installed_says_how_to_get_it():
+def test_a_missing_plug_in_kind_explains_how_to_install_it():
     outcome = asyncio.run(tools.load("snowflake")(call("snowflake")))
     assert outcome.status == "error"
     assert outcome.error.kind in ERROR_KINDS
@@ -99,11 +99,11 @@ def test_a_plug_in_kind_that_is_not_installed_says_how_to_get_it():
 
 def test_an_unknown_kind_lists_the_known_ones():
     outcome = asyncio.run(tools.load("htpp")(call("htpp")))
-    assert 'no tool kind "htpp"' in outcome.error.message
+    assert 'unknown tool kind "htpp"' in outcome.error.message
     assert "noop" in outcome.error.message
 
 
-def test_aliases_of_a_field_are_read_as_the_field_and_its_own_name_wins():
+def test_aliases_are_read_as_the_field_and_its_name_takes_precedence():
     spec = ToolSpec(kind="k", fields={"url": Field(aliases=("endpoint", "uri")), "data": Field()})
     assert named_input(spec, {"endpoint": "a", "data": 1}) == {"url": "a", "data": 1}
     assert named_input(spec, {"endpoint": "a", "url": "b"}) == {"url": "b"}

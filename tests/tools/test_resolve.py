@@ -70,7 +70,7 @@ def test_the_whole_of_json_is_the_value(streaming: bool) -> None:
 
 
 @pytest.mark.parametrize("part", [{"select": "data.nothing"}, {"select": "meta", "limit": 1}, {"select": "meta.n.x"}])
-def test_a_part_that_is_not_there_is_not_found(streaming: bool, part: dict[str, Any]) -> None:
+def test_a_missing_part_is_not_found(streaming: bool, part: dict[str, Any]) -> None:
     outcome = resolve(DOCUMENT, "application/json", **part)
     assert outcome.error is not None and outcome.error.kind == "not_found"
 
@@ -106,7 +106,7 @@ def test_text_and_bytes_have_lines_and_bytes() -> None:
     assert resolve(b"\x00\x01\x02\x03", "image/png", limit=2, offset=1).data == "AQI="
 
 
-def test_the_format_can_be_said() -> None:
+def test_the_format_can_be_set() -> None:
     assert resolve(b'{"a": 1}', "application/octet-stream", format="json").data == {"a": 1}
     outcome = resolve(b"{}", "text/plain", format="xls")
     assert outcome.error is not None and outcome.error.kind == "schema" and "parquet" in outcome.error.message
@@ -174,7 +174,7 @@ def test_a_large_payload_is_taken_in_bounded_memory(tmp_path: Path) -> None:
     assert held[0] < 5_000_000
 
 
-def test_more_than_a_task_may_hold_is_a_limit() -> None:
+def test_a_part_over_max_bytes_is_a_limit_error() -> None:
     host, reference = stored(DOCUMENT, "application/json")
     outcome = run_tool("resolve", {"ref": reference}, host=host, spec={"max_bytes": 1000})
     assert outcome.error is not None and outcome.error.kind == "limit" and "`limit`" in outcome.error.message
@@ -183,7 +183,7 @@ def test_more_than_a_task_may_hold_is_a_limit() -> None:
 @pytest.mark.parametrize(
     ("ref", "says"),
     [
-        (None, "travels inline"),
+        (None, "stored inline"),
         ("ctx.records_ref", "not a reference"),
         ({"rows": []}, "not a reference"),
         ({"type": "blob", "locator": {}}, "not a whole reference"),
@@ -193,7 +193,7 @@ def test_more_than_a_task_may_hold_is_a_limit() -> None:
         ),
     ],
 )
-def test_what_is_no_reference_cannot_be_resolved(ref: Any, says: str) -> None:
+def test_an_invalid_reference_is_an_error(ref: Any, says: str) -> None:
     outcome = run_tool("resolve", {"ref": ref})
     assert outcome.error is not None and outcome.error.kind == "ref.unresolved"
     assert says in outcome.error.message
@@ -211,7 +211,7 @@ def test_an_output_that_has_a_reference_is_one() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"limit": -1}, {"offset": "x"}, {"select": 5}])
-def test_a_part_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_part_is_rejected(wrong: dict[str, Any]) -> None:
     outcome = resolve(b"[]", "application/json", **wrong)
     assert outcome.error is not None and outcome.error.kind == "schema"
 

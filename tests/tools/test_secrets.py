@@ -1,4 +1,4 @@
-"""kind: secrets reads entries by names that are only known at run time."""
+"""Kind secrets reads entries by names that are known only at run time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_several_entries():
     assert secrets(names=["api", "pg"], field=None).data == {"api": "tok", "pg": {"host": "h", "password": "p"}}
 
 
-def test_what_is_missing_is_named():
+def test_missing_entries_are_named():
     outcome = secrets(names=["api", "nope", "neither"])
     assert outcome.error.kind == "auth" and outcome.error.details["missing"] == ["neither", "nope"]
-    assert 'no field "pw"; it has host, password' in secrets(name="pg", field="pw").error.message
+    assert 'no field "pw"; available fields: host, password' in secrets(name="pg", field="pw").error.message
     assert secrets().error.kind == "schema"
     assert "secret_manager" in secrets(name="x", provider="vault").error.message

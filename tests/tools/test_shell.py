@@ -1,4 +1,4 @@
-"""kind: shell with real shells: no injection, streamed and bounded output, nothing left running."""
+"""Kind shell with real shells: no injection, streamed and bounded output, no process left running."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def out(outcome):
 # ── what runs ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_command_gives_its_output(shell):
+def test_a_command_returns_its_output(shell):
     outcome = shell("echo out; echo err >&2")
     assert outcome.data == {"returncode": 0, "stdout": "out\n", "stderr": "err\n"}
     assert outcome.helpers["sh"] == {"returncode": 0, "signal": None}
 
 
 @pytest.mark.parametrize("spelling", ["cmd", "command"])
-def test_every_spelling_is_read(shell, spelling):
+def test_all_aliases_are_accepted(shell, spelling):
     assert out(shell(**{spelling: "echo hi"})) == "hi\n"
 
 
@@ -75,12 +75,12 @@ def test_a_list_is_a_program_and_its_arguments(shell):
     assert out(shell(["echo", 1, True])) == "1 True\n"
 
 
-def test_a_text_that_is_one_expression_is_the_command_itself(shell):
+def test_a_string_that_is_a_single_template_is_the_command(shell):
     assert out(shell("{{ c }}", {"c": "echo a && echo b"})) == "a\nb\n"
     assert out(shell("{{ c }}", {"c": ["echo", "a && b"]})) == "a && b\n"
 
 
-def test_scripts_come_as_text_and_from_files_and_choose_their_interpreter(shell, tmp_path):
+def test_scripts_can_be_text_or_files_and_select_their_interpreter(shell, tmp_path):
     assert out(shell(script='echo "$1-$2"', arguments=["a b", 3])) == "a b-3\n"
     (tmp_path / "job.sh").write_text("#!/bin/sh\necho from a file: $1 $who\n")
     assert out(shell(script={"uri": "job.sh"}, arguments=["x"], who="me")) == "from a file: x me\n"
@@ -89,13 +89,13 @@ def test_scripts_come_as_text_and_from_files_and_choose_their_interpreter(shell,
     assert shell(script={"uri": "no.sh"}).error.kind == "not_found"
 
 
-def test_templates_in_a_script_of_another_language_are_refused(tool):
+def test_templates_in_a_script_of_another_language_are_rejected(tool):
     text = compile_bound("#!/usr/bin/env python3\nprint('{{ x }}')").evaluate({"x": "') or 1"})
     outcome = tool("script", {"script": text})
-    assert outcome.error.kind == "schema" and "could become part of its code" in outcome.error.message
+    assert outcome.error.kind == "schema" and "could be evaluated as code" in outcome.error.message
 
 
-def test_input_and_env_are_variables_and_little_else_is(shell, monkeypatch):
+def test_input_and_env_are_variables_and_few_others_are_inherited(shell, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-leak")
     names = out(shell("env", env={"STAGE": 3, "NOT": None}, who="me", _x="y"))
     assert "STAGE=3" in names and "who=me" in names and "NOT=" not in names
@@ -104,7 +104,7 @@ def test_input_and_env_are_variables_and_little_else_is(shell, monkeypatch):
     assert "do-not-leak" in out(shell("env", spec={"inherit_env": True}))
 
 
-def test_the_working_folder_and_stdin(shell, tmp_path):
+def test_working_directory_and_stdin(shell, tmp_path):
     (tmp_path / "sub").mkdir()
     assert out(shell("pwd")) == f"{tmp_path}\n"
     assert out(shell("pwd", cwd="sub")) == f"{tmp_path}/sub\n"
@@ -116,21 +116,21 @@ def test_the_working_folder_and_stdin(shell, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "expected"),
     [
-        ({}, "there is none"),
-        ({"command": "a", "script": "b"}, "it has `command` and `script`"),
-        ({"command": 7}, "text or a list"),
-        ({"command": "true", "env": ["x"]}, "`env` is a mapping"),
-        ({"command": "true", "env": {"a=b": 1}}, "cannot be the name"),
-        ({"command": ["no-such-program-here"]}, "no program 'no-such-program-here'"),
-        ({"command": "true", "shell": "/no/shell"}, "no program '/no/shell'"),
-        ({"script": {"source": {}}}, "needs a `uri`"),
+        ({}, "found none"),
+        ({"command": "a", "script": "b"}, "found `command` and `script`"),
+        ({"command": 7}, "a string or a list"),
+        ({"command": "true", "env": ["x"]}, "`env` must be a mapping"),
+        ({"command": "true", "env": {"a=b": 1}}, "not a valid name"),
+        ({"command": ["no-such-program-here"]}, "program not found: 'no-such-program-here'"),
+        ({"command": "true", "shell": "/no/shell"}, "program not found: '/no/shell'"),
+        ({"script": {"source": {}}}, "requires `uri`"),
     ],
 )
-def test_bad_parameters_are_clear_errors(tool, given, said):
-    outcome = tool("shell", given)
-    assert outcome.status == "error" and said in outcome.error.message
+def test_bad_parameters_are_clear_errors(tool, fields, expected):
+    outcome = tool("shell", fields)
+    assert outcome.status == "error" and expected in outcome.error.message
     assert outcome.helpers["sh"] == {"returncode": None, "signal": None}
 
 
@@ -144,16 +144,16 @@ def is_running(pid):
 # ── how it ends ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_non_zero_exit_is_an_error_that_keeps_the_output(shell):
+def test_a_non_zero_exit_is_an_error_with_the_output(shell):
     outcome = shell("echo partly; echo 'what went wrong' >&2; exit 3")
     assert outcome.error.kind == "shell" and not outcome.error.retryable
-    assert outcome.error.message == "the command ended with exit status 3: what went wrong"
+    assert outcome.error.message == "the command exited with status 3: what went wrong"
     assert outcome.data["returncode"] == 3 and outcome.data["stdout"] == "partly\n"
     assert shell("grep x /dev/null", spec={"ok_codes": [1]}).status == "ok"
     assert "SIGKILL" in shell("kill -9 $$").error.message
 
 
-def test_a_timeout_ends_the_whole_group(shell, tmp_path):
+def test_a_timeout_kills_the_whole_group(shell, tmp_path):
     started = time.monotonic()
     outcome = shell("echo before; sleep 60 & echo $! > pid; sleep 60", timeout=0.3, spec={"kill_grace": 0.2})
     assert outcome.error.kind == "timeout" and outcome.data["stdout"] == "before\n"
@@ -161,17 +161,17 @@ def test_a_timeout_ends_the_whole_group(shell, tmp_path):
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
-def test_a_program_that_ignores_the_request_to_end_is_made_to(shell):
+def test_a_program_that_ignores_sigterm_is_killed(shell):
     outcome = shell("trap '' TERM; while true; do sleep 0.05; done", timeout=0.2, spec={"kill_grace": 0.2})
     assert outcome.error.kind == "timeout"
 
 
-def test_a_trap_gets_its_chance_to_clean_up(shell, tmp_path):
+def test_a_trap_can_clean_up(shell, tmp_path):
     shell("trap 'touch cleaned; exit 1' TERM; sleep 30 & wait", timeout=0.3)
     assert (tmp_path / "cleaned").exists()
 
 
-def test_cancelling_ends_the_group(loop, tmp_path):
+def test_cancellation_kills_the_group(loop, tmp_path):
     async def cancelled():
         host = ToolHost(folder=tmp_path)
         command = "sleep 60 & echo $! $$; wait"
@@ -188,7 +188,7 @@ def test_cancelling_ends_the_group(loop, tmp_path):
     loop.run(asyncio.wait_for(cancelled(), 10))
 
 
-def test_what_is_left_in_the_background_neither_delays_nor_outlives_the_task(shell, tmp_path):
+def test_background_processes_neither_delay_nor_outlive_the_task(shell, tmp_path):
     started = time.monotonic()
     assert out(shell("sleep 60 & echo $! > pid; echo done")) == "done\n"
     assert time.monotonic() - started < 5
@@ -196,7 +196,7 @@ def test_what_is_left_in_the_background_neither_delays_nor_outlives_the_task(she
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv on this machine")
-def test_a_command_dies_with_its_worker():
+def test_a_command_is_killed_with_its_worker():
     keeper = (
         "import asyncio, sys\nfrom noetl.testing.tools import ToolHost, tool_call\nfrom noetl.tools.registry import load\n"
         "class H(ToolHost):\n    def log(self, line, *, stream='stdout'):\n        print(line, flush=True)\n"
@@ -217,13 +217,13 @@ def test_a_command_dies_with_its_worker():
 # ── output ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_lines_are_logged_as_they_come(shell, tmp_path):
+def test_lines_are_logged_while_the_command_runs(shell, tmp_path):
     host = ToolHost(folder=tmp_path)
     shell("echo one; echo two >&2; printf 'no end'", host=host)
     assert ("stdout", "one") in host.lines and ("stderr", "two") in host.lines and ("stdout", "no end") in host.lines
 
 
-def test_others_have_their_turn_while_many_lines_come_and_none_is_lost(tmp_path):
+def test_many_lines_do_not_block_the_event_loop_and_none_is_lost(tmp_path):
     turns: list[int] = []
 
     class Listener(ToolHost):
@@ -247,28 +247,28 @@ def test_others_have_their_turn_while_many_lines_come_and_none_is_lost(tmp_path)
     assert max(Counter(turns).values()) < 2 * 256
 
 
-def test_long_output_keeps_its_beginning_and_its_end(shell):
+def test_long_output_keeps_its_start_and_its_end(shell):
     outcome = shell(
         "echo first; yes | head -c 3000000; echo; echo last", spec={"max_output_bytes": 1000, "max_log_bytes": 500}
     )
     text = outcome.data["stdout"]
     assert text.startswith("first\n") and text.endswith("last\n") and len(text) < 1100
-    assert "bytes left out" in text and outcome.meta["truncated"] is True
+    assert "bytes omitted" in text and outcome.meta["truncated"] is True
     assert outcome.meta["stdout_bytes"] == 3_000_012
 
 
 @pytest.mark.parametrize("size", [999, 1000, 1001, 1500, 70_000, 200_000])
-def test_output_around_the_limit_is_whole_or_cut_cleanly(shell, size):
+def test_output_near_the_limit_is_complete_or_truncated(shell, size):
     text = shell(f"head -c {size} /dev/zero | tr '\\0' x", spec={"max_output_bytes": 1000}).data["stdout"]
     if size <= 1000:
         assert text == "x" * size
     else:
         head, _, rest = text.partition("\n... ")
         assert head == "x" * 500
-        assert rest == f"{size - 1000:,} bytes left out ...\n" + "x" * 500
+        assert rest == f"{size - 1000:,} bytes omitted ...\n" + "x" * 500
 
 
-def test_secrets_at_the_cut_are_masked_before_it(shell, tmp_path):
+def test_secrets_at_the_truncation_point_are_masked(shell, tmp_path):
     host = ToolHost(folder=tmp_path, credentials={"k": {"p": "s3cr3t-s3cr3t-s3cr3t"}})
     command = "head -c 490 /dev/zero | tr '\\0' x; printf s3cr3t-s3cr3t-s3cr3t; head -c 90000 /dev/zero | tr '\\0' y"
     text = shell(command, host=host, spec={"max_output_bytes": 1000}).data["stdout"]
@@ -335,7 +335,7 @@ def bash_run(text, variables, folder, shell):
 
 @pytest.mark.parametrize("shell_name", SHELLS)
 @pytest.mark.parametrize(("text", "expected"), PLACES)
-def test_no_value_becomes_syntax_in_any_place(tmp_path, shell_name, text, expected):
+def test_no_value_becomes_syntax_in_any_context(tmp_path, shell_name, text, expected):
     for value in EVIL:
         command, variables = bind(bound_parts(compile_bound(text).evaluate({"x": value})))
         shown = bash_run(command, variables, tmp_path, shell_name)
@@ -360,7 +360,7 @@ def test_no_value_becomes_syntax_in_any_place(tmp_path, shell_name, text, expect
         "printf %s \\{{ x }}",
     ],
 )
-def test_odd_places_never_run_a_value_either(tmp_path, text):
+def test_unusual_contexts_never_run_a_value(tmp_path, text):
     for value in EVIL:
         try:
             rendered = compile_bound(text).evaluate({"x": value})
@@ -381,7 +381,7 @@ ALPHABET = "ab '\"\\$`(){}[]<>|&;#\n*?~!=-"
 @settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-def test_whatever_the_author_writes_a_value_cannot_run_a_command(tmp_path, pieces, value):
+def test_in_random_commands_a_value_cannot_run_a_command(tmp_path, pieces, value):
     """Random text around a value that would leave a file behind if any part of it were ever executed."""
     trap = f"{value}; >{tmp_path}/pwned; $(>{tmp_path}/pwned)`>{tmp_path}/pwned`"
     parts = [part for piece in pieces for part in (piece.replace(">", "").replace("<", ""), Bound(trap))]
@@ -398,19 +398,19 @@ def test_whatever_the_author_writes_a_value_cannot_run_a_command(tmp_path, piece
     assert not (tmp_path / "pwned").exists(), command
 
 
-def test_numbers_stand_anywhere_and_words_not_in_arithmetic(shell):
+def test_numbers_are_allowed_everywhere_and_text_not_in_arithmetic(shell):
     assert out(shell("echo $(({{ n }} + 1)) '{{ n }}' {{ f }}", {"n": 41, "f": 1.5})) == "42 41 1.5\n"
     outcome = shell("echo $(({{ x }}))", {"x": "a[$(id)]"})
-    assert outcome.error.kind == "schema" and "only a number" in outcome.error.message
+    assert outcome.error.kind == "schema" and "requires a number" in outcome.error.message
 
 
-def test_values_that_no_program_can_be_given_are_refused(shell):
+def test_values_that_cannot_be_passed_to_a_program_are_rejected(shell):
     assert "NUL" in shell("echo {{ x }}", {"x": "a\x00b"}).error.message
     outcome = shell("echo {{ x }}", {"x": "x" * 3_000_000})
     assert outcome.error.kind == "limit" and "stdin" in outcome.error.message
 
 
-def test_the_pipeline_binds_what_templates_of_a_command_yield():
+def test_the_pipeline_binds_template_values_of_a_command():
     from noetl.core.language.compile import compile_playbook
     from noetl.core.pipeline.program import Programs
 
@@ -436,8 +436,8 @@ HOSTILE = "a'; echo INJECTED; \"$(echo X)`echo Y`"
         ("true && bash -e -c \"echo '", "'\""),
     ],
 )  # fmt: skip
-def test_no_value_becomes_code_of_an_inner_shell(parts):
-    with pytest.raises(CannotBind, match="would become code"):
+def test_no_value_becomes_code_of_a_nested_shell(parts):
+    with pytest.raises(CannotBind, match="would be evaluated as code"):
         bind([parts[0], Bound(HOSTILE), parts[1]])
     _text, variables = bind([parts[0], Bound("my file-1.txt"), parts[1]])
     assert list(variables.values()) == ["my file-1.txt"]
@@ -446,12 +446,12 @@ def test_no_value_becomes_code_of_an_inner_shell(parts):
 @pytest.mark.parametrize(
     "parts", [("bash -c 'printf %s \"$1\"' _ ", ""), ("bash script.sh -c; printf %s ", ""), ("printf %s ", " -c x")]
 )
-def test_arguments_beside_the_code_of_an_inner_shell_take_everything(parts):
+def test_arguments_of_a_nested_shell_accept_every_value(parts):
     _text, variables = bind([parts[0], Bound(HOSTILE), parts[1]])
     assert list(variables.values()) == [HOSTILE]
 
 
-def test_code_in_a_list_of_arguments_is_bound_like_any_command():
+def test_code_in_a_list_of_arguments_is_bound_like_a_command():
     given = compile_bound(["bash", "-c", "printf %s {{ v }}"]).evaluate({"v": HOSTILE})
     outcome = asyncio.run(load("shell")(tool_call("shell", {"command": given})))
     assert outcome.data["stdout"] == HOSTILE

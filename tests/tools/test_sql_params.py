@@ -1,4 +1,4 @@
-"""Parameters of the SQL tools: what they share, whichever the database."""
+"""Parameters of the SQL kinds: common behaviour of all databases."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_large_result_is_streamed_to_the_store() -> None:
     assert resolved.data["rows"] == [{"i": 5000, "name": "n5000"}]
 
 
-def test_what_sqlite_cannot_hold_is_text_or_said() -> None:
+def test_unsupported_sqlite_values_are_text_or_errors() -> None:
     assert run_tool("sqlite", {"command": "select :n as n", "params": {"n": 2**70}}).data["rows"] == [{"n": str(2**70)}]
     outcome = run_tool("sqlite", {"command": "select cast(x'ff41' as text) as t"})
     assert outcome.error.kind == "parse" and "AS BLOB" in outcome.error.message

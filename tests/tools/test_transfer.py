@@ -1,4 +1,4 @@
-"""Rows from every kind of source to every kind of target, against the real ones."""
+"""Transfers from every kind of source to every kind of target, with real systems."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rows_reach_a_database_and_come_back_as_files(host: ToolHost, table: tup
         assert ids(place, f"again_{format}") == list(range(1, 26))
 
 
-def test_values_of_every_type_survive_the_way(host: ToolHost, database: str, tmp_path: Path) -> None:
+def test_values_of_every_type_are_preserved(host: ToolHost, database: str, tmp_path: Path) -> None:
     columns = """n, n * 1.25::numeric as loose, (n * 1.25)::numeric(10, 2) as exact, 'tëxt, "quoted"
  line' as text, ''::text as empty, null::text as nothing, n::float8 / 3 as ratio, n % 2 = 0 as ok, date '2024-02-03' as day,
         timestamp '2024-02-03 04:05:06.789' as at, timestamptz '2024-02-03 04:05:06+02' as moment, time '04:05' as clock,
@@ -217,13 +217,17 @@ def test_an_existing_table_keeps_its_types_and_defaults(host: ToolHost, database
     assert found == [(1, True, "x", {"a": 1}, ["a", None]), (2, True, None, [1], [])]
 
 
-def test_a_table_may_have_to_exist(host: ToolHost, table: tuple[dict, str]) -> None:
+def test_a_missing_table_is_an_error_with_create_false(host: ToolHost, table: tuple[dict, str]) -> None:
     target, _ = table
     outcome = move(host, ROWS, {**target, "create": False})
-    assert outcome.error is not None and outcome.error.kind == "schema" and "no such table" in outcome.error.message
+    assert (
+        outcome.error is not None
+        and outcome.error.kind == "schema"
+        and "the table does not exist" in outcome.error.message
+    )
 
 
-def test_schemas_are_made_too(host: ToolHost, database: str, tmp_path: Path) -> None:
+def test_schemas_are_created(host: ToolHost, database: str, tmp_path: Path) -> None:
     source = {"kind": "postgres", "auth": database, "query": "select 1 as id"}
     assert move(host, source, {"kind": "postgres", "auth": database, "table": "deep.t"}).error is None
     assert move(host, [{"id": 1}], {"kind": "postgres", "auth": database, "table": "other.t"}).error is None
@@ -235,7 +239,7 @@ def test_schemas_are_made_too(host: ToolHost, database: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["rows", "postgres"])
-def test_columns_are_chosen_renamed_and_made(host: ToolHost, database: str, kind: str) -> None:
+def test_columns_are_selected_renamed_and_computed(host: ToolHost, database: str, kind: str) -> None:
     target = {"kind": "postgres", "auth": database, "table": "t"}
     source: Any = [{"id": 1, "full_name": "ada", "extra": 5}]
     if kind == "postgres":
@@ -272,7 +276,7 @@ def test_templates_of_a_target_see_the_chunk(host: ToolHost, tmp_path: Path) -> 
     assert [row["id"] for row in json.loads((tmp_path / "monday" / names[2]).read_text())] == [21, 22, 23, 24, 25]
 
 
-def test_the_total_is_counted_when_it_is_asked_for(host: ToolHost, database: str, tmp_path: Path) -> None:
+def test_the_total_is_counted_when_a_template_reads_it(host: ToolHost, database: str, tmp_path: Path) -> None:
     source = {"kind": "postgres", "auth": database, "query": "select n as id from generate_series(1, 25) n"}
     move(
         host, source, {"kind": "file", "path": DeferredTemplate("{{ chunk.index }}-of-{{ chunk.total }}.csv")}, chunk=10
@@ -280,7 +284,7 @@ def test_the_total_is_counted_when_it_is_asked_for(host: ToolHost, database: str
     assert sorted(file.name for file in tmp_path.glob("*-of-*")) == ["0-of-3.csv", "1-of-3.csv", "2-of-3.csv"]
 
 
-def test_text_that_came_from_data_is_never_a_template(host: ToolHost, tmp_path: Path) -> None:
+def test_text_from_data_is_never_a_template(host: ToolHost, tmp_path: Path) -> None:
     assert move(host, ROWS, {"kind": "file", "path": "{{ chunk.index }}.json"}).error is None
     assert (tmp_path / "{{ chunk.index }}.json").exists()
 
@@ -372,24 +376,24 @@ def test_a_source_that_fails_is_an_error_of_its_kind(
 @pytest.mark.parametrize(
     ("targets", "says"),
     [
-        ([], "nowhere"),
-        ("x", "nowhere"),
-        (["x"], "target 0 is a mapping"),
+        ([], "no targets"),
+        ("x", "no targets"),
+        (["x"], "target 0 must be a mapping"),
         ([{"kind": "tape", "table": "t"}], "'tape'"),
-        ([{"kind": "postgres"}], "needs `table`"),
-        ([{"kind": "file"}], "needs `path`"),
-        ([{"kind": "http"}], "needs `url`"),
-        ([{"kind": "duckdb", "table": "t"}], "needs the `file`"),
+        ([{"kind": "postgres"}], "requires `table`"),
+        ([{"kind": "file"}], "requires `path`"),
+        ([{"kind": "http"}], "requires `url`"),
+        ([{"kind": "duckdb", "table": "t"}], "requires the `file`"),
         ([{"kind": "postgres", "table": "t", "mode": "merge"}], "'merge'"),
-        ([{"kind": "postgres", "table": "t", "mode": "upsert"}], "needs `key`"),
-        ([{"kind": "file", "path": "x.csv", "mode": "upsert", "key": "id"}], "only databases"),
+        ([{"kind": "postgres", "table": "t", "mode": "upsert"}], "requires `key`"),
+        ([{"kind": "file", "path": "x.csv", "mode": "upsert", "key": "id"}], "only by databases"),
         ([{"kind": "file", "path": "x.csv", "on_error": "cry"}], "'cry'"),
         ([{"kind": "file", "path": "x.txt"}], "not as text"),
         ([{"kind": "postgres", "table": DeferredTemplate("{{ chunk.index }}")}], "cannot depend on the chunk"),
         ([{"kind": "postgres", "table": "t"}], "no host"),
     ],
 )
-def test_targets_that_make_no_sense_are_refused(host: ToolHost, targets: Any, says: str) -> None:
+def test_invalid_targets_are_rejected(host: ToolHost, targets: Any, says: str) -> None:
     outcome = run_tool("transfer", {"data": ROWS, "targets": targets}, host=host)
     assert outcome.error is not None and outcome.error.kind == "schema"
     assert says in outcome.error.message
@@ -450,6 +454,6 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, 
         assert outcome.error is not None and (outcome.error.kind, outcome.error.retryable) == ("db.connection", True)
 
 
-def test_progress_is_told(host: ToolHost) -> None:
+def test_progress_is_reported(host: ToolHost) -> None:
     move(host, ROWS, {"kind": "file", "path": "x.parquet"}, chunk=10)
     assert host.counts == [{"rows": 10, "chunks": 1}, {"rows": 20, "chunks": 2}, {"rows": 25, "chunks": 3}]

@@ -1,4 +1,4 @@
-"""What is moved is what was there: no value changed, no row lost, whatever the source and the target."""
+"""A transfer changes no value and loses no row, for all sources and targets."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_a_key_of_several_columns_is_merged_without_an_index(host: ToolHost, pla
     ]
 
 
-def test_a_row_without_its_key_is_refused_and_nothing_is_written(host: ToolHost, place: dict[str, Any]) -> None:
+def test_a_row_without_its_key_is_rejected_and_nothing_is_written(host: ToolHost, place: dict[str, Any]) -> None:
     sql(host, place, "create table t (id int, v text)")
     target = {**place, "mode": "upsert", "key": "id"}
     for given, says in (
-        ([{"id": 1, "v": "a"}, {"id": None, "v": "b"}], "no value for its key (id)"),
-        ([{"v": "a"}], "the key 'id' is no column of the rows; they have v"),
+        ([{"id": 1, "v": "a"}, {"id": None, "v": "b"}], "no value for the key (id)"),
+        ([{"v": "a"}], "the key 'id' is not a column of the rows; columns: v"),
     ):
         outcome = move(host, given, target)
         assert outcome.error is not None and outcome.error.kind == "schema", outcome
@@ -93,11 +93,11 @@ def test_a_row_without_its_key_is_refused_and_nothing_is_written(host: ToolHost,
     assert rows(host, place) == []
 
 
-def test_rows_piped_from_postgres_need_their_key_too(host: ToolHost, database: str) -> None:
+def test_rows_copied_between_postgres_tables_require_their_key(host: ToolHost, database: str) -> None:
     source = {"kind": "postgres", "auth": database, "query": "select 1 as id, 'x' as v union all select null, 'y'"}
     target = {"kind": "postgres", "auth": database, "table": "t", "mode": "upsert", "key": "id"}
     sql(host, target, "create table t (id int, v text)")
-    for key, says in (("id", "no value for its key"), ("zz", "the key 'zz' is no column")):
+    for key, says in (("id", "no value for the key"), ("zz", "the key 'zz' is not a column")):
         outcome = move(host, source, {**target, "key": key})
         assert outcome.error is not None and says in outcome.error.message
     assert rows(host, target) == []
@@ -116,7 +116,7 @@ def test_an_index_with_more_than_the_key_is_not_taken_for_it(host: ToolHost, dat
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_table_may_be_replaced_by_what_is_read_from_it(
+def test_a_table_can_be_replaced_by_a_query_of_itself(
     host: ToolHost, place: dict[str, Any], beside: bool, tmp_path: Path
 ) -> None:
     good(move(host, [{"id": number, "v": "x" * 50} for number in range(3000)], place))
@@ -132,7 +132,7 @@ def test_a_table_may_be_replaced_by_what_is_read_from_it(
     assert row == {"n": 2000, "w": 7.0}
 
 
-def test_only_whole_files_are_written_and_it_is_said(host: ToolHost, tmp_path: Path) -> None:
+def test_append_to_a_file_is_rejected(host: ToolHost, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a\n1\n")
     for mode in ("append", "insert"):
         outcome = move(host, [{"a": 2}], {"kind": "file", "path": str(tmp_path / "x.csv"), "mode": mode})
@@ -177,7 +177,7 @@ def test_infinity_and_far_dates_are_the_same_everywhere(host: ToolHost, database
         ).fetchone() == (0,)
 
 
-def test_arrays_of_several_dimensions_are_refused_not_flattened(host: ToolHost, database: str, tmp_path: Path) -> None:
+def test_multidimensional_arrays_are_rejected(host: ToolHost, database: str, tmp_path: Path) -> None:
     source = {
         "kind": "postgres",
         "auth": database,
@@ -186,13 +186,13 @@ def test_arrays_of_several_dimensions_are_refused_not_flattened(host: ToolHost, 
     target = {"kind": "file", "path": str(tmp_path / "x.json")}
     outcome = move(host, source, target)
     assert outcome.error is not None and outcome.error.kind == "schema"
-    assert "the column grid has arrays of several dimensions; select to_jsonb(...)" in outcome.error.message
+    assert "the column grid has multidimensional arrays; select to_jsonb(...)" in outcome.error.message
     source["query"] = "select 1 as id, to_jsonb(array[[1,2],[3,4]]) as grid, array[1] as flat"
     good(move(host, source, target))
     assert json.loads((tmp_path / "x.json").read_text()) == [{"id": 1, "grid": [[1, 2], [3, 4]], "flat": [1]}]
 
 
-def test_what_a_database_refuses_is_told_in_its_own_words(host: ToolHost, place: dict[str, Any]) -> None:
+def test_database_errors_have_the_databases_message(host: ToolHost, place: dict[str, Any]) -> None:
     takes_everything = place["kind"] == "sqlite"
     check = "check (d < '3')" if takes_everything else ""
     sql(host, place, f"create table t (id int not null, d date {check})")
@@ -223,7 +223,7 @@ def test_every_line_of_csv_is_a_row(host: ToolHost, tmp_path: Path) -> None:
     assert outcome.error is not None and "line 3 has 1 values, the first line has 2" in outcome.error.message
 
 
-def test_columns_of_files_may_be_given_types(host: ToolHost, tmp_path: Path) -> None:
+def test_types_of_file_columns_can_be_declared(host: ToolHost, tmp_path: Path) -> None:
     exact = "12345678901234567890.55"
     (tmp_path / "in.csv").write_text(f"code,amount,on\n1,{exact},2020-01-01\n")
     (tmp_path / "in.json").write_text(json.dumps([{"code": 1, "amount": exact, "on": "2020-01-01"}]))
@@ -237,7 +237,7 @@ def test_columns_of_files_may_be_given_types(host: ToolHost, tmp_path: Path) -> 
     assert outcome.error is not None and "types.code: 'money' is not one of" in outcome.error.message
 
 
-def test_objects_in_json_keep_their_own_keys(host: ToolHost, database: str, tmp_path: Path) -> None:
+def test_nested_json_objects_keep_their_keys(host: ToolHost, database: str, tmp_path: Path) -> None:
     items = [{"id": 1, "o": {"x": 1}, "l": [1, "a"], "m": 1}, {"id": 2, "o": {"y": {"z": 2}}, "l": [], "m": "t"}]
     late = [{"id": number, "o": {}, "l": [], "m": 1} for number in range(3, 25_000)] + [{"id": 25_000, "late": True}]
     postgres = {"kind": "postgres", "auth": database, "table": "t", "mode": "replace"}
@@ -265,7 +265,7 @@ def test_objects_in_json_keep_their_own_keys(host: ToolHost, database: str, tmp_
         ('{"a": 1}', "nope", "schema", "no list of rows at 'nope'"),
     ],
 )
-def test_json_that_has_no_rows_says_so(
+def test_json_without_rows_is_a_clear_error(
     host: ToolHost, tmp_path: Path, text: str, path: str, kind: str, says: str
 ) -> None:
     (tmp_path / "in.json").write_text(text)
@@ -274,7 +274,7 @@ def test_json_that_has_no_rows_says_so(
     assert says in outcome.error.message
 
 
-def test_a_name_that_comes_twice_in_csv_loses_no_value(host: ToolHost, tmp_path: Path) -> None:
+def test_duplicate_csv_columns_lose_no_value(host: ToolHost, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,a,b\n1,2,3\n4,5,6,7\n")
     whole = good(run_tool("object", {"uri": str(tmp_path / "x.csv")}, host=host))
     part = good(run_tool("object", {"uri": str(tmp_path / "x.csv"), "limit": 5}, host=host))

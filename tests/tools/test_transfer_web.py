@@ -182,7 +182,7 @@ def test_a_hook_receives_every_chunk_as_a_list_of_rows(api: Api) -> None:
     assert len(set(keys)) == 3
 
 
-def test_a_hook_may_be_sent_what_a_template_makes(api: Api) -> None:
+def test_the_body_of_a_hook_can_be_a_template(api: Api) -> None:
     body = {
         "part": DeferredTemplate("{{ chunk.index + 1 }}"),
         "rows": DeferredTemplate("{{ chunk.data }}"),
@@ -195,7 +195,7 @@ def test_a_hook_may_be_sent_what_a_template_makes(api: Api) -> None:
     ]
 
 
-def test_a_hook_that_refuses_fails_the_transfer_or_warns(api: Api, database: str) -> None:
+def test_a_failing_hook_fails_the_transfer_or_warns(api: Api, database: str) -> None:
     rows = [{"id": n} for n in range(30)]
     api.refuse = {1}
     hook = {"kind": "http", "url": f"{api.url}/hook"}
@@ -258,7 +258,7 @@ workflow:
 """
 
 
-def test_a_playbook_moves_rows_and_reads_what_it_moved(api: Api, database: str, tmp_path: Path) -> None:
+def test_a_playbook_transfers_rows_and_reads_them(api: Api, database: str, tmp_path: Path) -> None:
     file = tmp_path / "replicate.yaml"
     file.write_text(PLAYBOOK.replace("DSN", database).replace("API", api.url))
 
@@ -280,7 +280,7 @@ def test_a_playbook_moves_rows_and_reads_what_it_moved(api: Api, database: str, 
     assert [pq.read_table(one).num_rows for one in files] == [10, 10, 5]
 
 
-def test_the_validator_knows_the_names_a_transfer_gives(tmp_path: Path) -> None:
+def test_the_validator_accepts_the_names_of_a_transfer(tmp_path: Path) -> None:
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs
 

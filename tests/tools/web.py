@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback, with good answers and with every fault we know of."""
+"""A real HTTP server on loopback, with valid responses and known failures."""
 
 from __future__ import annotations
 

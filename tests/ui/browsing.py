@@ -1,4 +1,4 @@
-"""A real Chromium, and a tab of it that remembers what went wrong in it."""
+"""A real Chromium, and a tab that records its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def chromium() -> str:
-    """The browser of this machine; a failure with the way out when there is none."""
+    """The installed browser; fails with installation instructions if there is none."""
     if os.environ.get("NOETL_SKIP_BROWSER"):
         pytest.skip("NOETL_SKIP_BROWSER is set")
     named = os.environ.get("NOETL_CHROMIUM")
@@ -34,7 +34,7 @@ def chromium() -> str:
 
 
 class Tab:
-    """A page of the browser, signed in or not, that keeps errors of the console and of scripts."""
+    """A page of the browser that records errors of the console and of scripts."""
 
     def __init__(self, page: Any, url: str) -> None:
         self.page = page
@@ -42,26 +42,26 @@ class Tab:
         self.errors: list[str] = []
         self.forgiven: tuple[str, ...] = ()
         page.set_default_timeout(20_000)
-        page.on("console", self._said)
+        page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.errors.append(f"script: {error}"))
 
-    def _said(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.errors.append(f"{message.type}: {message.text}")
 
     def open(self, path: str, *, token: str | None = None) -> Tab:
-        """Go to an address of the page."""
+        """Go to a path of the page."""
         self.page.goto(self.url + path + (f"#token={token}" if token else ""))
         return self
 
     def sign_in(self, token: str) -> Tab:
-        """By the address, as `noetl dev` prints it."""
+        """Sign in with the URL that `noetl dev` prints."""
         self.open("/executions", token=token)
         self.page.get_by_role("navigation", name="Pages").wait_for()
         return self
 
     def serious_violations(self) -> list[str]:
-        """What axe-core finds on the page as it is now, serious or worse."""
+        """Serious and critical violations that axe-core finds on the current page."""
         if not AXE.exists():
             pytest.fail("axe-core is not there: run `make ui` once (npm ci in ui/)", pytrace=False)
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
@@ -73,5 +73,5 @@ class Tab:
         ]
 
     def wrong(self) -> list[str]:
-        """Errors so far, without those a test expects (an answer that was refused, a server that is away)."""
+        """Errors so far, without those that a test expects (a rejected request, an unreachable server)."""
         return [error for error in self.errors if not any(word in error for word in self.forgiven)]

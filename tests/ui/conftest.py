@@ -48,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def started(cluster: Cluster) -> Callable[..., str]:
-    """Starts a playbook of the catalog and gives its execution id."""
+    """Starts a playbook of the catalog and returns its execution id."""
 
     def start(path: str, **payload: object) -> str:
         status, answer = cluster.ask("POST", "/api/execute", {"path": path, "payload": payload})
@@ -60,7 +60,7 @@ def started(cluster: Cluster) -> Callable[..., str]:
 
 @pytest.fixture
 def new_tab(browser, cluster: Cluster) -> Iterator[Callable[..., Tab]]:
-    """Tabs of their own sessions; when the test is over, none of them may have had an error."""
+    """Creates tabs with separate sessions; after the test none of them may have an error."""
     contexts, tabs = [], []
 
     def make(*, width: int = 1280, height: int = 860, dark: bool = False) -> Tab:

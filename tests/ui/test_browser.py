@@ -23,8 +23,8 @@ def status_of(tab: Tab):
     return tab.page.locator(".facts .status").first
 
 
-def place_in_log(tab: Tab) -> tuple[int, int]:
-    """The moment that is shown, and the length of the log, as the slider says them."""
+def position_in_log(tab: Tab) -> tuple[int, int]:
+    """The shown position and the length of the log, as displayed by the slider."""
     text = tab.page.locator(".slider-words b").inner_text()
     shown, length = text.replace(",", "").split(" / ")
     return int(shown), int(length)
@@ -33,7 +33,7 @@ def place_in_log(tab: Tab) -> tuple[int, int]:
 # ── signing in ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_wrong_token_is_refused_in_words_and_the_right_one_signs_in(new_tab, cluster: Cluster):
+def test_a_wrong_token_is_rejected_and_a_valid_one_signs_in(new_tab, cluster: Cluster):
     tab = new_tab()
     tab.forgiven = ("401",)
     tab.open("/executions")
@@ -49,7 +49,7 @@ def test_a_wrong_token_is_refused_in_words_and_the_right_one_signs_in(new_tab, c
     tab.page.get_by_label("Token").wait_for()
 
 
-def test_a_viewer_looks_and_cannot_cancel(new_tab, cluster: Cluster, started):
+def test_a_viewer_cannot_cancel(new_tab, cluster: Cluster, started):
     environ = {**os.environ, "NOETL_HOME": str(cluster.home)}
     made = subprocess.run(
         [sys.executable, "-m", "noetl", "token", "add", "vera", "--role", "viewer"],
@@ -59,7 +59,7 @@ def test_a_viewer_looks_and_cannot_cancel(new_tab, cluster: Cluster, started):
     tab = new_tab().sign_in(made.stdout.strip())
     tab.open(f"/executions/{id}")
     status_of(tab).get_by_text("running").wait_for()
-    tab.page.get_by_text("steering needs the role operator").wait_for()
+    tab.page.get_by_text("actions require the role operator").wait_for()
     assert tab.page.get_by_role("button", name="Cancel").count() == 0
     tab.forgiven = ("403",)
     refused = tab.page.evaluate(f"fetch('/api/executions/{id}/cancel', {{method: 'POST'}}).then(a => a.status)")
@@ -70,7 +70,7 @@ def test_a_viewer_looks_and_cannot_cancel(new_tab, cluster: Cluster, started):
 # ── the list ────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_list_follows_executions_and_its_filter_stands_in_the_address(tab: Tab, cluster: Cluster, started):
+def test_the_list_is_updated_and_its_filter_is_in_the_url(tab: Tab, cluster: Cluster, started):
     tab.open("/executions?search=people")
     id = started("people/approval", seconds=30)
     row = tab.page.locator(f"tr[data-id='{id}']")
@@ -78,11 +78,11 @@ def test_the_list_follows_executions_and_its_filter_stands_in_the_address(tab: T
     assert tab.page.locator("tbody tr").filter(has_text="shop/orders").count() == 0
     row.get_by_role("checkbox").check()
     tab.page.get_by_role("button", name=re.compile("Cancel 1")).click()
-    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel executions").click()
     row.locator(".status", has_text="cancelled").wait_for()
     tab.page.get_by_role("button", name="failed").click()
     tab.page.wait_for_url("**/executions?search=people&status=failed")
-    tab.page.get_by_text("Nothing matches").wait_for()
+    tab.page.get_by_text("No matching executions").wait_for()
     tab.page.go_back()
     assert tab.serious_violations() == []
 
@@ -90,7 +90,7 @@ def test_the_list_follows_executions_and_its_filter_stands_in_the_address(tab: T
 # ── one execution ───────────────────────────────────────────────────────────────────────
 
 
-def test_an_execution_is_watched_until_it_has_ended(tab: Tab, cluster: Cluster, started):
+def test_an_execution_is_shown_live_until_it_ends(tab: Tab, cluster: Cluster, started):
     id = started("shop/orders")
     tab.open(f"/executions/{id}")
     tab.page.locator(".net-step.running, .net-step.scheduled").first.wait_for()
@@ -99,13 +99,13 @@ def test_an_execution_is_watched_until_it_has_ended(tab: Tab, cluster: Cluster, 
     assert "24/24" in fetch.inner_text()
     assert "⟳" in fetch.inner_text()  # three customers needed retries
     assert "not reached" in tab.page.locator(".net-step", has_text="alarm").inner_text()
-    shown, length = place_in_log(tab)
+    shown, length = position_in_log(tab)
     assert shown == length == cluster.ask("GET", f"/api/executions/{id}")[1]["seq"]
     tab.page.get_by_text("its output is that of step end").wait_for()
     assert tab.serious_violations() == []
 
 
-def test_a_failure_is_explained_in_words(tab: Tab, cluster: Cluster, started):
+def test_a_failure_is_explained(tab: Tab, cluster: Cluster, started):
     id = started("billing/nightly")
     cluster.finished(id)
     tab.open(f"/executions/{id}")
@@ -117,7 +117,7 @@ def test_a_failure_is_explained_in_words(tab: Tab, cluster: Cluster, started):
     assert "NoneType" in why.inner_text()
     tab.page.locator(".net-step.failed").click()
     tab.page.get_by_role("region", name="Step charge").get_by_text("TypeError").wait_for()
-    tab.page.get_by_role("button", name="Its output").click()
+    tab.page.get_by_role("button", name="Logs", exact=True).click()
     tab.page.locator("pre.error", has_text="NoneType").wait_for()  # with the line of the playbook
     assert "charging" in tab.page.locator(".task-log").inner_text()
     assert tab.serious_violations() == []
@@ -128,11 +128,11 @@ def test_the_time_slider_shows_an_earlier_state(tab: Tab, cluster: Cluster, star
     cluster.finished(id)
     tab.open(f"/executions/{id}?tab=state")
     tab.page.get_by_text("orders: ").first.wait_for()  # ctx at the end
-    slider = tab.page.get_by_label("Moment of the log")
+    slider = tab.page.get_by_label("Position in the log")
     slider.focus()
     slider.press("Home")
-    assert place_in_log(tab)[0] == 1
-    tab.page.get_by_text("Nothing has been set yet.").wait_for()
+    assert position_in_log(tab)[0] == 1
+    tab.page.get_by_text("Empty.").wait_for()
     assert tab.page.locator(".net-step.success").count() == 0
     slider.fill("60")
     tab.page.locator(".net-step.running", has_text="fetch").wait_for()
@@ -147,7 +147,7 @@ def test_the_time_slider_shows_an_earlier_state(tab: Tab, cluster: Cluster, star
     assert status_of(tab).inner_text() == "success"
 
 
-def test_events_open_to_their_payload_and_lead_to_their_cause(tab: Tab, cluster: Cluster, started):
+def test_events_show_their_payload_and_link_to_their_cause(tab: Tab, cluster: Cluster, started):
     id = started("billing/nightly")
     cluster.finished(id)
     tab.open(f"/executions/{id}?tab=events")
@@ -161,7 +161,7 @@ def test_events_open_to_their_payload_and_lead_to_their_cause(tab: Tab, cluster:
     assert tab.serious_violations() == []
 
 
-def test_results_logs_and_data_that_would_be_markup_are_shown_as_text(tab: Tab, cluster: Cluster, started):
+def test_results_and_logs_that_contain_markup_are_shown_as_text(tab: Tab, cluster: Cluster, started):
     playbook = """
 apiVersion: noetl.io/v2
 kind: Playbook
@@ -184,8 +184,8 @@ workflow:
     tab.open(f"/executions/{id}?tab=results&step=start")
     tab.page.get_by_role("cell", name="<img src=x onerror=alert(1)>").first.wait_for()
     tab.page.get_by_label("Steps with results").get_by_text("large").click()
-    tab.page.get_by_text("stored outside the log").wait_for()
-    tab.page.get_by_role("button", name="Later →").click()
+    tab.page.get_by_text("stored in the result store").wait_for()
+    tab.page.get_by_role("button", name="Next →").click()
     tab.page.get_by_role("cell", name="150", exact=True).first.wait_for()
     with tab.page.expect_download() as downloaded:
         tab.page.get_by_role("link", name="Download").click()
@@ -207,13 +207,13 @@ def test_cancel_pause_signal_and_rerun_from_a_step(tab: Tab, cluster: Cluster, s
     tab.page.get_by_role("button", name="Signal").click()
     dialog = tab.page.get_by_role("dialog")
     dialog.get_by_label("Payload (JSON object)").fill('{"approved": tru}')
-    dialog.get_by_text("not JSON").wait_for()
+    dialog.get_by_text("invalid JSON").wait_for()
     dialog.get_by_label("Payload (JSON object)").fill('{"approved": true}')
     dialog.get_by_role("button", name="Send").click()
     publish.get_by_text("done").wait_for()
     tab.page.get_by_role("button", name="Cancel").click()
     dialog.get_by_label(re.compile("Reason")).fill("enough")
-    dialog.get_by_role("button", name="Cancel it").click()
+    dialog.get_by_role("button", name="Cancel execution").click()
     status_of(tab).get_by_text("cancelled").wait_for()
     tab.page.get_by_text("enough").first.wait_for()
     publish.click()
@@ -229,18 +229,18 @@ def test_a_server_restart_loses_no_event(new_tab, cluster: Cluster, started):
     id = started("demo/ticking")
     tab.open(f"/executions/{id}")
     tab.page.get_by_text("live", exact=True).wait_for()
-    before = place_in_log(tab)[1]
+    before = position_in_log(tab)[1]
     cluster.server.terminate()
     cluster.server.wait(20)
     tab.page.get_by_text("reconnecting").wait_for()
     cluster.start_server()
     status_of(tab).get_by_text("success").wait_for(timeout=40_000)
     length = cluster.finished(id)["seq"]
-    assert before < length == place_in_log(tab)[1]
+    assert before < length == position_in_log(tab)[1]
     assert "40/40" in tab.page.locator(".net-step", has_text="start").inner_text()
 
 
-def test_the_keyboard_reaches_everything(tab: Tab, cluster: Cluster, started):
+def test_everything_is_accessible_by_keyboard(tab: Tab, cluster: Cluster, started):
     id = started("billing/nightly")
     cluster.finished(id)
     tab.open("/executions")
@@ -259,7 +259,7 @@ def test_the_keyboard_reaches_everything(tab: Tab, cluster: Cluster, started):
     tab.page.locator(".ev-row.open").wait_for()
 
 
-def test_the_page_works_at_400_pixels_and_in_the_dark(new_tab, cluster: Cluster, started):
+def test_the_page_works_at_400_pixels_and_in_dark_mode(new_tab, cluster: Cluster, started):
     id = started("billing/nightly")
     cluster.finished(id)
     tab = new_tab(width=400, dark=True).sign_in(cluster.token)
@@ -289,9 +289,7 @@ def shop(tmp_path: Path) -> Iterator[str]:
         api.wait(10)
 
 
-def test_the_quickstart_is_run_from_its_form_and_watched_until_it_has_ended(
-    tab: Tab, cluster: Cluster, shop: str, tmp_path: Path
-):
+def test_the_quickstart_runs_from_its_form(tab: Tab, cluster: Cluster, shop: str, tmp_path: Path):
     text = (EXAMPLE / "playbook.yaml").read_text()
     assert cluster.ask("POST", "/api/catalog/register", {"content": text})[0] == 201
     tab.open("/playbooks")
@@ -341,15 +339,15 @@ def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, 
         return {each["name"]: each["value"] for each in devtools.send("Performance.getMetrics")["metrics"]}
 
     def work() -> float:
-        """Seconds of scripts, styles and layout; painting without a graphics card is not the page's doing."""
+        """Seconds of scripts, styles and layout; painting without a graphics card is not counted."""
         found = metrics()
         return found["ScriptDuration"] + found["LayoutDuration"] + found["RecalcStyleDuration"]
 
     tab.open(f"/executions/{row['execution_id']}")
-    tab.page.get_by_label("Moment of the log").wait_for()
+    tab.page.get_by_label("Position in the log").wait_for()
     assert work() < 2.0  # from here on it can be used; the rest of the log comes meanwhile
-    tab.page.get_by_text("loading the log").wait_for(state="hidden")
-    assert place_in_log(tab) == (row["seq"], row["seq"])
+    tab.page.get_by_text("loading events").wait_for(state="hidden")
+    assert position_in_log(tab) == (row["seq"], row["seq"])
     tab.page.locator(".tl-curve").wait_for()
     assert work() < 4.0
     timeline = tab.page.get_by_role("group", name=re.compile("^Timeline"))
@@ -359,7 +357,7 @@ def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, 
     tab.page.locator(".tl-bar s").first.wait_for()  # near enough, iterations and their tasks are told apart again
     timeline.press("0")
     before = work()
-    slider = tab.page.get_by_label("Moment of the log")
+    slider = tab.page.get_by_label("Position in the log")
     for moment in (90_000, 50_000, 10_000, 70_000):
         slider.fill(str(moment))
     assert "start" in tab.page.locator(".net-step.running").inner_text()

@@ -12,8 +12,9 @@ import pytest
 from fastapi import FastAPI
 from msgspec import Struct
 
-from noetl.server.http import web_page as pages, problems
 from noetl.errors import NoetlError
+from noetl.server.http import problems
+from noetl.server.http import web_page as pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ class Answer(Struct):
 
 
 class Client:
-    """Asks the routes of the page without a server between."""
+    """Calls the routes of the page without a server."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -56,7 +57,7 @@ class Client:
 
 
 @pytest.mark.parametrize("path", ["/", "/executions", "/executions/7", "/playbooks/a/b", "/operations"])
-def test_every_address_of_the_page_answers_with_the_document(path: str):
+def test_every_page_path_returns_the_document(path: str):
     answer = Client().get(path)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
@@ -71,7 +72,7 @@ def test_the_policy_allows_no_inline_script_and_the_document_has_none():
     assert re.search(r"</script>", answer.text) and not re.search(r"<script[^>]*>[^<]", answer.text)
 
 
-def test_the_nonce_is_another_one_each_time_and_stands_in_the_policy():
+def test_the_nonce_changes_and_is_in_the_policy():
     nonces = set()
     for _ in range(2):
         answer = Client().get("/")
@@ -81,12 +82,12 @@ def test_the_nonce_is_another_one_each_time_and_stands_in_the_policy():
     assert len(nonces) == 2
 
 
-def test_behind_a_path_prefix_the_document_knows_it():
+def test_the_document_contains_the_path_prefix():
     assert '<base href="/flows/">' in Client("/flows").get("/flows/executions").text
     assert '<base href="/">' in Client().get("/executions").text
 
 
-def test_files_named_by_the_document_may_be_kept_for_ever():
+def test_hashed_files_can_be_cached_forever():
     client = Client()
     named = re.findall(r'(?:src|href)="(assets/[^"]+)"', client.get("/").text)
     assert len(named) == 2

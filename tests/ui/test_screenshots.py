@@ -1,6 +1,6 @@
-"""The pictures of the documentation: made by `make screenshots`, and every time to see that they can be made.
+"""The screenshots of the documentation: created by `make screenshots`, and in every test run to check that they can be.
 
-Without NOETL_SCREENSHOTS they go to a temporary folder, so that a run of the tests changes no file."""
+Without NOETL_SCREENSHOTS they are written to a temporary folder, so that a run of the tests changes no file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def taken(tab: Tab, file: Path, *, ready: str, height: int | None = None) -> None:
-    """A picture of what is seen, once `ready` is there and nothing moves."""
+    """A screenshot, taken when `ready` is visible and nothing moves."""
     tab.page.locator(ready).first.wait_for()
     tab.page.wait_for_timeout(400)
     clip = {"x": 0, "y": 0, "width": 1280, "height": height} if height else None
@@ -27,7 +27,7 @@ def taken(tab: Tab, file: Path, *, ready: str, height: int | None = None) -> Non
     assert file.stat().st_size > 10_000
 
 
-def test_the_pictures_of_the_documentation_can_be_made(new_tab, cluster: Cluster, started, folder: Path):
+def test_the_screenshots_of_the_documentation_can_be_created(new_tab, cluster: Cluster, started, folder: Path):
     for _ in range(2):
         done = started("shop/orders")
     failed = started("billing/nightly")

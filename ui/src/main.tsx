@@ -1,19 +1,19 @@
-/** The page: who is signed in, where we are, and the room that answers for it. */
+/** The web page: session, navigation and routing. */
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import "./style.css";
-import { Link, Router, usePlace, useRoute } from "./frame/router";
-import { EmptyState, Logo, Notes } from "./frame/pieces";
-import { SignedIn, useSession } from "./frame/session";
-import { applyTheme, ThemeSwitch } from "./frame/theme";
+import { Link, Router, useLocation, useRoute } from "./common/router";
+import { EmptyState, Logo, Notes } from "./common/components";
+import { SignedIn, useSession } from "./common/session";
+import { applyTheme, ThemeSwitch } from "./common/theme";
 import { Executions } from "./executions";
 import { Execution } from "./execution";
 import { Playbooks } from "./playbooks";
 import { Operations } from "./operations";
 
-type Room = (props: { params: Record<string, string> }) => any;
+type PageComponent = (props: { params: Record<string, string> }) => any;
 
-const ROOMS: [string, Room][] = [
+const ROUTES: [string, PageComponent][] = [
   ["/", Executions],
   ["/executions", Executions],
   ["/executions/:id", Execution],
@@ -21,14 +21,14 @@ const ROOMS: [string, Room][] = [
   ["/operations/*", Operations],
 ];
 
-const PLACES: [string, string][] = [
+const NAVIGATION: [string, string][] = [
   ["/executions", "Executions"],
   ["/playbooks", "Playbooks"],
   ["/operations", "Operations"],
 ];
 
 function Head() {
-  const { path } = usePlace();
+  const { path } = useLocation();
   const session = useSession();
   const here = (to: string) => path === to || path.startsWith(`${to}/`) || (path === "/" && to === "/executions");
   return (
@@ -36,14 +36,14 @@ function Head() {
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>
         Skip to content
       </a>
-      <Link to="/executions" class="brand" aria-label="NoETL, to the executions">
+      <Link to="/executions" class="brand" aria-label="NoETL, go to executions">
         <Logo />
         <span>NoETL</span>
       </Link>
       <nav aria-label="Pages">
-        {PLACES.map(([to, words]) => (
+        {NAVIGATION.map(([to, label]) => (
           <Link key={to} to={to} aria-current={here(to) ? "page" : undefined}>
-            {words}
+            {label}
           </Link>
         ))}
       </nav>
@@ -62,17 +62,17 @@ function Head() {
 }
 
 function Pages() {
-  const found = useRoute(ROOMS);
-  const { path } = usePlace();
+  const found = useRoute(ROUTES);
+  const { path } = useLocation();
   useEffect(() => {
-    const place = PLACES.find(([to]) => path.startsWith(to));
+    const place = NAVIGATION.find(([to]) => path.startsWith(to));
     document.title = `${place ? place[1] : "Executions"} · NoETL`;
   }, [path]);
   if (!found) {
     return (
       <main id="main" tabIndex={-1}>
-        <EmptyState title="There is no such page" action={<Link to="/executions">To the executions</Link>}>
-          <p>The address may be old, or a letter is missing.</p>
+        <EmptyState title="Page not found" action={<Link to="/executions">Go to executions</Link>}>
+          <p>The address may be outdated or misspelled.</p>
         </EmptyState>
       </main>
     );

@@ -1,9 +1,9 @@
-"""What the SQL tools have in common: reading their statements, and shaping what they answer.
+"""Shared code of the SQL kinds: parses the statements of a task and builds its outcome.
 
 `output.data` has `rows`, `row_count` and `columns` of the last statement, and `command_0`, `command_1`, ...
-with the same of each. A result too large to hold is streamed into the result store as a table:
-then `ref` leads to it, and its `row_count` and `columns` travel beside it. Reading `output.data.rows`
-fetches it, as far as a template may; `resolve` takes a part of it.
+with the same for each statement. A large result is streamed to the result store as a table; the outcome then has
+its reference, and `row_count` and `columns` as extracts. Reading `output.data.rows` fetches the table, within the
+limits of templates; kind `resolve` reads a part of it.
 """
 
 from __future__ import annotations
@@ -20,62 +20,69 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Host, ToolCall
 from noetl.core.templates.views import KEYS
 from noetl.data import formats, table_files
-from noetl.data.sql import Dialect, split, takes_sets
-from noetl.tools._common.fields import COMMAND, INLINE_BYTES, INLINE_ROWS
+from noetl.data.sql import Dialect, split, steers_transaction, takes_sets
+from noetl.tools._common.sql_fields import COMMAND, INLINE_BYTES, INLINE_ROWS
 
-TRAVELS = 4096
-_TEXTS = ("command", "sql", "query", "statement")
+EXTRACT_BYTES = 4096  # largest result of one statement that an event includes with its rows
+_SQL_KEYS = ("command", "sql", "query", "statement")
 
 
 class Statement(NamedTuple):
-    """One statement and the parameters for it."""
+    """One statement and its parameters."""
 
     text: str
     params: Any = None
 
 
 class BadInput(ValueError):
-    """The task's parameters do not make sense; the message says which and why."""
+    """Invalid fields of a task; the message names the field and the reason."""
 
 
-async def statements_of(call: ToolCall, dialect: Dialect) -> list[Statement]:
+async def read_statements(call: ToolCall, dialect: Dialect) -> list[Statement]:
     """The task's statements, in order."""
-    given = call.input
-    command = next((given[name] for name in ("command", *COMMAND.aliases) if given.get(name) is not None), None)
-    script = given.get("script")
+    fields = call.input
+    command = next((fields[name] for name in ("command", *COMMAND.aliases) if fields.get(name) is not None), None)
+    script = fields.get("script")
     if command is None and isinstance(script, Mapping):
-        command = await _script(call, script)
-    params = given.get("params", given.get("parameters"))
+        command = await _read_script(call, script)
+    task_params = fields.get("params", fields.get("parameters"))
     items = list(command) if isinstance(command, list | tuple) else [command]
     statements: list[Statement] = []
     for item in items:
-        own = params
+        params = task_params
         if isinstance(item, Mapping):
-            own = item.get("params", params)
-            item = next((item[name] for name in _TEXTS if isinstance(item.get(name), str)), None)
+            params = item.get("params", task_params)
+            item = next((item[name] for name in _SQL_KEYS if isinstance(item.get(name), str)), None)
         if not isinstance(item, str):
-            raise BadInput("there is no SQL to run: give `command` a text, a list of texts, or `script: {uri}`")
-        statements += [Statement(text, own) for text in split(item, dialect)]
+            raise BadInput("no SQL: `command` is a string or a list of strings, or use `script: {uri}`")
+        statements += [Statement(text, params) for text in split(item, dialect)]
     if not statements:
-        raise BadInput("`command` holds no statement, only blanks or comments")
+        raise BadInput("`command` contains no statement, only white space or comments")
     return statements
 
 
-async def _script(call: ToolCall, script: Mapping[str, Any]) -> str:
+async def _read_script(call: ToolCall, script: Mapping[str, Any]) -> str:
     uri = script.get("uri")
     if not uri:
-        raise BadInput("script needs a `uri`: the file, URL or object that holds the SQL")
+        raise BadInput("script requires `uri`: the file, URL or object with the SQL")
     try:
         source = await call.host.fetch_source(str(uri), source=script.get("source"))
         return source.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput(f"the script {uri} is not UTF-8 text") from None
+        raise BadInput(f"script {uri} is not valid UTF-8") from None
     except OSError as failure:
-        raise BadInput(f"the script {uri} cannot be read: {failure.strerror or failure}") from None
+        raise BadInput(f"cannot read script {uri}: {failure.strerror or failure}") from None
 
 
-def is_many(statement: Statement, dialect: Dialect) -> bool:
-    """Whether `params` is a list of parameter sets (maybe of none) rather than one."""
+def needs_transaction(statements: Sequence[Statement], spec: Mapping[str, Any]) -> bool:
+    """Whether the task must begin a transaction: it has several statements, and none of them controls one."""
+    if len(statements) < 2 or not flag(spec.get("transaction"), True):
+        return False
+    return not any(steers_transaction(statement.text) for statement in statements)
+
+
+def has_parameter_sets(statement: Statement, dialect: Dialect) -> bool:
+    """Whether `params` is a list of parameter sets (possibly empty) instead of a single set."""
     params = statement.params
     if not isinstance(params, list | tuple):
         return False
@@ -85,7 +92,7 @@ def is_many(statement: Statement, dialect: Dialect) -> bool:
 
 
 def flag(value: Any, default: bool) -> bool:
-    """A yes or no of `spec`, which may come from a template as text."""
+    """A boolean, which a template may have rendered as a string."""
     if value is None or value == "":
         return default
     if isinstance(value, str):
@@ -97,25 +104,25 @@ def flag(value: Any, default: bool) -> bool:
 
 
 class Chunk(Protocol):
-    """Some rows of a result, in whatever form the driver has them."""
+    """Some rows of a result, in the driver's representation."""
 
     columns: Sequence[str]
 
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
 
     def size(self) -> int:
-        """About how many bytes."""
+        """Approximate size in bytes."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """As plain JSON data."""
+        """The rows as JSON data."""
 
     def batch(self) -> Any:
-        """As an Arrow batch."""
+        """The rows as an Arrow batch."""
 
 
 class Result(Struct, frozen=True):
-    """What one statement answered."""
+    """Result of one statement."""
 
     columns: tuple[str, ...] = ()
     rows: list[dict[str, Any]] = []
@@ -124,74 +131,74 @@ class Result(Struct, frozen=True):
     extra: dict[str, Any] = {}
 
     def data(self) -> dict[str, Any]:
-        """As part of `output.data`."""
-        known: dict[str, Any] = {"row_count": self.row_count, "columns": list(self.columns), **self.extra}
+        """The result as part of `output.data`."""
+        summary: dict[str, Any] = {"row_count": self.row_count, "columns": list(self.columns), **self.extra}
         if self.ref is not None:
-            return {**known, "ref": to_builtins(self.ref)}
-        return {"rows": self.rows, **known}
+            return {**summary, "ref": to_builtins(self.ref)}
+        return {"rows": self.rows, **summary}
 
 
 class Limits(NamedTuple):
-    """When a result is streamed into the store, and as what."""
+    """Size above which a result is streamed to the store, and the format it is stored in."""
 
     rows: int = INLINE_ROWS
     bytes: int = INLINE_BYTES
     format: str = "parquet"
 
 
-def limits_of(spec: Mapping[str, Any]) -> Limits:
-    """The limits a task's spec asks for."""
+def read_limits(spec: Mapping[str, Any]) -> Limits:
+    """The limits in a task's spec."""
     try:
         format = formats.format_of(given=spec.get("result_format") or "parquet")
         rows, size = int(spec.get("inline_rows") or INLINE_ROWS), int(spec.get("inline_bytes") or INLINE_BYTES)
     except (TypeError, ValueError) as wrong:
         raise BadInput(f"spec: {wrong}") from None
     if format not in formats.TABULAR:
-        raise BadInput(f"spec.result_format: {format!r} is no table's: use {', '.join(formats.TABULAR)}")
+        raise BadInput(f"spec.result_format: {format!r} is not a table format; use {', '.join(formats.TABULAR)}")
     return Limits(rows, size, format)
 
 
 async def collect(host: Host, chunks: AsyncGenerator[Chunk, None], limits: Limits) -> Result:
-    """A result in memory if it is small, else as a table in the result store."""
-    held: list[Chunk] = []
+    """Collect a small result in memory; stream a large one to the result store as a table."""
+    collected: list[Chunk] = []
     count = size = 0
     columns: Sequence[str] = ()
     async with aclosing(chunks):
         async for chunk in chunks:
             columns = chunk.columns
-            held.append(chunk)
+            collected.append(chunk)
             count += chunk.count()
             size += chunk.size()
             if count > limits.rows or size > limits.bytes:
-                return await _stored(host, held, chunks, limits.format)
-        rows = [row for chunk in held for row in chunk.rows()]
+                return await _store(host, collected, chunks, limits.format)
+        rows = [row for chunk in collected for row in chunk.rows()]
     return Result(tuple(columns), rows, len(rows))
 
 
-async def _stored(host: Host, held: list[Chunk], chunks: AsyncIterator[Chunk], format: str) -> Result:
+async def _store(host: Host, first: list[Chunk], rest: AsyncIterator[Chunk], format: str) -> Result:
     count = 0
-    columns = tuple(held[0].columns)
+    columns = tuple(first[0].columns)
     content_type = formats.CONTENT_TYPES[format]
 
-    async def pieces() -> AsyncGenerator[bytes, None]:
+    async def blocks() -> AsyncGenerator[bytes, None]:
         nonlocal count
         encoder: Any = None
-        async for chunk in _each(held, chunks):
+        async for chunk in _chain(first, rest):
             if encoder is None:
-                encoder = await asyncio.to_thread(_encoder, format, chunk)
+                encoder = await asyncio.to_thread(_create_encoder, format, chunk)
             count += chunk.count()
-            data = await asyncio.to_thread(_encoded, encoder, chunk)
+            data = await asyncio.to_thread(_encode, encoder, chunk)
             host.progress(rows=count)
             if data:
                 yield data
         yield await asyncio.to_thread(encoder.close)
 
-    reference = await host.put_result(pieces(), content_type=content_type)
+    reference = await host.put_result(blocks(), content_type=content_type)
     meta = structs.replace(reference.meta, rows=count, columns=columns)
     return Result(columns, [], count, structs.replace(reference, meta=meta))
 
 
-def _encoder(format: str, chunk: Chunk) -> Any:
+def _create_encoder(format: str, chunk: Chunk) -> Any:
     if format in ("jsonl", "csv"):
         return table_files.row_encoder(format, chunk.columns)
     return table_files.encoder(format, _batch(chunk).schema)
@@ -203,37 +210,37 @@ def _batch(chunk: Chunk) -> Any:
     try:
         return chunk.batch()
     except ArrowInvalid as wrong:
-        way_out = "cast the column in the query, or use spec.result_format: jsonl"
-        raise BadInput(f"the result cannot be stored as a table: {wrong}; {way_out}") from None
+        fix = "cast the column in the query, or use spec.result_format: jsonl"
+        raise BadInput(f"the result cannot be stored as a table: {wrong}; {fix}") from None
 
 
-def _encoded(encoder: Any, chunk: Chunk) -> bytes:
+def _encode(encoder: Any, chunk: Chunk) -> bytes:
     data: bytes = encoder.write_rows(chunk.rows()) if hasattr(encoder, "write_rows") else encoder.write(_batch(chunk))
     return data
 
 
-async def _each(held: list[Chunk], chunks: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:
-    while held:
-        yield held.pop(0)
-    async for chunk in chunks:
+async def _chain(first: list[Chunk], rest: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:
+    while first:
+        yield first.pop(0)  # releases the memory of the chunk
+    async for chunk in rest:
         yield chunk
 
 
-def answer(results: Sequence[Result], *, meta: dict[str, Any] | None = None, **helpers: dict[str, Any]) -> Outcome:
+def success(results: Sequence[Result], *, meta: dict[str, Any] | None = None, **helpers: dict[str, Any]) -> Outcome:
     """The outcome of a task whose statements all succeeded.
 
-    When the last result is in the store, what is known of it travels beside its reference."""
+    If the last result is in the store, its row count and columns are extracts next to the reference."""
     last = results[-1]
     commands = {f"command_{number}": result.data() for number, result in enumerate(results)}
     if last.ref is None:
         return Outcome(status="ok", data={**last.data(), **commands}, meta=meta or {}, helpers=helpers)
-    known = {name: _brief(data) for name, data in {**last.data(), **commands}.items() if name != "ref"}
-    known[KEYS] = ["rows", *known]
-    return Outcome(status="ok", ref=last.ref, extracts=known, meta=meta or {}, helpers=helpers)
+    extracts = {name: _extract(data) for name, data in {**last.data(), **commands}.items() if name != "ref"}
+    extracts[KEYS] = ["rows", *extracts]
+    return Outcome(status="ok", ref=last.ref, extracts=extracts, meta=meta or {}, helpers=helpers)
 
 
-def _brief(value: Any) -> Any:
-    """A statement's answer that may travel in an event: without its rows when they are many."""
-    if isinstance(value, dict) and len(json.encode(value)) > TRAVELS:
+def _extract(value: Any) -> Any:
+    """A statement's result for an event: without its rows if it is large."""
+    if isinstance(value, dict) and len(json.encode(value)) > EXTRACT_BYTES:
         return {name: part for name, part in value.items() if name != "rows"}
     return value

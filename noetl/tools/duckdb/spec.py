@@ -1,46 +1,45 @@
-"""Run SQL on DuckDB: a file or a private database in memory, files and data as tables.
-
-`tables` hands rows, stored results and objects over as tables, through Arrow; results too large to
-hold are streamed out the same way.
-"""
+"""Kind `duckdb`: run SQL on a DuckDB file or a private in-memory database."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.fields import COMMAND, DUCKDB_NULLS, PARAMS, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, SCRIPT, SPEC_KEYS
+
+NULLS: dict[str, Any] = {"exception_type": None}
 
 SPEC = ToolSpec(
     kind="duckdb",
-    doc="Runs SQL on DuckDB, in a file or in memory (then private to the task). Statements read and write Parquet, CSV "
-    "and JSON files; `tables` makes rows, stored results and objects of an object store into tables. All statements of "
-    "one task are one transaction. The output has the shape of `postgres`.",
+    doc="Runs SQL on DuckDB, in a file or in memory (private to the task). Statements can read and write Parquet, CSV "
+    "and JSON files; `tables` registers rows, stored results and objects of an object store as tables. All statements "
+    "of one task run in one transaction. The output has the same structure as that of `postgres`.",
     fields={
         "command": COMMAND,
         "script": SCRIPT,
         "params": PARAMS,
-        "file": Field(
-            "string",
-            "The database file, relative to the playbook's folder; left out (or `:memory:`): a private one in memory.",
-            aliases=("database", "db_path", "db_file"),
+        "file": DATABASE_FILE,
+        "read_only": Field(
+            "boolean", "`true`: open the file read-only, which several processes can do at once.", default=False
         ),
-        "read_only": Field("boolean", "`true`: open the file for reading; several processes then can.", default=False),
-        "attach": Field("any", "Other databases: a map name -> file, or name -> `{file, type, read_only}`."),
+        "attach": Field("any", "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`."),
         "tables": Field(
             "mapping",
-            "Data as tables: a map name -> list of rows, reference, or address (`s3://...`, a file).",
+            "Data to register as tables: a mapping name -> list of rows, reference, or address (`s3://...`, a file).",
         ),
         "auth": Field(
             "any", "The credential for addresses in `tables`, and for `s3://` in SQL.", aliases=("credential",)
         ),
     },
     spec_keys={
-        "timeout": "`connect`: seconds to wait for a file another process holds; `total`: the query is interrupted.",
+        "timeout": "`connect`: seconds to wait for a file locked by another process; "
+        "`total`: seconds after which the query is interrupted.",
         **SPEC_KEYS,
     },
-    helpers={"duckdb": DUCKDB_NULLS},
+    helpers={"duckdb": NULLS},
     example="- name: totals\n  kind: duckdb\n  file: shop.duckdb\n"
     '  tables:\n    orders: "{{ fetch.orders }}"\n'
     "  command: |\n    CREATE OR REPLACE TABLE totals AS SELECT city, sum(amount) AS sum FROM orders GROUP BY city;\n"
@@ -49,7 +48,7 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Run the statements and give their results."""
-    from noetl.tools.duckdb.task import perform
+    """Execute the statements and return their results."""
+    from noetl.tools.duckdb import task
 
-    return await perform(replace(call, input=named_input(SPEC, call.input)))
+    return await task.run(replace(call, input=named_input(SPEC, call.input)))

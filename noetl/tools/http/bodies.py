@@ -1,7 +1,7 @@
-"""Bodies of HTTP messages: what authors write into bytes to send, bytes received into data.
+"""Encodes request bodies and decodes response bodies.
 
-Sending: JSON, forms, multipart, raw text, a file, a stored payload. Receiving: by content type; text in
-whatever charset it turns out to be; binary as base64 text (`meta.encoding` says so).
+Requests: JSON, forms, multipart, text, a file, a stored payload. Responses are decoded by content type: text in its
+charset, binary as a base64 string (then `meta.encoding` is `base64`).
 """
 
 from __future__ import annotations
@@ -18,66 +18,68 @@ import msgspec
 from noetl.core.model.reference import Reference
 
 FORM = "application/x-www-form-urlencoded"
-_TEXTS = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "graphql", "sql", "x-sh")
-_LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"})
+_TEXT_TYPES = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "graphql", "sql", "x-sh")
+_JSON_LINES_TYPES = frozenset(
+    {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"}
+)
 
 
 class BadBody(ValueError):
-    """A body that cannot be sent, in words."""
+    """A body that cannot be sent; the message has the reason."""
 
 
-# ── sending ─────────────────────────────────────────────────────────────────────────────
+# ── requests ────────────────────────────────────────────────────────────────────────────
 
-Make = Callable[[], Any]
+BodyFactory = Callable[[], Any]
 
 
-def json_body(value: Any) -> tuple[Make, str]:
+def json_body(value: Any) -> tuple[BodyFactory, str]:
     """The value as JSON."""
     try:
         data = msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError) as wrong:
-        raise BadBody(f"the JSON body cannot be encoded: {wrong}") from wrong
+        raise BadBody(f"the body cannot be encoded as JSON: {wrong}") from wrong
     return (lambda: data), "application/json"
 
 
-def form_body(value: Any) -> tuple[Make, str]:
-    """A mapping (or text) as an URL-encoded form."""
+def form_body(value: Any) -> tuple[BodyFactory, str]:
+    """A mapping (or string) as a URL-encoded form."""
     if isinstance(value, str):
         return raw_body(value)[0], FORM
     if not isinstance(value, Mapping):
-        raise BadBody("a form is a mapping of names to values")
+        raise BadBody("`form` must be a mapping of names to values")
     data = urlencode(pairs(value)).encode()
     return (lambda: data), FORM
 
 
-def raw_body(value: Any) -> tuple[Make, str]:
-    """Text or bytes as they are; any other value as its JSON."""
+def raw_body(value: Any) -> tuple[BodyFactory, str]:
+    """A string or bytes unchanged; any other value as JSON."""
     if isinstance(value, str | bytes):
         data = value.encode() if isinstance(value, str) else value
         return (lambda: data), "text/plain; charset=utf-8" if isinstance(value, str) else "application/octet-stream"
     return json_body(value)
 
 
-def base64_body(value: Any) -> tuple[Make, str]:
-    """Base64 text as the bytes it stands for."""
+def base64_body(value: Any) -> tuple[BodyFactory, str]:
+    """The bytes of a base64 string."""
     try:
         data = base64.b64decode(str(value), validate=True)
     except (binascii.Error, ValueError) as wrong:
-        raise BadBody("body_base64 is not base64 text") from wrong
+        raise BadBody("body_base64 is not valid base64") from wrong
     return (lambda: data), "application/octet-stream"
 
 
-def file_body(path: str) -> tuple[Make, str]:
-    """A file, read as it is sent."""
+def file_body(path: str) -> tuple[BodyFactory, str]:
+    """A file, streamed."""
     try:
         open(path, "rb").close()
     except OSError as wrong:
-        raise BadBody(f"the file {path} cannot be read: {wrong.strerror}") from wrong
+        raise BadBody(f"cannot read file {path}: {wrong.strerror}") from wrong
     return (lambda: open(path, "rb")), "application/octet-stream"
 
 
-def stored_body(given: Any, open_result: Callable[[Reference], AsyncIterator[bytes]]) -> tuple[Make, str]:
-    """A stored payload, streamed as it is read."""
+def stored_body(given: Any, open_result: Callable[[Reference], AsyncIterator[bytes]]) -> tuple[BodyFactory, str]:
+    """A stored payload, streamed."""
     try:
         reference = given if isinstance(given, Reference) else msgspec.convert(given, Reference)
     except msgspec.ValidationError as wrong:
@@ -85,17 +87,17 @@ def stored_body(given: Any, open_result: Callable[[Reference], AsyncIterator[byt
     return (lambda: open_result(reference)), reference.meta.content_type
 
 
-def multipart_body(value: Any, resolve_path: Callable[[str], str]) -> Make:
-    """A mapping of fields; one that is a mapping itself is a file (`filename`, `content|base64|path`)."""
+def multipart_body(value: Any, resolve_path: Callable[[str], str]) -> BodyFactory:
+    """A mapping of fields; a field that is a mapping is a file (`filename`, `content|base64|path`)."""
     import aiohttp
 
     if not isinstance(value, Mapping):
-        raise BadBody("multipart is a mapping of field names to values or files")
+        raise BadBody("`multipart` must be a mapping of field names to values or files")
     for name, part in value.items():
         for each in part if isinstance(part, list) else [part]:
-            _part(str(name), each, resolve_path)  # complain before anything is sent
+            _part(str(name), each, resolve_path)  # validate before anything is sent
 
-    def make() -> Any:
+    def create() -> Any:
         form = aiohttp.FormData(default_to_multipart=True, quote_fields=False)  # names in UTF-8, as browsers send them
         for name, part in value.items():
             for each in part if isinstance(part, list) else [part]:
@@ -103,7 +105,7 @@ def multipart_body(value: Any, resolve_path: Callable[[str], str]) -> Make:
                 form.add_field(str(name), content() if callable(content) else content, **options)
         return form
 
-    return make
+    return create
 
 
 def _part(name: str, part: Any, resolve_path: Callable[[str], str]) -> tuple[Any, dict[str, Any]]:
@@ -112,12 +114,12 @@ def _part(name: str, part: Any, resolve_path: Callable[[str], str]) -> tuple[Any
     options = {key: str(part[key]) for key in ("filename", "content_type") if part.get(key)}
     if "path" in part:
         path = resolve_path(str(part["path"]))
-        make, _ = file_body(path)
-        return make, {"filename": path.rpartition("/")[2], **options}
+        create, _ = file_body(path)
+        return create, {"filename": path.rpartition("/")[2], **options}
     if "base64" in part:
         return base64_body(part["base64"])[0](), {"filename": name, **options}
     if "content" not in part:
-        raise BadBody(f'the multipart field "{name}" is a file without content: give `content`, `base64` or `path`')
+        raise BadBody(f'the multipart field "{name}" is a file without content: set `content`, `base64` or `path`')
     content = part["content"]
     if not isinstance(content, str | bytes):
         options.setdefault("content_type", "application/json")
@@ -126,20 +128,20 @@ def _part(name: str, part: Any, resolve_path: Callable[[str], str]) -> tuple[Any
 
 
 def pairs(value: Any) -> list[tuple[str, str]]:
-    """Query or form parameters: nulls are left out, lists are repeated."""
+    """Query or form parameters; nulls are omitted, lists are repeated."""
     items: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
-    found = []
+    result = []
     for item in items:
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise BadBody("parameters are a mapping, or a list of [name, value]")
+            raise BadBody("parameters must be a mapping, or a list of [name, value]")
         name, given = item
-        each = given if isinstance(given, list | tuple) else [given]
-        found += [(str(name), text_of(one)) for one in each if one is not None]
-    return found
+        values = given if isinstance(given, list | tuple) else [given]
+        result += [(str(name), text_of(each)) for each in values if each is not None]
+    return result
 
 
 def text_of(value: Any) -> str:
-    """A parameter as text: booleans as JSON has them, mappings and lists as JSON."""
+    """A parameter as a string; booleans, mappings and lists as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -151,7 +153,7 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-# ── receiving ───────────────────────────────────────────────────────────────────────────
+# ── responses ───────────────────────────────────────────────────────────────────────────
 
 
 @lru_cache(1024)
@@ -171,34 +173,34 @@ def is_json(media: str) -> bool:
     return media.endswith(("/json", "+json"))
 
 
-def parsed(body: bytes, header: str | None, wish: str = "auto") -> tuple[Any, dict[str, Any]]:
-    """Data and what to say about it in `meta`; ValueError when it is not what it claims to be."""
+def parse(body: bytes, header: str | None, mode: str = "auto") -> tuple[Any, dict[str, Any]]:
+    """The data and its `meta`; ValueError if the body does not match its content type."""
     media, charset = split_type(header)
     meta: dict[str, Any] = {"content_type": header or None, "bytes": len(body)}
-    if wish == "none":
+    if mode == "none":
         return None, meta
-    if wish == "bytes":
+    if mode == "bytes":
         return _binary(body, meta)
-    if wish == "text":
-        return decoded(body, charset), meta
-    if not body.strip() and (not body or wish == "json" or is_json(media)):
+    if mode == "text":
+        return decode_text(body, charset), meta
+    if not body.strip() and (not body or mode == "json" or is_json(media)):
         return None, meta
-    if wish == "json" or is_json(media):
-        return _json(body, charset), meta
-    if media in _LINES:
-        lines = decoded(body, charset).splitlines()
-        return [_json_of(line.encode()) for line in lines if line.strip()], meta
+    if mode == "json" or is_json(media):
+        return _parse_json(body, charset), meta
+    if media in _JSON_LINES_TYPES:
+        lines = decode_text(body, charset).splitlines()
+        return [_decode_json(line.encode()) for line in lines if line.strip()], meta
     if media == FORM:
-        return _form(decoded(body, charset)), meta
-    if media.startswith("text/") or any(media.endswith(("/" + kind, "+" + kind)) for kind in _TEXTS):
-        return decoded(body, charset), meta
+        return _parse_form(decode_text(body, charset)), meta
+    if media.startswith("text/") or any(media.endswith(("/" + kind, "+" + kind)) for kind in _TEXT_TYPES):
+        return decode_text(body, charset), meta
     if media in ("", "application/octet-stream", "binary/octet-stream") and not header:
-        return _guessed(body, meta)
+        return _detect(body, meta)
     return _binary(body, meta)
 
 
-def decoded(body: bytes, charset: str | None) -> str:
-    """Text in its declared charset, else UTF-8, else what any bytes can be read as."""
+def decode_text(body: bytes, charset: str | None) -> str:
+    """Decode with the declared charset, else UTF-8, else cp1252, which accepts any bytes."""
     for name in (charset, "utf-8-sig"):
         if name:
             try:
@@ -208,36 +210,36 @@ def decoded(body: bytes, charset: str | None) -> str:
     return body.decode("cp1252", "replace")
 
 
-def _json(body: bytes, charset: str | None) -> Any:
+def _parse_json(body: bytes, charset: str | None) -> Any:
     unicode = not charset or charset.lower() in ("utf-8", "utf8", "us-ascii")
     if unicode and body[:2] not in (b"\xff\xfe", b"\xfe\xff"):
-        return _json_of(body.removeprefix(b"\xef\xbb\xbf"))
-    text = body.decode("utf-16") if body[:2] in (b"\xff\xfe", b"\xfe\xff") else decoded(body, charset)
-    return _json_of(text.encode())
+        return _decode_json(body.removeprefix(b"\xef\xbb\xbf"))
+    text = body.decode("utf-16") if body[:2] in (b"\xff\xfe", b"\xfe\xff") else decode_text(body, charset)
+    return _decode_json(text.encode())
 
 
-def _json_of(body: bytes) -> Any:
+def _decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as wrong:
-        raise ValueError(str(wrong) or "it is nested too deeply") from wrong
+        raise ValueError(str(wrong) or "nested too deeply") from wrong
 
 
-def _form(text: str) -> dict[str, Any]:
+def _parse_form(text: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in parse_qsl(text.strip(), keep_blank_values=True):
-        known = fields.get(name)
-        fields[name] = value if known is None else [*(known if isinstance(known, list) else [known]), value]
+        before = fields.get(name)
+        fields[name] = value if before is None else [*(before if isinstance(before, list) else [before]), value]
     return fields
 
 
-def _guessed(body: bytes, meta: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Nobody said what it is: JSON when it looks like it and is, else text, else binary."""
+def _detect(body: bytes, meta: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Decode a body without content type: as JSON if it is valid JSON, else as text, else as binary."""
     if body.lstrip()[:1] in (b"{", b"["):
         try:
-            return _json_of(body), meta
+            return _decode_json(body), meta
         except ValueError:
-            return decoded(body, None), meta
+            return decode_text(body, None), meta
     try:
         return body.decode(), meta
     except UnicodeDecodeError:

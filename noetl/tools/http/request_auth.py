@@ -1,11 +1,11 @@
-"""`auth:` of an http task: an entry's name or a mapping, turned into headers and query parameters.
+"""Converts `auth:` of an http task, a name or a mapping, to headers and query parameters.
 
     auth: github                        a keychain entry or stored credential
     auth: {credential: github}          the same
     auth: {type: bearer, token: ...}    also basic, api_key, oauth2, headers
 
-A credential without a `type` is read by its fields: a user and password are basic, a token (or a
-one-value entry) is bearer, an api key is a header.
+The type of a credential without `type` is inferred from its fields: a user and password are basic, a token (or an
+entry with a single value) is bearer, an api key is a header.
 """
 
 from __future__ import annotations
@@ -31,70 +31,72 @@ _KINDS = {
     "oauth2": "oauth2", "oauth": "oauth2", "oauth2_client_credentials": "oauth2", "client_credentials": "oauth2",
     "headers": "headers",
 }  # fmt: skip
-# Words that somebody writes for ways to sign in which this tool does not know: guessing would send the wrong thing.
-_UNKNOWN = frozenset({"digest", "ntlm", "kerberos", "negotiate", "spnego", "hawk", "oauth1", "aws", "aws4", "sigv4"})
-_POINTERS = ("credential", "name", "entry", "key")
+# Authentication schemes that are not supported: inferring another type would send wrong data.
+_UNSUPPORTED = frozenset(
+    {"digest", "ntlm", "kerberos", "negotiate", "spnego", "hawk", "oauth1", "aws", "aws4", "sigv4"}
+)
+_NAME_KEYS = ("credential", "name", "entry", "key")
 
 
 class Auth(Struct, frozen=True):
-    """What authentication adds to a request."""
+    """Headers and query parameters that authenticate a request."""
 
     headers: dict[str, str] = field(default_factory=dict)
     params: tuple[tuple[str, str], ...] = ()
-    grant: ClientCredentials | None = None  # whose token it is: a refused one is fetched anew next time
+    grant: ClientCredentials | None = None  # the grant of an OAuth token: a rejected token is fetched again
 
 
 async def authenticate(given: Any, lookup: Lookup, allows: Allows | None = None) -> Auth:
-    """Headers and parameters for `auth:`; HttpFailure of kind `auth` when it cannot be understood."""
+    """The headers and parameters for `auth:`; HttpFailure of kind `auth` if it is invalid."""
     if given is None or given == "":
         return Auth()
     if isinstance(given, str):
-        return await _named(given, lookup, allows)
+        return await _from_string(given, lookup, allows)
     if not isinstance(given, Mapping):
-        raise HttpFailure("auth", "`auth` is the name of a keychain entry, or a mapping")
+        raise HttpFailure("auth", "`auth` must be the name of a keychain entry, or a mapping")
     fields = dict(given)
     if len(fields) == 1:
-        [(word, value)] = fields.items()
-        if word in _KINDS and word not in ("token", "header"):  # {basic: {username, password}}, {bearer: token}
-            fields = {"type": word, **value} if isinstance(value, Mapping) else {"type": word, "value": value}
-    named = next((fields[word] for word in _POINTERS if _points(fields, word)), None)
-    if named is not None:
-        stored = await _looked_up(str(named), lookup)
-        fields = {**stored, **{word: value for word, value in fields.items() if fields.get(word) != named}}
-    return await _by_fields(fields, allows)
+        [(key, value)] = fields.items()
+        if key in _KINDS and key not in ("token", "header"):  # {basic: {username, password}}, {bearer: token}
+            fields = {"type": key, **value} if isinstance(value, Mapping) else {"type": key, "value": value}
+    name = next((fields[key] for key in _NAME_KEYS if _is_entry_name(fields, key)), None)
+    if name is not None:
+        stored = await _look_up(str(name), lookup)
+        fields = {**stored, **{key: value for key, value in fields.items() if fields.get(key) != name}}
+    return await _from_fields(fields, allows)
 
 
-def _points(fields: Mapping[str, Any], word: str) -> bool:
-    """Whether this word names an entry: `key` does so only where there is no key to be sent."""
-    if not isinstance(fields.get(word), str):
+def _is_entry_name(fields: Mapping[str, Any], key: str) -> bool:
+    """Whether this key contains the name of an entry; `key` does only if it is not an API key."""
+    if not isinstance(fields.get(key), str):
         return False
-    if word == "key":
+    if key == "key":
         return set(fields) <= {"key", "type"} and _KINDS.get(str(fields.get("type", "")).lower()) != "api_key"
-    return word == "credential" or set(fields) <= {word, "type", "header", "in"}
+    return key == "credential" or set(fields) <= {key, "type", "header", "in"}
 
 
-async def _named(text: str, lookup: Lookup, allows: Allows | None) -> Auth:
+async def _from_string(text: str, lookup: Lookup, allows: Allows | None) -> Auth:
     scheme, _, rest = text.partition(" ")
     if rest and scheme.lower() in ("bearer", "basic", "token"):
         return Auth({"Authorization": text})
     if not _NAME.match(text):
-        return Auth({"Authorization": f"Bearer {text}"})  # not a name: the token itself
-    return await _by_fields(await _looked_up(text, lookup), allows)
+        return Auth({"Authorization": f"Bearer {text}"})  # not a valid name, so it is a token
+    return await _from_fields(await _look_up(text, lookup), allows)
 
 
-async def _looked_up(name: str, lookup: Lookup) -> Mapping[str, Any]:
+async def _look_up(name: str, lookup: Lookup) -> Mapping[str, Any]:
     try:
         return await lookup(name)
     except SecretUnavailable as missing:
         raise HttpFailure("auth", str(missing)) from missing
 
 
-async def _by_fields(fields: Mapping[str, Any], allows: Allows | None) -> Auth:
+async def _from_fields(fields: Mapping[str, Any], allows: Allows | None) -> Auth:
     declared = str(fields.get("type") or fields.get("auth_type") or fields.get("scheme") or "").lower()
-    if declared in _UNKNOWN:
-        known = "basic, bearer, api_key, oauth2, headers"
-        raise HttpFailure("auth", f"`auth` of type {declared} is not known here: it is one of {known}")
-    kind = _KINDS.get(declared) or _guessed(fields)
+    if declared in _UNSUPPORTED:
+        supported = "basic, bearer, api_key, oauth2, headers"
+        raise HttpFailure("auth", f"`auth` of type {declared} is not supported; supported types: {supported}")
+    kind = _KINDS.get(declared) or _infer_kind(fields)
     if kind == "basic":
         user = _first(fields, "username", "user", "login", "client_id") or ""
         password = _first(fields, "password", "secret", "value") or ""
@@ -127,15 +129,15 @@ async def _by_fields(fields: Mapping[str, Any], allows: Allows | None) -> Auth:
         if not isinstance(headers, Mapping):
             raise HttpFailure("auth", "`auth` of type headers has no `headers` mapping")
         return Auth({str(name): str(value) for name, value in headers.items()})
-    there = ", ".join(sorted(map(str, fields))) or "nothing"
+    found = ", ".join(sorted(map(str, fields))) or "none"
     raise HttpFailure(
         "auth",
-        f"`auth` cannot be understood: it has {there}. Give `type: basic|bearer|api_key|oauth2|headers`, "
-        "or a credential with username and password, a token, or an api_key",
+        f"the type of `auth` cannot be inferred from its fields ({found}). Set `type: "
+        "basic|bearer|api_key|oauth2|headers`, or use a credential with username and password, a token, or an api_key",
     )
 
 
-def _guessed(fields: Mapping[str, Any]) -> str | None:
+def _infer_kind(fields: Mapping[str, Any]) -> str | None:
     if fields.get("token_url"):
         return "oauth2"
     if fields.get("username") or fields.get("user") or fields.get("login"):

@@ -1,7 +1,7 @@
-"""Call an HTTP API: every method and body, credentials from the keychain, answers as data.
+"""Kind `http`: send an HTTP request.
 
-`output.data` is the body, read by its content type; `output.http` says the rest. An answer other than
-2xx is an error outcome that keeps its body. A body too large to hold is streamed to the result store.
+`output.data` is the body, decoded by content type; `output.http` describes the response. A status other than 2xx is an
+error outcome that includes the body. A large body is streamed to the result store.
 """
 
 from __future__ import annotations
@@ -22,49 +22,55 @@ NULLS: dict[str, Any] = {
 
 SPEC = ToolSpec(
     kind="http",
-    doc="Sends an HTTP request. `output.data` is the body, read by its content type (JSON, text, forms; binary as "
-    "base64 text); `output.http` has status, headers, url, elapsed_ms, request_id, retry_after. An answer other "
-    "than 2xx is an error that keeps its body in `output.data`.",
+    doc="Sends an HTTP request. `output.data` is the response body, decoded by content type (JSON, text, forms; binary "
+    "as a base64 string). `output.http` has status, headers, url, elapsed_ms, request_id and retry_after. A status "
+    "other than 2xx is an error; its body is in `output.data`.",
     fields={
-        "url": Field("string", "Where to; http or https.", required=True, aliases=("endpoint", "uri")),
-        "method": Field("string", "Any HTTP method. Default: GET, or POST when there is a body."),
-        "params": Field("any", "Query parameters: a mapping (lists are repeated, nulls left out).", aliases=("query",)),
+        "url": Field("string", "The URL; http or https.", required=True, aliases=("endpoint", "uri")),
+        "method": Field("string", "The HTTP method. Default: GET, or POST if there is a body."),
+        "params": Field(
+            "any", "Query parameters: a mapping (lists are repeated, nulls are omitted).", aliases=("query",)
+        ),
         "headers": Field("mapping", "Request headers."),
         "json": Field("any", "Body, sent as JSON."),
-        "form": Field("any", "Body, sent as an URL-encoded form."),
+        "form": Field("any", "Body, sent as a URL-encoded form."),
         "multipart": Field(
             "mapping",
             "Body, sent as multipart/form-data; a field that is a mapping is a file: "
             "`{filename, content|base64|path, content_type}`.",
             aliases=("files",),
         ),
-        "body": Field("any", "Body: text as it is, a mapping or list as JSON (or as the Content-Type header says)."),
+        "body": Field(
+            "any", "Body: a string is sent as is, a mapping or list as JSON (or according to the Content-Type header)."
+        ),
         "data": Field("any", "`{query, body}`, or the body itself."),
-        "payload": Field("any", "The body (older spelling)."),
-        "body_base64": Field("string", "Body: the bytes that this base64 text stands for."),
+        "payload": Field("any", "The body (older name)."),
+        "body_base64": Field("string", "Body: bytes, as a base64 string."),
         "body_file": Field("string", "Body: a file, streamed."),
         "body_ref": Field("any", "Body: a stored payload (`output.ref` of another task), streamed."),
         "auth": Field(
             "any",
-            "A keychain entry or credential by name, or `{type: basic|bearer|api_key|oauth2|headers, ...}`.",
+            "The name of a keychain entry or credential, or `{type: basic|bearer|api_key|oauth2|headers, ...}`.",
             aliases=("credential",),
         ),
         "follow_redirects": Field("boolean", "`false`: do not follow redirects.", aliases=("allow_redirects",)),
         "proxy": Field("string", "URL of an HTTP proxy."),
-        "verify": Field("boolean", "`false`: accept any TLS certificate.", aliases=("verify_ssl",), default=True),
-        "ca": Field("string", "Certificates to trust instead of the system's: a file or PEM text."),
-        "cert": Field("string", "Client certificate: a file or PEM text (may hold the key too)."),
+        "verify": Field(
+            "boolean", "`false`: do not verify the TLS certificate.", aliases=("verify_ssl",), default=True
+        ),
+        "ca": Field("string", "CA certificates to trust instead of the system's: a file or PEM text."),
+        "cert": Field("string", "Client certificate: a file or PEM text (can include the key)."),
         "key": Field("string", "Key of the client certificate: a file or PEM text."),
         "key_password": Field("string", "Password of the key."),
     },
     defaults={"timeout": {"connect": 10, "read": 60}},
     spec_keys={
-        "timeout": "Seconds: `total`, or `{connect, read, total}`; `read` is the longest silence.",
-        "stream": "`true`: the body goes to the result store; `output.ref` leads to it, `output.data` is null.",
-        "stream_above": "Bytes of a body above which it is streamed to the result store (32 MiB).",
-        "max_response_bytes": "Longest body accepted (16 GiB).",
-        "redirects": "How many redirects are followed (10); `0` or `false`: none.",
-        "ok_status": "More statuses that count as success, e.g. [304, 404].",
+        "timeout": "Seconds: `total`, or `{connect, read, total}`; `read` limits the time between two reads.",
+        "stream": "`true`: stream the body to the result store; `output.ref` is its reference, `output.data` is null.",
+        "stream_above": "Size in bytes above which a body is streamed to the result store (32 MiB).",
+        "max_response_bytes": "Maximum size of a body (16 GiB).",
+        "redirects": "Maximum number of redirects (10); `0` or `false`: none.",
+        "ok_status": "Additional status codes that count as success, e.g. [304, 404].",
         "parse": "`auto` (by content type), `json`, `text`, `bytes` (base64) or `none`.",
         "idempotency_key": "`false`: send no Idempotency-Key header with POST, PUT, PATCH, DELETE.",
     },
@@ -75,7 +81,7 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Send the request and read the answer."""
-    from noetl.tools.http.task import perform
+    """Send the request and return the response."""
+    from noetl.tools.http import task
 
-    return await perform(call, named_input(SPEC, call.input), NULLS)
+    return await task.run(call, named_input(SPEC, call.input))

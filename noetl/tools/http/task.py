@@ -1,4 +1,4 @@
-"""One call of kind http: the author's parameters into a request, the answer into an outcome."""
+"""Runs one call of kind `http`: builds the request from the fields, and the outcome from the response."""
 
 from __future__ import annotations
 
@@ -19,65 +19,72 @@ from noetl.errors import StoreUnavailable
 from noetl.observability import tracing
 from noetl.tools.http import bodies
 from noetl.tools.http.request_auth import Auth, authenticate
+from noetl.tools.http.spec import NULLS
 
 STREAM_ABOVE = 32 * 1024 * 1024
-MOST_BYTES = 16 * 1024 * 1024 * 1024
-MOST_ERROR_BYTES = 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
 PROGRESS_BYTES = 4 * 1024 * 1024
 REQUEST_IDS = frozenset(
     {"x-request-id", "request-id", "x-correlation-id", "x-amzn-requestid", "x-amz-request-id", "cf-ray"}
 )
-SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-BODIES = frozenset({"json", "form", "multipart", "body", "data", "payload", "body_base64", "body_file", "body_ref"})
-TLS = frozenset({"verify", "ca", "cert", "key"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+BODY_FIELDS = frozenset(
+    {"json", "form", "multipart", "body", "data", "payload", "body_base64", "body_file", "body_ref"}
+)
+TLS_FIELDS = frozenset({"verify", "ca", "cert", "key"})
 NO_AUTH = Auth()
 _NO_BODY: tuple[Any, Any, str | None] = {}, None, None
 
 
-async def perform(call: ToolCall, given: Mapping[str, Any], nulls: Mapping[str, Any]) -> Outcome:
-    """Send the request that the (named) parameters describe and read the answer."""
+async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
+    """Send the request that the (named) fields describe, and read the response."""
     started = time.perf_counter()
-    about = dict(nulls)
+    helper = dict(NULLS)
     try:
-        request, auth = await _request_of(call, given)
+        request, auth = await _build_request(call, fields)
         async with exchange(request, call.host.allows_address) as answer:
-            _describe(answer, about)
-            outcome = await _outcome_of(call, answer)
+            _describe(answer, helper)
+            outcome = await _read_outcome(call, answer)
         if answer.status == 401 and auth.grant is not None:
             tokens().forget(auth.grant)
     except HttpFailure as failure:
         outcome = error(failure.kind, failure.message, retryable=failure.retryable, details=failure.details)
     except bodies.BadBody as wrong:
         outcome = error("schema", str(wrong))
-    about["elapsed_ms"] = round((time.perf_counter() - started) * 1000, 3)
-    return structs.replace(outcome, helpers={"http": about})
+    helper["elapsed_ms"] = round((time.perf_counter() - started) * 1000, 3)
+    return structs.replace(outcome, helpers={"http": helper})
 
 
-# ── the request ─────────────────────────────────────────────────────────────────────────
+# ── request ─────────────────────────────────────────────────────────────────────────────
 
 
-async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request, Auth]:
-    url = given.get("url")
+async def _build_request(call: ToolCall, fields: Mapping[str, Any]) -> tuple[Request, Auth]:
+    url = fields.get("url")
     if not isinstance(url, str) or not url.strip():
-        raise HttpFailure("schema", f"http needs a `url`, and it is {url!r}")
-    named = given.get("headers")
-    headers = _headers(named) if named else {}
-    written = {name.lower() for name in headers} if headers else frozenset()
-    query, body, content_type = _NO_BODY if BODIES.isdisjoint(given) else _body_of(call, given, headers)
-    method = str(given.get("method") or ("GET" if body is None else "POST")).upper()
-    if content_type and "content-type" not in written:
+        raise HttpFailure("schema", f"http requires a `url`, not {url!r}")
+    given_headers = fields.get("headers")
+    headers = _headers(given_headers) if given_headers else {}
+    explicit = {name.lower() for name in headers} if headers else frozenset()
+    query, body, content_type = _NO_BODY if BODY_FIELDS.isdisjoint(fields) else _build_body(call, fields, headers)
+    method = str(fields.get("method") or ("GET" if body is None else "POST")).upper()
+    if content_type and "content-type" not in explicit:
         headers["Content-Type"] = content_type
-    if method not in SAFE and "idempotency-key" not in written and call.spec.get("idempotency_key") is not False:
+    if (
+        method not in SAFE_METHODS
+        and "idempotency-key" not in explicit
+        and call.spec.get("idempotency_key") is not False
+    ):
         headers["Idempotency-Key"] = call.idempotency_key
     trace = tracing.current_traceparent()
-    if trace is not None and tracing.HEADER not in written:
+    if trace is not None and tracing.HEADER not in explicit:
         headers[tracing.HEADER] = trace
     auth = NO_AUTH
-    if given.get("auth"):
-        auth = await authenticate(given["auth"], call.host.credential, call.host.allows_address)
-        headers |= {name: value for name, value in auth.headers.items() if name.lower() not in written}
-    params = given.get("params")
-    redirects = call.spec.get("redirects", given.get("follow_redirects"))
+    if fields.get("auth"):
+        auth = await authenticate(fields["auth"], call.host.credential, call.host.allows_address)
+        headers |= {name: value for name, value in auth.headers.items() if name.lower() not in explicit}
+    params = fields.get("params")
+    redirects = call.spec.get("redirects", fields.get("follow_redirects"))
     request = Request(
         method=method,
         url=url,
@@ -88,8 +95,8 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
         body=body,
         timeout=call.timeout,
         redirects=MOST_REDIRECTS if redirects is None or redirects is True else _number(redirects or 0, "redirects"),
-        proxy=_proxy(given["proxy"]) if given.get("proxy") else None,
-        tls=True if TLS.isdisjoint(given) else _tls(call, given),
+        proxy=_proxy(fields["proxy"]) if fields.get("proxy") else None,
+        tls=True if TLS_FIELDS.isdisjoint(fields) else _tls(call, fields),
         private=frozenset(name.lower() for name in auth.headers) if auth.headers else frozenset(),
     )
     return request, auth
@@ -98,94 +105,88 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
 def _proxy(url: Any) -> str:
     if not str(url).lower().startswith(("http://", "https://")):
         raise HttpFailure(
-            "client_error", f"`proxy` is the URL of an HTTP proxy (http://host:port), not {shown_url(url)!r}"
+            "client_error", f"`proxy` must be the URL of an HTTP proxy (http://host:port), not {shown_url(url)!r}"
         )
     return str(url)
 
 
-def _headers(named: Any) -> dict[str, str]:
-    if not isinstance(named, Mapping):
-        raise HttpFailure("schema", "`headers` is a mapping of names to values")
-    return {str(name): bodies.text_of(value) for name, value in named.items() if value is not None}
+def _headers(given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise HttpFailure("schema", "`headers` must be a mapping of names to values")
+    return {str(name): bodies.text_of(value) for name, value in given.items() if value is not None}
 
 
-def _tls(call: ToolCall, given: Mapping[str, Any]) -> Any:
-    if given.get("key") and not given.get("cert"):
-        raise HttpFailure("client_error", "`key` is the key of a client certificate, and there is no `cert`")
-    files = {name: _file(call, given.get(name)) for name in ("ca", "cert", "key")}
-    verify = str(given.get("verify", True)).lower() != "false"
-    return client().tls(verify=verify, password=given.get("key_password"), **files)
+def _tls(call: ToolCall, fields: Mapping[str, Any]) -> Any:
+    if fields.get("key") and not fields.get("cert"):
+        raise HttpFailure("client_error", "`key` is the key of a client certificate and requires `cert`")
+    files = {name: _pem(call, fields.get(name)) for name in ("ca", "cert", "key")}
+    verify = str(fields.get("verify", True)).lower() != "false"
+    return client().tls(verify=verify, password=fields.get("key_password"), **files)
 
 
-def _file(call: ToolCall, place: Any) -> str | None:
-    """A file beside the playbook, or PEM text as it is."""
-    if not place:
+def _pem(call: ToolCall, value: Any) -> str | None:
+    """PEM text, or the path of a file relative to the playbook."""
+    if not value:
         return None
-    return str(place) if str(place).lstrip().startswith("-----BEGIN") else call.host.resolve_path(str(place))
+    return str(value) if str(value).lstrip().startswith("-----BEGIN") else call.host.resolve_path(str(value))
 
 
-def _body_of(call: ToolCall, given: Mapping[str, Any], headers: dict[str, str]) -> tuple[Any, Any, str | None]:
-    """Query parameters of `data`, what makes the body, and its content type."""
-    query: Any = {}
-    spelled = {name: value for name, value in given.items() if name in BODIES and value is not None}
-    if not spelled:
+def _build_body(call: ToolCall, fields: Mapping[str, Any], headers: dict[str, str]) -> tuple[Any, Any, str | None]:
+    """The query parameters in `data`, a function that returns the body, and its content type."""
+    query, found = _body_fields(fields)
+    if not found:
         return query, None, None
-    data = spelled.get("data")
-    if isinstance(data, Mapping) and data and set(data) <= {"query", "params", "body", "json", "form"}:
-        query = data.get("query") or data.get("params") or {}
-        del spelled["data"]
-        spelled |= {name: data[name] for name in ("body", "json", "form") if data.get(name) is not None}
-    if set(spelled) == {"multipart", "form"} and all(isinstance(each, Mapping) for each in spelled.values()):
-        spelled = {"multipart": {**spelled["form"], **spelled["multipart"]}}  # fields of a form beside its files
-    if len(spelled) > 1:
-        raise bodies.BadBody(
-            f"a request has one body, and this one has {' and '.join(f'`{name}`' for name in spelled)}"
-        )
-    if not spelled:
-        return query, None, None
-    [(name, value)] = spelled.items()
-    header = next((text for key, text in headers.items() if key.lower() == "content-type"), None)
-    declared, _ = bodies.split_type(header)
+    if len(found) > 1:
+        raise bodies.BadBody(f"a request can have one body; found {' and '.join(f'`{name}`' for name in found)}")
+    [(name, value)] = found.items()
     if name in ("body", "data", "payload") and isinstance(value, Mapping | list):
-        if declared == bodies.FORM:
-            name = "form"
-        elif declared == "multipart/form-data":
-            name = "multipart"
-        else:
-            name = "json"
-    if name == "json":
-        return query, *bodies.json_body(value)
-    if name == "form":
-        return query, *bodies.form_body(value)
+        declared = next((text for key, text in headers.items() if key.lower() == "content-type"), None)
+        name = _STRUCTURED_BODIES.get(bodies.split_type(declared)[0], "json")
     if name == "multipart":
         for key in [key for key in headers if key.lower() == "content-type"]:
-            del headers[key]  # the library writes it, with the boundary
+            del headers[key]  # the library sets it, with the boundary
         return query, bodies.multipart_body(value, call.host.resolve_path), None
-    if name == "body_base64":
-        return query, *bodies.base64_body(value)
     if name == "body_file":
         return query, *bodies.file_body(call.host.resolve_path(str(value)))
     if name == "body_ref":
         return query, *bodies.stored_body(value, call.host.open_result)
-    return query, *bodies.raw_body(value)
+    return query, *_ENCODERS.get(name, bodies.raw_body)(value)
 
 
-# ── the answer ──────────────────────────────────────────────────────────────────────────
+_STRUCTURED_BODIES = {bodies.FORM: "form", "multipart/form-data": "multipart"}  # by content type; default: json
+_ENCODERS = {"json": bodies.json_body, "form": bodies.form_body, "body_base64": bodies.base64_body}
 
 
-def _describe(answer: Answer, about: dict[str, Any]) -> None:
-    """`output.http`; header names in lower case, repeated ones joined."""
+def _body_fields(fields: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The query parameters in `data`, and the fields that contain a body."""
+    query: Any = {}
+    found = {name: value for name, value in fields.items() if name in BODY_FIELDS and value is not None}
+    data = found.get("data")
+    if isinstance(data, Mapping) and data and set(data) <= {"query", "params", "body", "json", "form"}:
+        query = data.get("query") or data.get("params") or {}
+        del found["data"]
+        found |= {name: data[name] for name in ("body", "json", "form") if data.get(name) is not None}
+    if set(found) == {"multipart", "form"} and all(isinstance(each, Mapping) for each in found.values()):
+        found = {"multipart": {**found["form"], **found["multipart"]}}  # form fields next to files
+    return query, found
+
+
+# ── response ────────────────────────────────────────────────────────────────────────────
+
+
+def _describe(answer: Answer, helper: dict[str, Any]) -> None:
+    """Fill `output.http`; header names are in lower case, values of repeated headers are joined."""
     headers: dict[str, str] = {}
     for name, value in answer.headers.items():
         name = name.lower()
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    about["status"] = answer.status
-    about["headers"] = headers
-    about["url"] = answer.url
+    helper["status"] = answer.status
+    helper["headers"] = headers
+    helper["url"] = answer.url
     if not REQUEST_IDS.isdisjoint(headers):
-        about["request_id"] = next(headers[name] for name in headers if name in REQUEST_IDS)
+        helper["request_id"] = next(headers[name] for name in headers if name in REQUEST_IDS)
     if "retry-after" in headers:
-        about["retry_after"] = _retry_after(headers["retry-after"])
+        helper["retry_after"] = _retry_after(headers["retry-after"])
 
 
 def _retry_after(text: str) -> float | None:
@@ -198,46 +199,49 @@ def _retry_after(text: str) -> float | None:
         return None
 
 
-async def _outcome_of(call: ToolCall, answer: Answer) -> Outcome:
+async def _read_outcome(call: ToolCall, answer: Answer) -> Outcome:
     header = answer.headers.get("Content-Type")
     spec, length = call.spec, answer.length
-    good = 200 <= answer.status < 300 or answer.status in _statuses(spec.get("ok_status"))
-    most, above = MOST_BYTES, STREAM_ABOVE
+    is_ok = 200 <= answer.status < 300 or answer.status in _statuses(spec.get("ok_status"))
+    max_bytes, stream_above = MAX_BYTES, STREAM_ABOVE
     if "max_response_bytes" in spec or "stream_above" in spec:
-        most = _number(spec.get("max_response_bytes") or MOST_BYTES, "max_response_bytes")
-        above = min(_number(spec.get("stream_above") or STREAM_ABOVE, "stream_above"), most)
-    if good and (length or 0) > most:
-        raise _too_long(answer, most)
-    if good and ((length or 0) > above or ("stream" in spec and _is_true(spec["stream"]))):
-        return await _stored(call, _limited(call, answer, answer.chunks(), most), header)
-    if length is not None and length <= above:
+        max_bytes = _number(spec.get("max_response_bytes") or MAX_BYTES, "max_response_bytes")
+        stream_above = min(_number(spec.get("stream_above") or STREAM_ABOVE, "stream_above"), max_bytes)
+    if is_ok and (length or 0) > max_bytes:
+        raise _too_large(answer, max_bytes)
+    if is_ok and ((length or 0) > stream_above or ("stream" in spec and _is_true(spec["stream"]))):
+        return await _store(call, _limit(call, answer, answer.chunks(), max_bytes), header)
+    if length is not None and length <= stream_above:
         body = await answer.read()
     else:
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
         async with aclosing(answer.chunks()) as stream:
             async for chunk in stream:
-                pieces.append(chunk)
+                chunks.append(chunk)
                 size += len(chunk)
-                if size > above and good:
-                    return await _stored(call, _limited(call, answer, _chained(pieces, stream), most), header)
-                if size > MOST_ERROR_BYTES and not good:
+                if size > stream_above and is_ok:
+                    return await _store(call, _limit(call, answer, _chain(chunks, stream), max_bytes), header)
+                if size > MAX_ERROR_BYTES and not is_ok:
                     break
-        body = b"".join(pieces)
-    if not good:
-        body = body[:MOST_ERROR_BYTES]
+        body = b"".join(chunks)
+    if not is_ok:
+        body = body[:MAX_ERROR_BYTES]
     if len(body) >= PROGRESS_BYTES:
         call.host.progress(bytes=len(body))
-    wish = str(call.spec.get("parse") or "auto")
+    return _body_outcome(answer, body, header, str(spec.get("parse") or "auto"), is_ok=is_ok)
+
+
+def _body_outcome(answer: Answer, body: bytes, header: str | None, mode: str, *, is_ok: bool) -> Outcome:
     try:
-        data, meta = bodies.parsed(body, header, wish)
+        data, meta = bodies.parse(body, header, mode)
     except ValueError as wrong:
-        text = bodies.decoded(body, bodies.split_type(header)[1])
-        data, meta = text, {"content_type": header, "bytes": len(body)}
-        if good:
-            message = f"HTTP {answer.status} of {_short(answer)} says it is {header or wish}, and it is not: {wrong}"
+        data = bodies.decode_text(body, bodies.split_type(header)[1])
+        meta = {"content_type": header, "bytes": len(body)}
+        if is_ok:
+            message = f"HTTP {answer.status} from {_short_url(answer)}: the body is not valid {header or mode}: {wrong}"
             return error("parse", message, data=data, meta=meta)
-    return ok(data, meta=meta) if good else _refused(answer, data, meta)
+    return ok(data, meta=meta) if is_ok else _status_failure(answer, data, meta)
 
 
 def _statuses(given: Any) -> frozenset[int]:
@@ -245,7 +249,7 @@ def _statuses(given: Any) -> frozenset[int]:
     return frozenset(_number(status, "ok_status") for status in each if status)
 
 
-def _refused(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
+def _status_failure(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
     status = answer.status
     if status in (401, 403, 407):
         kind = "auth"
@@ -255,17 +259,17 @@ def _refused(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
         kind = "rate_limit"
     else:
         kind = "server_error" if status >= 500 else "client_error"
-    message = f"HTTP {status} {answer.reason}".rstrip() + f" from {_short(answer)}"
-    again = True if status in (408, 425) else None
-    return error(kind, message, data=data, meta=meta, retryable=again, details={"status": status})
+    message = f"HTTP {status} {answer.reason}".rstrip() + f" from {_short_url(answer)}"
+    retryable = True if status in (408, 425) else None
+    return error(kind, message, data=data, meta=meta, retryable=retryable, details={"status": status})
 
 
-def _short(answer: Answer) -> str:
+def _short_url(answer: Answer) -> str:
     return shown_url(answer.url)
 
 
-async def _chained(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What was read already, then what still comes; each piece is let go as it is taken."""
+async def _chain(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks that were read already, then the remaining ones; releases each chunk as it is yielded."""
     first.reverse()
     while first:
         yield first.pop()
@@ -273,41 +277,43 @@ async def _chained(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncItera
         yield chunk
 
 
-async def _limited(
-    call: ToolCall, answer: Answer, chunks: AsyncIterator[bytes], most: int
+async def _limit(
+    call: ToolCall, answer: Answer, chunks: AsyncIterator[bytes], max_bytes: int
 ) -> AsyncGenerator[bytes, None]:
-    """The body on its way to the store: counted, reported, and cut off when it is too long."""
-    size = said = 0
+    """The chunks of a body; reports progress, and fails if the body is too large."""
+    size = reported = 0
     async for chunk in chunks:
         size += len(chunk)
-        if size > most:
-            raise _too_long(answer, most)
-        if size - said >= PROGRESS_BYTES:
+        if size > max_bytes:
+            raise _too_large(answer, max_bytes)
+        if size - reported >= PROGRESS_BYTES:
             call.host.progress(bytes=size)
-            said = size
+            reported = size
         yield chunk
     call.host.progress(bytes=size)
 
 
-async def _stored(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: str | None) -> Outcome:
-    """The body in the result store, and an outcome that leads there."""
+async def _store(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: str | None) -> Outcome:
+    """Stream the body to the result store; the outcome has its reference."""
     async with aclosing(chunks):
         try:
             reference = await call.host.put_result(chunks, content_type=header or "application/octet-stream")
         except StoreUnavailable as failure:
             kind = "storage.access" if failure.kind == "connection" else failure.kind
-            raise HttpFailure(kind, f"the body cannot be stored: {failure}", retryable=True) from failure
+            raise HttpFailure(kind, f"cannot store the body: {failure}", retryable=True) from failure
         except OSError as failure:
             if isinstance(failure, TimeoutError):
                 raise
             kind = "storage.quota" if failure.errno in (errno.ENOSPC, errno.EDQUOT) else "storage.access"
-            raise HttpFailure(kind, f"the body cannot be stored: {failure.strerror or failure}") from failure
+            raise HttpFailure(kind, f"cannot store the body: {failure.strerror or failure}") from failure
     meta = {"content_type": reference.meta.content_type, "bytes": reference.meta.bytes}
     return structs.replace(ok(None, meta=meta), ref=reference)
 
 
-def _too_long(answer: Answer, most: int) -> Exception:
-    return HttpFailure("limit", f"the body of {_short(answer)} is longer than spec.max_response_bytes ({most:,})")
+def _too_large(answer: Answer, max_bytes: int) -> Exception:
+    return HttpFailure(
+        "limit", f"the body of {_short_url(answer)} is larger than spec.max_response_bytes ({max_bytes:,})"
+    )
 
 
 def _number(value: Any, name: str) -> int:
@@ -316,7 +322,7 @@ def _number(value: Any, name: str) -> int:
     except (TypeError, ValueError):
         number = -1
     if number < 0:
-        raise HttpFailure("schema", f"spec.{name} of an http task is a whole number, not {value!r}")
+        raise HttpFailure("schema", f"spec.{name} of an http task must be a non-negative integer, not {value!r}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Succeed at nothing: a place to hang policy rules and `set` on."""
+"""Kind `noop`: succeed without doing anything."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from noetl.core.model.tool import Field, ToolCall, ToolSpec
 
 SPEC = ToolSpec(
     kind="noop",
-    doc="Does nothing and succeeds: a place for `set`, for policy rules, for a step that only routes. "
-    "Its output is its `input`, or null without one; `returns` gives it another.",
-    fields={"returns": Field("any", "The output itself: any value, not only a mapping.")},
+    doc="Does nothing and succeeds. Use it for `set`, for policy rules, or for a step that only routes. "
+    "The output is its `input` (null if there is none), or the value of `returns`.",
+    fields={"returns": Field("any", "The output: any value, not only a mapping.")},
     open_fields=True,
     pure=True,
     example="- name: first_page\n  kind: noop\n  set:\n    iter.page: 1\n",
@@ -17,5 +17,5 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Succeed."""
+    """Return `returns`, or the input."""
     return ok(call.input["returns"]) if "returns" in call.input else ok(call.input or None)

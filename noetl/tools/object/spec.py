@@ -1,56 +1,63 @@
-"""Objects of S3, Google Cloud Storage, Azure and folders: put, get, list, delete, head."""
+"""Kind `object`: objects in S3, Google Cloud Storage, Azure Blob Storage and directories."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.fields import OBJECT_ACTIONS, OBJECT_NULLS
+
+ACTIONS = ("put", "get", "list", "delete", "head", "exists")
+MAX_BYTES = 64 * 1024 * 1024
+NULLS: dict[str, Any] = {"uri": None, "size": None, "etag": None, "last_modified": None, "content_type": None}
 
 SPEC = ToolSpec(
     kind="object",
     aliases=("s3", "gcs", "azure", "object_store"),
-    doc="Puts, gets, lists and deletes objects of S3 (and stores that speak its API), Google Cloud Storage, Azure and "
-    "folders. Content is encoded and decoded by its format: JSON, JSON lines, CSV, Parquet, Arrow, text or bytes. "
-    "Tables are lists of mappings on the way in and `{rows, row_count, columns}` on the way out; what is too large "
-    "to hold is streamed to `output.ref`.",
+    doc="Puts, gets, lists and deletes objects in S3 (and S3-compatible stores), Google Cloud Storage, Azure Blob "
+    "Storage and directories. Content is encoded and decoded by format: JSON, JSON lines, CSV, Parquet, Arrow, text or "
+    "bytes. A table is written from a list of mappings and read as `{rows, row_count, columns}`. Large content is "
+    "streamed to `output.ref`.",
     fields={
-        "action": Field("string", "`put` (default when there is something to put), `get` (default otherwise), `list`, "
-                        "`delete`, `head` or `exists`.", choices=OBJECT_ACTIONS, aliases=("operation", "op")),
+        "action": Field("string", "`put` (default if there is content to put), `get` (default otherwise), `list`, "
+                        "`delete`, `head` or `exists`.", choices=ACTIONS, aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
                      aliases=("url", "path", "address")),
-        "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, when the address does not say."),
-        "bucket": Field("string", "The bucket or container, when the address does not say.", aliases=("container",)),
+        "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it."),
+        "bucket": Field("string", "The bucket or container, if the address does not contain it.",
+                        aliases=("container",)),
         "key": Field("string", "The key, with `bucket`.", aliases=("name",)),
         "keys": Field("list", "Several keys to delete."),
-        "prefix": Field("string", "What listed keys begin with."),
-        "data": Field("any", "What is put.", aliases=("body", "content", "value", "rows")),
-        "file": Field("string", "A local file to put, or to get into."),
-        "ref": Field("any", "A stored result to put."),
-        "format": Field("string", "`json`, `jsonl`, `csv`, `parquet`, `arrow`, `text` or `bytes`; by the key's ending "
-                        "when left out. `bytes` are base64 text in playbooks."),
-        "content_type": Field("string", "The content type to note."),
-        "create": Field("boolean", "`true`: put only if there is no such object yet.", aliases=("create_only",)),
-        "select": Field("any", "Of what is got: a dotted path, or a list of columns.", aliases=("columns",)),
-        "limit": Field("any", "Of what is got: at most so many rows; of a list: so many keys (1000)."),
-        "offset": Field("any", "Of what is got: after so many rows."),
+        "prefix": Field("string", "Prefix of the keys to list."),
+        "data": Field("any", "The content to put.", aliases=("body", "content", "value", "rows")),
+        "file": Field("string", "A local file to upload, or to download to."),
+        "ref": Field("any", "The reference of a stored result to put."),
+        "format": Field("string", "`json`, `jsonl`, `csv`, `parquet`, `arrow`, `text` or `bytes`. Default: by the "
+                        "extension of the key. `bytes` are base64 strings in playbooks."),
+        "content_type": Field("string", "Content type of the object."),
+        "create": Field("boolean", "`true`: put only if the object does not exist.", aliases=("create_only",)),
+        "select": Field("any", "Part of the content to get: a dotted path, or a list of columns.",
+                        aliases=("columns",)),
+        "limit": Field("any", "Maximum number of rows to get, or of keys to list (1000)."),
+        "offset": Field("any", "Number of rows to skip."),
         "auth": Field("any", "The credential: access keys, a service account, an account key, `endpoint`, `region`.",
                       aliases=("credential",)),
     },
     spec_keys={
         "timeout": "`connect` and `total` seconds.",
-        "inline_bytes": "Size up to which an object is `output.data` (16 MiB); more is streamed to `output.ref`.",
-        "max_bytes": "Largest part that `select` and `limit` may give (64 MiB).",
+        "inline_bytes": "Largest object returned in `output.data` (16 MiB); a larger one is streamed to `output.ref`.",
+        "max_bytes": "Maximum size of the part that `select` and `limit` return (64 MiB).",
     },
-    helpers={"object": OBJECT_NULLS},
+    helpers={"object": NULLS},
     example="- name: archive\n  kind: object\n  action: put\n  auth: archive_bucket\n"
     '  uri: "s3://archive/{{ execution_id }}/orders.parquet"\n  data: "{{ fetch.orders }}"\n',
 )  # fmt: skip
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Do one thing with one object (or a list of them)."""
-    from noetl.tools.object.task import perform
+    """Perform one action on one object or a list of objects."""
+    from noetl.tools.object import task
 
-    return await perform(replace(call, input=named_input(SPEC, call.input)))
+    return await task.run(replace(call, input=named_input(SPEC, call.input)))

@@ -1,4 +1,4 @@
-"""What kind `object` does: one thing with one object, or with a list of them."""
+"""Performs one action on one object, or on a list of objects, for kind `object`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import obstore
-from msgspec import DecodeError
 
 from noetl.connections import objects
 from noetl.connections.auth import BadAuth, fields_of
@@ -16,49 +15,43 @@ from noetl.connections.objects import Place
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.data import formats, table_files
-from noetl.data.content import (
-    INLINE_BYTES,
-    blocks_of,
-    check_format,
-    encoded,
-    file_blocks,
-    kept_or_stored,
-    natural_format,
-    reference_in,
-    save,
-)
-from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
-from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
-from noetl.tools._common.fields import MOST_BYTES, OBJECT_ACTIONS, OBJECT_NULLS
+from noetl.data.content import INLINE_BYTES, encoded, kept_or_stored, natural_format, save
+from noetl.data.payload_reader import read_part
+from noetl.errors import SecretUnavailable
+from noetl.tools._common.payload_task import explain, read_count, read_part_fields, upload_blocks
 from noetl.tools._common.sql_task import flag
+from noetl.tools.object.spec import ACTIONS, MAX_BYTES, NULLS
 
-LISTED = 1000
+LIST_LIMIT = 1000
+_ACTION_ALIASES = {
+    "read": "get",
+    "write": "put",
+    "upload": "put",
+    "download": "get",
+    "info": "head",
+    "keys": "list",
+}
 
 
-async def perform(call: ToolCall) -> Outcome:
-    """Do one thing with one object (or a list of them)."""
+async def run(call: ToolCall) -> Outcome:
+    """Perform one action."""
     task = _Task(call)
     try:
         async with asyncio.timeout(call.timeout.total):
             return await task.run()
     except (BadAuth, SecretUnavailable) as failure:
-        return _failed("auth", str(failure))
-    except (PayloadUnavailable, StoreUnavailable) as failure:
-        return _failed(failure.kind, str(failure))
-    except TooLarge as failure:
-        return _failed("limit", str(failure))
-    except NotThere as failure:
-        return _failed("not_found", str(failure.args[0]))
-    except (DecodeError, UnicodeDecodeError) as failure:
-        return _failed("parse", f"the object is not what its format says: {failure}")
+        return _failure("auth", str(failure))
     except TimeoutError:
-        return _failed("timeout", f"it was not done after {call.timeout.total:g} s (spec.timeout)")
-    except objects.errors() as failure:
-        return Outcome(
-            status="error", error=objects.explain(failure, task.what), helpers={"object": dict(OBJECT_NULLS)}
-        )
-    except ValueError as wrong:
-        return _failed("schema", str(wrong))
+        return _failure("timeout", f"the operation did not complete within {call.timeout.total:g} s (spec.timeout)")
+    except Exception as failure:
+        info = explain(failure, task.target)
+        if info is None and isinstance(failure, objects.errors()):
+            info = objects.explain(failure, task.target)
+        if info is not None:
+            return Outcome(status="error", error=info, helpers={"object": dict(NULLS)})
+        if isinstance(failure, ValueError):
+            return _failure("schema", str(failure))
+        raise
 
 
 class _Task:
@@ -66,52 +59,46 @@ class _Task:
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
-        self.what = "the object"
+        self.fields = call.input
+        self.target = "the object"
 
     async def run(self) -> Outcome:
-        """Find the store and do it."""
+        """Open the store and perform the action."""
         action = self._action()
-        fields = await fields_of(self._given("auth"), self.call.host, prefixes=objects.PREFIXES)
+        fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
         place = self._place(action, fields)
-        self.what = place.url
+        self.target = place.url
         store = objects.store_of(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
         if action in ("put", "get", "head", "exists") and not place.key:
-            raise ValueError(f"`{action}` needs a key: {place.url} names only a bucket")
+            raise ValueError(f"`{action}` requires a key: {place.url} contains only a bucket")
         outcome: Outcome = await getattr(self, f"_{action}")(store, place)
         return outcome
 
     def _action(self) -> str:
-        action = str(self._given("action") or "").lower().removeprefix("object_")
+        action = str(self.fields.get("action") or "").lower().removeprefix("object_")
         if not action:
             return "put" if self._has_content() else "get"
-        action = {
-            "read": "get",
-            "write": "put",
-            "upload": "put",
-            "download": "get",
-            "info": "head",
-            "keys": "list",
-        }.get(action, action)
-        if action not in OBJECT_ACTIONS:
-            raise ValueError(f"action {action!r} is not one of {', '.join(OBJECT_ACTIONS)}")
+        action = _ACTION_ALIASES.get(action, action)
+        if action not in ACTIONS:
+            raise ValueError(f"action {action!r} is not one of {', '.join(ACTIONS)}")
         return action
 
     def _has_content(self) -> bool:
-        return any(self._given(name) is not None for name in ("data", "ref"))
+        return any(self.fields.get(name) is not None for name in ("data", "ref"))
 
     def _place(self, action: str, credential: Mapping[str, Any]) -> Place:
-        address, key, bucket = self._given("uri"), self._given("key"), self._given("bucket")
+        address, key, bucket = self.fields.get("uri"), self.fields.get("key"), self.fields.get("bucket")
         kinds = {"s3": "s3", "gcs": "gcs", "azure": "azure"}
-        scheme = self._given("provider") or kinds.get(self.call.kind)
+        scheme = self.fields.get("provider") or kinds.get(self.call.kind)
         if scheme and scheme != "file":
             bucket = bucket or credential.get("bucket")
         if bucket and not scheme and not address:
-            raise ValueError("`bucket` needs its `provider`: s3, gcs, azure or file")
+            raise ValueError("`bucket` requires `provider`: s3, gcs, azure or file")
         target = str(address if address is not None else key or "")
         if action == "list":
-            target = target or str(self._given("prefix") or "")
+            target = target or str(self.fields.get("prefix") or "")
         if not target and not bucket:
-            raise ValueError("there is no address: give `uri`, or `provider`, `bucket` and `key`")
+            raise ValueError("no address: set `uri`, or `provider`, `bucket` and `key`")
         if "://" not in target and (scheme or "file") == "file":
             target = self.call.host.resolve_path(f"{bucket}/{target}" if bucket else target)
             bucket = None
@@ -123,45 +110,36 @@ class _Task:
         return place
 
     async def _put(self, store: Any, place: Place) -> Outcome:
-        call = self.call
-        data, file = self._given("data"), self._given("file")
-        reference = reference_in(self._given("ref")) or reference_in(data)
-        format = formats.format_of(given=self._given("format"), path=place.key, default=natural_format(data))
-        content_type = str(self._given("content_type") or "")
-        if reference is not None:
-            check_format(reference, format, place.key)
-            blocks: Any = call.host.open_result(reference)
-            content_type = content_type or reference.meta.content_type
-        elif data is not None:
-            blocks = blocks_of(encoded(data, format, place.key))
-        elif file:
-            blocks = file_blocks(call.host.resolve_path(str(file)))
-        else:
-            raise ValueError("there is nothing to put: give `data`, `file` or `ref`")
-        counted = _Counted(blocks, call)
-        answer = await objects.upload(
-            store, place.key, counted.blocks(),
-            content_type=content_type or formats.CONTENT_TYPES[format], create=flag(self._given("create"), False),
-        )  # fmt: skip
-        known = {"uri": place.url, "size": counted.size, "etag": answer.get("e_tag")}
-        return ok(
-            {"uri": place.url, "bytes": counted.size, "etag": answer.get("e_tag")}, object={**OBJECT_NULLS, **known}
+        default = natural_format(self.fields.get("data"))
+        format = formats.format_of(given=self.fields.get("format"), path=place.key, default=default)
+        blocks, stored_type = upload_blocks(self.call, place.key, format, lambda data: encoded(data, format, place.key))
+        counted = _CountedBlocks(blocks, self.call)
+        reply = await objects.upload(
+            store,
+            place.key,
+            counted.blocks(),
+            content_type=str(self.fields.get("content_type") or stored_type or formats.CONTENT_TYPES[format]),
+            create=flag(self.fields.get("create"), False),
         )
+        etag = reply.get("e_tag")
+        helper = {**NULLS, "uri": place.url, "size": counted.size, "etag": etag}
+        return ok({"uri": place.url, "bytes": counted.size, "etag": etag}, object=helper)
 
     async def _get(self, store: Any, place: Place) -> Outcome:
         call = self.call
         payload = await objects.payload_of(store, place.key)
-        helper = {**OBJECT_NULLS, "uri": place.url, **payload.known}
-        file = self._given("file")
+        helper = {**NULLS, "uri": place.url, **payload.known}
+        file = self.fields.get("file")
         if file:
             path = call.host.resolve_path(str(file))
             size = await save(payload.stream(), path)
             return ok({"file": path, "bytes": size, "uri": place.url}, object=helper)
-        format = formats.format_of(given=self._given("format"), content_type=payload.content_type, path=place.key)
-        part = self._part()
+        format = formats.format_of(given=self.fields.get("format"), content_type=payload.content_type, path=place.key)
+        part = read_part_fields(self.fields)
         if not part.is_all:
-            most = int(call.spec.get("max_bytes") or MOST_BYTES)
-            return ok(await read_part(payload, format, part, most=most, verify=False, path=place.key), object=helper)
+            max_bytes = int(call.spec.get("max_bytes") or MAX_BYTES)
+            data = await read_part(payload, format, part, most=max_bytes, verify=False, path=place.key)
+            return ok(data, object=helper)
         inline = int(call.spec.get("inline_bytes") or INLINE_BYTES)
         content = await kept_or_stored(call, payload.stream(), formats.CONTENT_TYPES[format], inline=inline)
         if not isinstance(content, bytes):
@@ -172,10 +150,10 @@ class _Task:
         return ok(value, object=helper)
 
     async def _list(self, store: Any, place: Place) -> Outcome:
-        limit = self._count("limit") or LISTED
-        prefix = "/".join(part for part in (place.key, str(self._given("prefix") or "")) if part)
-        if self._given("uri") is None and self._given("key") is None:
-            prefix = place.key  # it was the prefix already
+        limit = read_count(self.fields, "limit") or LIST_LIMIT
+        prefix = "/".join(part for part in (place.key, str(self.fields.get("prefix") or "")) if part)
+        if self.fields.get("uri") is None and self.fields.get("key") is None:
+            prefix = place.key  # the key is the prefix
         found: list[dict[str, Any]] = []
         more = False
         async for page in (
@@ -196,52 +174,35 @@ class _Task:
                 )
             if more:
                 break
-        found.sort(key=lambda entry: str(entry["key"]))  # folders are listed as they come
-        return ok({"objects": found, "count": len(found), "truncated": more}, object={**OBJECT_NULLS, "uri": place.url})
+        found.sort(key=lambda entry: str(entry["key"]))  # the local file system lists in arbitrary order
+        return ok({"objects": found, "count": len(found), "truncated": more}, object={**NULLS, "uri": place.url})
 
     async def _delete(self, store: Any, place: Place) -> Outcome:
-        keys = self._given("keys")
+        keys = self.fields.get("keys")
         targets = [str(key) for key in keys] if isinstance(keys, list) else [place.key]
         if not all(targets):
-            raise ValueError("`delete` needs a key, or `keys`")
+            raise ValueError("`delete` requires a key, or `keys`")
         deleted = 0
         for key in targets:
             try:
                 await obstore.delete_async(store, key)
                 deleted += 1
             except FileNotFoundError:
-                continue  # what was asked for is so already
-        return ok({"deleted": deleted}, object={**OBJECT_NULLS, "uri": place.url})
+                continue  # deleting is idempotent
+        return ok({"deleted": deleted}, object={**NULLS, "uri": place.url})
 
     async def _head(self, store: Any, place: Place) -> Outcome:
         payload = await objects.payload_of(store, place.key)
-        helper = {**OBJECT_NULLS, "uri": place.url, **payload.known}
+        helper = {**NULLS, "uri": place.url, **payload.known}
         return ok(dict(helper), object=helper)
 
     async def _exists(self, store: Any, place: Place) -> Outcome:
-        there = await objects.exists(store, place.key)
-        return ok({"exists": there, "uri": place.url}, object={**OBJECT_NULLS, "uri": place.url})
-
-    def _part(self) -> Part:
-        select = self._given("select")
-        if select is not None and not isinstance(select, str | list | tuple):
-            raise ValueError("`select` is a dotted path or a list of columns")
-        return Part(select or None, self._count("limit"), self._count("offset") or 0)
-
-    def _count(self, name: str) -> int | None:
-        value = self._given(name)
-        if value in (None, ""):
-            return None
-        if not str(value).isdigit():
-            raise ValueError(f"`{name}` is a number from 0, not {value!r}")
-        return int(value)
-
-    def _given(self, name: str) -> Any:
-        return self.call.input.get(name)
+        exists = await objects.exists(store, place.key)
+        return ok({"exists": exists, "uri": place.url}, object={**NULLS, "uri": place.url})
 
 
-class _Counted:
-    """Blocks on their way, counted and reported."""
+class _CountedBlocks:
+    """Counts the bytes of an upload and reports the progress."""
 
     def __init__(self, blocks: Any, call: ToolCall) -> None:
         self._blocks = blocks
@@ -256,11 +217,11 @@ class _Counted:
 
 
 async def _with_prefix(store: Any, prefix: str) -> Any:
-    """Keys that begin with the prefix; the driver itself only knows whole folders."""
+    """Objects whose key starts with the prefix; the driver itself only lists whole folders."""
     folder = prefix.rpartition("/")[0]
     async for page in obstore.list(store, prefix=folder or None, chunk_size=1000):
         yield [entry for entry in page if entry["path"].startswith(prefix)]
 
 
-def _failed(kind: str, message: str) -> Outcome:
-    return error(kind, message, object=dict(OBJECT_NULLS))
+def _failure(kind: str, message: str) -> Outcome:
+    return error(kind, message, object=dict(NULLS))

@@ -1,7 +1,7 @@
-"""Call another playbook as a child execution; the control plane carries it out.
+"""Kind `playbook`: run another playbook as a child execution.
 
-The pipeline suspends the run (`child.requested`) and continues it with the child's output, so
-no worker slot is held meanwhile. There is nothing to run here: only what authors may write.
+The pipeline suspends the run (`child.requested`) and resumes it with the child's output, so that
+no worker slot is occupied in between. The server starts the child; no worker runs this kind.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from noetl.errors import NoetlError
 
 SPEC = ToolSpec(
     kind="playbook",
-    doc="Starts a child execution (own id, scopes and log) and returns its output. "
-    "Failure and cancellation travel both ways.",
+    doc="Starts a child execution (with its own id, scopes and log) and returns its output. "
+    "Failure and cancellation propagate in both directions.",
     fields={
         "path": Field(
             "string",
-            "Path of the playbook in the catalog, or a file relative to the caller.",
+            "Path of the playbook in the catalog, or a file relative to the calling playbook.",
             required=True,
             aliases=("playbook", "playbook_path"),
         ),
-        "version": Field("any", "Version in the catalog; the newest when left out."),
+        "version": Field("any", "Version in the catalog. Default: the latest."),
         "payload": Field(
             "mapping",
-            "Merged over the child's workload. What stands under `input:` and is no parameter of this kind joins it.",
+            "Merged into the child's workload. Keys of `input:` that are not fields of this kind are added to it.",
             aliases=("args",),
             default={},
         ),
-        "return_step": Field("string", "The child's step whose output is returned."),
-        "entry_step": Field("string", "The child's step to begin with."),
+        "return_step": Field("string", "Step of the child whose output is returned."),
+        "entry_step": Field("string", "Step at which the child starts."),
         "wait": Field("boolean", "`false`: do not wait; the output is the child's execution id.", default=True),
     },
     open_fields=True,
-    spec_keys={"timeout": "`total` seconds for the child; then it is cancelled."},
+    spec_keys={"timeout": "`total`: seconds after which the child is cancelled."},
     suspends=True,
     example="- name: score\n  kind: playbook\n  path: scoring/user\n"
     '  payload:\n    user_id: "{{ iter.user.id }}"\n  return_step: finalize\n',
@@ -41,5 +41,5 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Never called: a worker cannot start an execution."""
-    raise NoetlError(f"kind playbook is carried out by the control plane, yet task {call.task_run_id} reached a worker")
+    """Never called: the server starts child executions."""
+    raise NoetlError(f"kind playbook runs on the server, but task {call.task_run_id} was sent to a worker")

@@ -1,52 +1,71 @@
-"""Run SQL on Postgres: bound parameters, one transaction, COPY, results of any size.
+"""Kind `postgres`: run SQL on PostgreSQL.
 
-Templates in the SQL are rendered before the text comes here and are just text to the database.
-Data belongs into `params`, which the database binds: no quoting, no injection.
+Templates in the SQL are rendered before the statement is sent. Values belong in `params`, which the database binds.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.fields import COMMAND, EXACTLY_ONCE, PARAMS, PG_NULLS, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, PARAMS, SCRIPT, SPEC_KEYS
+
+EXACTLY_ONCE_TABLE = "noetl_exactly_once"
+NULLS: dict[str, Any] = {
+    "code": None,
+    "sqlstate": None,
+    "severity": None,
+    "message": None,
+    "detail": None,
+    "hint": None,
+    "schema": None,
+    "table": None,
+    "column": None,
+    "constraint": None,
+    "position": None,
+    "notices": [],
+    "repeated": False,
+}
 
 SPEC = ToolSpec(
     kind="postgres",
-    doc="Runs SQL on Postgres. All statements of one task are one transaction. `output.data` has `rows` "
-    "(mappings), `row_count` and `columns` of the last statement and `command_0`, `command_1`, ... of each; a result "
-    "too large to hold is streamed to `output.ref`. Put data into `params`: the database binds it.",
+    doc="Runs SQL on PostgreSQL. All statements of one task run in one transaction. `output.data` has `rows` "
+    "(mappings), `row_count` and `columns` of the last statement, and `command_0`, `command_1`, ... with the same for "
+    "each statement. A large result is streamed to `output.ref`. Pass values in `params`: the database binds them.",
     fields={
         "command": COMMAND,
         "script": SCRIPT,
         "params": PARAMS,
         "auth": Field(
             "any",
-            "The connection: a keychain or credential name, a DSN, or a map (`{credential: name}`, or its fields).",
+            "The connection: a keychain or credential name, a DSN, or a mapping (`{credential: name}`, or its fields).",
             aliases=("credential",),
         ),
         "dsn": Field("string", "The connection as a DSN or URL.", aliases=("url", "connection_string")),
-        "host": Field("string", "Server, when `auth` does not say.", aliases=("db_host",)),
+        "host": Field("string", "Host name, if `auth` does not contain it.", aliases=("db_host",)),
         "port": Field("any", "Port (5432).", aliases=("db_port",)),
         "user": Field("string", "Role to connect as.", aliases=("db_user", "username")),
-        "password": Field("string", "Its password.", aliases=("db_password",)),
+        "password": Field("string", "Password of the role.", aliases=("db_password",)),
         "database": Field("string", "Database to connect to.", aliases=("db_name", "dbname")),
-        "sslmode": Field("string", "As libpq's: `disable`, `require`, `verify-full`, ...", aliases=("db_sslmode",)),
-        "stdin": Field("any", "What `COPY ... FROM STDIN` reads: text, a list of rows, `{file}` or `{ref}`."),
+        "sslmode": Field("string", "As in libpq: `disable`, `require`, `verify-full`, ...", aliases=("db_sslmode",)),
+        "stdin": Field("any", "Input of `COPY ... FROM STDIN`: a string, a list of rows, `{file}` or `{ref}`."),
         "stdout": Field(
-            "mapping", "Where `COPY ... TO STDOUT` goes: `{file}`; else `output.data.text` or `output.ref`."
+            "mapping",
+            "Destination of `COPY ... TO STDOUT`: `{file}`. Default: `output.data.text`, or `output.ref` if large.",
         ),
     },
     spec_keys={
         "timeout": "`connect` and `total` seconds; a statement that runs longer is cancelled on the server.",
-        "isolation": "`read committed`, `repeatable read` or `serializable`, for the task's transaction.",
-        "exactly_once": f"`true`: the task's idempotency key is recorded in the table `{EXACTLY_ONCE}` in the same "
-        "transaction; a repeated attempt changes nothing and returns the first answer.",
-        "pool_size": "Connections this worker may hold to the server (10).",
+        "isolation": "Isolation level of the transaction: `read committed`, `repeatable read` or `serializable`.",
+        "exactly_once": f"`true`: record the task's idempotency key in the table `{EXACTLY_ONCE_TABLE}` in the same "
+        "transaction. A repeated attempt changes nothing and returns the first result.",
+        "pool_size": "Maximum number of connections of this worker to the server (10).",
         **SPEC_KEYS,
     },
-    helpers={"pg": PG_NULLS},
+    helpers={"pg": NULLS},
     extra="postgres",
     example="- name: overdue\n  kind: postgres\n  auth: billing_db\n  command: |\n"
     "    SELECT id, amount FROM invoices WHERE due < %(day)s\n"
@@ -55,9 +74,9 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Run the statements and give their results."""
+    """Execute the statements and return their results."""
     try:
-        from noetl.tools.postgres.task import perform
+        from noetl.tools.postgres import task
     except ModuleNotFoundError:
-        return error("unknown", "kind postgres needs the driver psycopg: pip install 'noetl[postgres]'")
-    return await perform(replace(call, input=named_input(SPEC, call.input)))
+        return error("unknown", "kind postgres requires the driver psycopg: pip install 'noetl[postgres]'")
+    return await task.run(replace(call, input=named_input(SPEC, call.input)))

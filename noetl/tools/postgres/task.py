@@ -1,4 +1,4 @@
-"""What kind `postgres` does: one transaction, COPY, exactly once, results of any size."""
+"""Runs the statements of kind `postgres`: transaction, COPY, exactly-once execution, streamed results."""
 
 from __future__ import annotations
 
@@ -33,41 +33,31 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import batch_of_rows
 from noetl.data.sql import ParameterError, bind, bind_sets, first_word, leaves_traces, steers_transaction, tokens
 from noetl.errors import SecretUnavailable
-from noetl.tools._common.fields import EXACTLY_ONCE, PG_NULLS
-from noetl.tools._common.sql_task import (
-    BadInput,
-    Limits,
-    Result,
-    Statement,
-    answer,
-    collect,
-    flag,
-    is_many,
-    limits_of,
-    statements_of,
-)
+from noetl.tools._common import sql_task as sql
+from noetl.tools._common.sql_task import BadInput, Limits, Result, Statement, flag
+from noetl.tools.postgres.spec import EXACTLY_ONCE_TABLE, NULLS
 
 COPY_INLINE = 4 * 1024 * 1024
-KEEP_ANSWER = 1024 * 1024
-ISOLATION = ("read committed", "repeatable read", "serializable")
+MAX_RECORDED_RESULT = 1024 * 1024  # of a task that is executed exactly once
+ISOLATION_LEVELS = ("read committed", "repeatable read", "serializable")
 
 
-async def perform(call: ToolCall) -> Outcome:
-    """Run the statements and give their results."""
+async def run(call: ToolCall) -> Outcome:
+    """Execute the statements and return their results."""
     task = _Task(call)
     try:
         async with asyncio.timeout(call.timeout.total):
             return await task.run()
     except (BadInput, BadAddress, BadAuth, ParameterError) as wrong:
-        return _failed("schema", str(wrong))
+        return _failure("schema", str(wrong))
     except SecretUnavailable as missing:
-        return _failed(missing.kind, str(missing))
+        return _failure(missing.kind, str(missing))
     except TimeoutError:
         message = f"the statement was cancelled: it ran longer than {call.timeout.total:g} s (spec.timeout)"
-        return _failed("db.timeout", message, notices=task.notices)
+        return _failure("db.timeout", message, notices=task.notices)
     except (psycopg.Error, PoolExhausted) as failure:
         info, pg = explain(failure)
-        helper = {**PG_NULLS, **pg, "notices": task.notices}
+        helper = {**NULLS, **pg, "notices": task.notices}
         return Outcome(status="error", error=info, helpers={"pg": helper})
 
 
@@ -79,105 +69,104 @@ class _Task:
         self.notices: list[str] = []
 
     async def run(self) -> Outcome:
-        """Check the input, find the server, run everything there."""
+        """Validate the fields, connect, and execute the statements."""
         call = self.call
-        statements = await statements_of(call, "postgres")
-        limits = limits_of(call.spec)
-        pool = driver.pool(await self._server(), size=_size(call.spec.get("pool_size")))
+        statements = await sql.read_statements(call, "postgres")
+        limits = sql.read_limits(call.spec)
+        pool = driver.pool(await self._conninfo(), size=_pool_size(call.spec.get("pool_size")))
         connection = await pool.acquire(wait=call.timeout.connect)
-        notices = self._listen(connection)
+        handler = self._add_notice_handler(connection)
         try:
-            return await self._all(connection, statements, limits)
+            return await self._execute(connection, statements, limits)
         finally:
-            connection.remove_notice_handler(notices)
+            connection.remove_notice_handler(handler)
             await pool.release(connection, used=any(leaves_traces(statement.text) for statement in statements))
 
-    async def _server(self) -> str:
-        given = self.call.input
-        fields = await fields_of(given.get("auth"), self.call.host, prefixes=driver.PREFIXES)
-        own = {
-            name: given[name]
+    async def _conninfo(self) -> str:
+        fields = self.call.input
+        credential = await fields_of(fields.get("auth"), self.call.host, prefixes=driver.PREFIXES)
+        overrides = {
+            name: fields[name]
             for name in ("dsn", "host", "port", "user", "password", "database", "sslmode")
-            if given.get(name)
+            if fields.get(name)
         }
         if self.call.timeout.connect:
-            own["connect_timeout"] = self.call.timeout.connect
-        return driver.conninfo({**fields, **own})
+            overrides["connect_timeout"] = self.call.timeout.connect
+        return driver.conninfo({**credential, **overrides})
 
-    async def _all(
+    async def _execute(
         self, connection: psycopg.AsyncConnection[Any], statements: list[Statement], limits: Limits
     ) -> Outcome:
-        """All statements: in one transaction, unless the author steers it or wants none."""
+        """Execute all statements in one transaction, unless the SQL or the spec controls transactions itself."""
         call = self.call
         once = flag(call.spec.get("exactly_once"), False)
-        steered = any(steers_transaction(statement.text) for statement in statements)
-        if once and steered:
-            raise BadInput("spec.exactly_once needs the task's own transaction: take BEGIN and COMMIT out of the SQL")
-        if steered or not flag(call.spec.get("transaction"), True):
+        has_control = any(steers_transaction(statement.text) for statement in statements)
+        if once and has_control:
+            raise BadInput(
+                "spec.exactly_once requires the task's own transaction: remove BEGIN and COMMIT from the SQL"
+            )
+        if has_control or not flag(call.spec.get("transaction"), True):
             if once:
-                raise BadInput("spec.exactly_once needs the task's own transaction: take `transaction: false` out")
+                raise BadInput("spec.exactly_once requires the task's own transaction: remove `transaction: false`")
             try:
-                return self._answer(await self._each(connection, statements, limits))
+                return self._success(await self._execute_each(connection, statements, limits))
             finally:
-                await _leave_no_transaction(connection)
+                await _roll_back_open_transaction(connection)
         if len(statements) == 1 and not once and not call.spec.get("isolation"):
-            return self._answer(await self._each(connection, statements, limits))
+            return self._success(await self._execute_each(connection, statements, limits))
         if once:
-            await _make_key_table(connection)
+            await _create_key_table(connection)
         async with connection.transaction():
-            await self._settings(connection)
+            await self._configure_transaction(connection)
             if once:
-                first = await self._first_answer(connection)
-                if first is not None:
-                    return first
-            outcome = self._answer(await self._each(connection, statements, limits))
+                recorded = await self._claim_key(connection)
+                if recorded is not None:
+                    return recorded
+            outcome = self._success(await self._execute_each(connection, statements, limits))
             if once:
-                await self._remember(connection, outcome)
+                await self._record_result(connection, outcome)
         return outcome
 
-    async def _settings(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _configure_transaction(self, connection: psycopg.AsyncConnection[Any]) -> None:
         isolation = self.call.spec.get("isolation")
         if isolation:
             level = str(isolation).lower().replace("_", " ")
-            if level not in ISOLATION:
-                raise BadInput(f"spec.isolation {isolation!r} is not one of {', '.join(ISOLATION)}")
+            if level not in ISOLATION_LEVELS:
+                raise BadInput(f"spec.isolation {isolation!r} is not one of {', '.join(ISOLATION_LEVELS)}")
             await connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
         if self.call.timeout.total:
-            # Should this worker die, the server ends the statement by itself.
+            # If this worker dies, the server cancels the statement.
             await connection.execute(f"SET LOCAL statement_timeout = {max(1, round(self.call.timeout.total * 1000))}")
 
-    async def _each(
+    async def _execute_each(
         self, connection: psycopg.AsyncConnection[Any], statements: list[Statement], limits: Limits
     ) -> list[Result]:
-
         results = []
         used = 0
         for statement in statements:
-            if is_many(statement, "postgres"):
-                results.append(await self._many(connection, statement))
+            if sql.has_parameter_sets(statement, "postgres"):
+                results.append(await self._execute_many(connection, statement))
                 continue
-            result, taken = await self._one(connection, statement, limits, used)
-            used += taken
+            result, count = await self._execute_one(connection, statement, limits, used)
+            used += count
             results.append(result)
         return results
 
-    async def _one(
+    async def _execute_one(
         self, connection: psycopg.AsyncConnection[Any], statement: Statement, limits: Limits, used: int
     ) -> tuple[Result, int]:
-
-        if first_word(statement.text) == "copy" and _copies_over_the_wire(statement.text):
+        """The result, and the number of positional parameters that the statement used."""
+        if first_word(statement.text) == "copy" and _uses_client_stream(statement.text):
             return await self._copy(connection, statement.text), 0
-
         bound = bind(statement.text, statement.params, used=used)
-        tag: list[Part] = []
-        result = await collect(self.call.host, _chunks(run_statement(connection, bound), tag), limits)
-        if not result.columns and tag and tag[-1].affected is not None:
-            result = Result(row_count=tag[-1].affected)
+        last: list[Part] = []
+        result = await sql.collect(self.call.host, _chunks(run_statement(connection, bound), last), limits)
+        if not result.columns and last and last[-1].affected is not None:
+            result = Result(row_count=last[-1].affected)
         return result, len(bound.values)
 
-    async def _many(self, connection: psycopg.AsyncConnection[Any], statement: Statement) -> Result:
-        """One statement for each of many parameter sets, sent without waiting in between."""
-
+    async def _execute_many(self, connection: psycopg.AsyncConnection[Any], statement: Statement) -> Result:
+        """Execute one statement for each parameter set, pipelined."""
         text, sets = bind_sets(statement.text, statement.params)
         if not sets:
             return Result()
@@ -193,7 +182,7 @@ class _Task:
 
     async def _copy(self, connection: psycopg.AsyncConnection[Any], text: str) -> Result:
         cursor = connection.cursor()
-        if _copies_in(text):
+        if _reads_stdin(text):
             async with cursor.copy(text) as copy:
                 await self._copy_in(copy, text)
             return Result(row_count=max(cursor.rowcount, 0))
@@ -207,9 +196,9 @@ class _Task:
         if isinstance(source, str | bytes):
             await copy.write(source)
         elif isinstance(source, list):
-            columns = _copied_columns(text)
+            columns = _copy_columns(text)
             for row in source:
-                await copy.write_row(_copied_row(row, columns))
+                await copy.write_row(_copy_row(row, columns))
         elif isinstance(source, Mapping) and source.get("file"):
             async for block in _file_blocks(self.call.host.resolve_path(str(source["file"]))):
                 await copy.write(block)
@@ -217,7 +206,7 @@ class _Task:
             async for block in self.call.host.open_result(convert(source["ref"], Reference)):
                 await copy.write(block)
         else:
-            raise BadInput("COPY ... FROM STDIN reads `stdin`: give it text, a list of rows, `{file}` or `{ref}`")
+            raise BadInput("COPY ... FROM STDIN requires `stdin`: a string, a list of rows, `{file}` or `{ref}`")
 
     async def _copy_out(self, copy: Any, text: str) -> dict[str, Any]:
         target = self.call.input.get("stdout")
@@ -229,66 +218,68 @@ class _Task:
                 async for block in copy:
                     size += await asyncio.to_thread(file.write, bytes(block))
             return {"file": path, "bytes": size}
-        held = bytearray()
+        first = bytearray()
         blocks = aiter(copy)
         async for block in blocks:
-            held += block
-            if len(held) > COPY_INLINE:
+            first += block
+            if len(first) > COPY_INLINE:
                 break
         else:
             binary = "binary" in text.lower()
+            return {"text": base64.b64encode(first).decode() if binary else first.decode()}
 
-            return {"text": base64.b64encode(held).decode() if binary else held.decode()}
+        async def all_blocks() -> AsyncGenerator[bytes, None]:
+            yield bytes(first)
+            async for block in blocks:
+                yield bytes(block)
 
-        async def rest() -> AsyncGenerator[bytes, None]:
-            yield bytes(held)
-            async for more in blocks:
-                yield bytes(more)
-
-        csv = "csv" in text.lower() and "header" in text.lower()  # a table needs to know its columns
-        reference = await self.call.host.put_result(rest(), content_type="text/csv" if csv else "text/plain")
+        csv = "csv" in text.lower() and "header" in text.lower()  # a table requires column names
+        reference = await self.call.host.put_result(all_blocks(), content_type="text/csv" if csv else "text/plain")
         return {"ref": reference}
 
     # ── exactly once ────────────────────────────────────────────────────────────────────
 
-    async def _first_answer(self, connection: psycopg.AsyncConnection[Any]) -> Outcome | None:
-        """Claim the key; when an earlier attempt has committed under it, that attempt's answer."""
+    async def _claim_key(self, connection: psycopg.AsyncConnection[Any]) -> Outcome | None:
+        """Insert the idempotency key; if an earlier attempt has committed it, return that attempt's result."""
         call = self.call
-        # A second attempt that runs beside the first waits here until the first has ended.
+        # A concurrent second attempt blocks here until the first has committed or rolled back.
         cursor = await connection.execute(
-            f"INSERT INTO {EXACTLY_ONCE} (key, execution_id, task_run_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {EXACTLY_ONCE_TABLE} (key, execution_id, task_run_id) VALUES (%s, %s, %s) "
+            "ON CONFLICT DO NOTHING",
             (call.idempotency_key, call.execution_id, call.task_run_id),
         )
         if cursor.rowcount:
             return None
-        found = await connection.execute(f"SELECT answer FROM {EXACTLY_ONCE} WHERE key = %s", (call.idempotency_key,))
+        found = await connection.execute(
+            f"SELECT answer FROM {EXACTLY_ONCE_TABLE} WHERE key = %s", (call.idempotency_key,)
+        )
         row = await found.fetchone()
-        return ok(row[0] if row else None, pg={**PG_NULLS, "repeated": True, "notices": self.notices})
+        return ok(row[0] if row else None, pg={**NULLS, "repeated": True, "notices": self.notices})
 
-    async def _remember(self, connection: psycopg.AsyncConnection[Any], outcome: Outcome) -> None:
-        answer = json.encode(outcome.data)
-        if len(answer) > KEEP_ANSWER:
-            kept = {key: outcome.data[key] for key in ("row_count", "columns") if key in outcome.data}
-            answer = json.encode(kept)
+    async def _record_result(self, connection: psycopg.AsyncConnection[Any], outcome: Outcome) -> None:
+        result = json.encode(outcome.data)
+        if len(result) > MAX_RECORDED_RESULT:
+            result = json.encode({key: outcome.data[key] for key in ("row_count", "columns") if key in outcome.data})
         await connection.execute(
-            f"UPDATE {EXACTLY_ONCE} SET answer = %s::jsonb WHERE key = %s", (answer.decode(), self.call.idempotency_key)
+            f"UPDATE {EXACTLY_ONCE_TABLE} SET answer = %s::jsonb WHERE key = %s",
+            (result.decode(), self.call.idempotency_key),
         )
 
-    def _answer(self, results: list[Result]) -> Outcome:
-        return answer(results, pg={**PG_NULLS, "notices": self.notices})
+    def _success(self, results: list[Result]) -> Outcome:
+        return sql.success(results, pg={**NULLS, "notices": self.notices})
 
-    def _listen(self, connection: psycopg.AsyncConnection[Any]) -> Any:
-        def note(diagnostic: Any) -> None:
+    def _add_notice_handler(self, connection: psycopg.AsyncConnection[Any]) -> Any:
+        def on_notice(diagnostic: Any) -> None:
             line = f"{diagnostic.severity}: {diagnostic.message_primary}"
             self.notices.append(line)
             self.call.host.log(line, stream="stderr")
 
-        connection.add_notice_handler(note)
-        return note
+        connection.add_notice_handler(on_notice)
+        return on_notice
 
 
-class _Rows:
-    """A chunk of rows as the server sent it."""
+class _PartChunk:
+    """A chunk of rows as received from the server."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -311,53 +302,55 @@ class _Rows:
         return batch_of_rows(self._part.rows, arrow_schema(self._part.columns))
 
 
-async def _chunks(parts: AsyncGenerator[Part, None], tag: list[Part]) -> AsyncGenerator[Any, None]:
-    """The parts of a result that have columns; the last part goes to `tag` too."""
+async def _chunks(parts: AsyncGenerator[Part, None], last: list[Part]) -> AsyncGenerator[Any, None]:
+    """The parts of a result that have columns; `last` receives the last part."""
     async with aclosing(parts):
         async for part in parts:
-            tag.append(part)
-            del tag[:-1]
+            last[:] = [part]
             if part.columns:
-                yield _Rows(part)
+                yield _PartChunk(part)
 
 
-async def _leave_no_transaction(connection: psycopg.AsyncConnection[Any]) -> None:
-    """A transaction the author began and did not end is undone, not left to the next task."""
+async def _roll_back_open_transaction(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Roll back a transaction that the SQL began and did not end, before the next task uses the connection."""
     if connection.pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
         await connection.rollback()
 
 
-async def _make_key_table(connection: psycopg.AsyncConnection[Any]) -> None:
-    cursor = await connection.execute("SELECT to_regclass(%s)", (EXACTLY_ONCE,))
+async def _create_key_table(connection: psycopg.AsyncConnection[Any]) -> None:
+    cursor = await connection.execute("SELECT to_regclass(%s)", (EXACTLY_ONCE_TABLE,))
     row = await cursor.fetchone()
     if row is None or row[0] is None:
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock(7355608002)")  # two workers may come first
+            await connection.execute("SELECT pg_advisory_xact_lock(7355608002)")  # workers may create it concurrently
             await connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {EXACTLY_ONCE} (key text PRIMARY KEY, execution_id text NOT NULL, "
+                f"CREATE TABLE IF NOT EXISTS {EXACTLY_ONCE_TABLE} (key text PRIMARY KEY, execution_id text NOT NULL, "
                 "task_run_id text NOT NULL, answer jsonb, at timestamptz NOT NULL DEFAULT now())"
             )
 
 
-def _copies_over_the_wire(text: str) -> bool:
-    words = [token.text.lower() for token in tokens(text) if token.kind == "word"]
-    return "stdin" in words or "stdout" in words
+def _words(text: str) -> set[str]:
+    return {token.text.lower() for token in tokens(text) if token.kind == "word"}
 
 
-def _copies_in(text: str) -> bool:
-    return any(token.kind == "word" and token.text.lower() == "stdin" for token in tokens(text))
+def _uses_client_stream(text: str) -> bool:
+    return not _words(text).isdisjoint({"stdin", "stdout"})
 
 
-def _copied_columns(text: str) -> list[str]:
-    """The columns a COPY statement lists in brackets, if it does."""
+def _reads_stdin(text: str) -> bool:
+    return "stdin" in _words(text)
+
+
+def _copy_columns(text: str) -> list[str]:
+    """The column list of a COPY statement; empty if it has none."""
     found = re.match(r"\s*copy\s+[^(]+\(([^)]*)\)\s*from\b", text, re.IGNORECASE)
     return [name.strip().strip('"') for name in found[1].split(",")] if found else []
 
 
-def _copied_row(row: Any, columns: list[str]) -> list[Any]:
+def _copy_row(row: Any, columns: list[str]) -> list[Any]:
     if isinstance(row, Mapping):
         if not columns:
-            raise BadInput("rows of `stdin` are mappings: list the columns, as in COPY t (a, b) FROM STDIN")
+            raise BadInput("rows of `stdin` are mappings: COPY requires a column list, as in COPY t (a, b) FROM STDIN")
         row = [row.get(name) for name in columns]
     return [adapted(value) for value in row]
 
@@ -366,15 +359,15 @@ async def _file_blocks(path: str) -> AsyncIterator[bytes]:
     try:
         file = await asyncio.to_thread(Path(path).open, "rb")
     except OSError as failure:
-        raise BadInput(f"stdin.file {path} cannot be read: {failure.strerror}") from None
+        raise BadInput(f"cannot read stdin.file {path}: {failure.strerror}") from None
     with file:
         while block := await asyncio.to_thread(file.read, 256 * 1024):
             yield block
 
 
-def _size(value: Any) -> int | None:
+def _pool_size(value: Any) -> int | None:
     return max(1, int(value)) if value not in (None, "") else None
 
 
-def _failed(kind: str, message: str, *, notices: list[str] | None = None) -> Outcome:
-    return error(kind, message, pg={**PG_NULLS, "notices": notices or []})
+def _failure(kind: str, message: str, *, notices: list[str] | None = None) -> Outcome:
+    return error(kind, message, pg={**NULLS, "notices": notices or []})

@@ -1,13 +1,12 @@
-"""A pool of warm Python processes that run authors' code: killed on timeout, limited, replaced.
+"""A pool of warm Python processes that run authors' code.
 
-The other end is `python_child.py`. A process is its own session and process group, has an almost
-empty environment, and dies with its parent. It serves one call at a time; a call that is cancelled,
-times out or breaks the protocol costs the process its life, never the caller's.
+The child's side is `child/`. A process has its own session and process group and an almost empty environment, and
+exits with its parent. It handles one call at a time; it is killed when a call is cancelled, times out or breaks the
+protocol.
 
-Growth. Processes are started when they are needed, at once up to the number of cores. Beyond that,
-up to eight times as many, one is added only when calls wait and fewer have ended in a while than there
-are processes: then these sleep, or wait for something, and it is not just the machine that is full.
-Idle processes are ended after a minute.
+Growth: processes are started on demand, immediately up to the number of cores. Above that, up to eight times as
+many, one is added only if calls wait and fewer calls finished in an interval than there are processes: the
+processes then wait for something other than the CPU. Idle processes are stopped after a minute.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from typing import Any, NamedTuple
 from noetl.errors import NoetlError
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-# The path to this package is there for the import only: authors' code does not see it.
+# The path of this package is on sys.path for the import only: authors' code does not see it.
 BOOT = (
     "import sys;sys.path.append(sys.argv[1]);"
     "from noetl.tools.python.child.serve import main;"
     "sys.path.pop();main(int(sys.argv[2]),int(sys.argv[3]))"
 )
-# Nothing of the worker's environment reaches authors' code but what finds programs and libraries.
+# The only variables of the worker's environment that authors' code inherits.
 INHERITED = (
     "PATH",
     "HOME",
@@ -50,63 +49,63 @@ INHERITED = (
     "LD_LIBRARY_PATH",
 )
 
-CALLS_EACH = 2_000
+MAX_CALLS = 2_000  # calls after which a process is replaced
 IDLE_S = 60.0
-PATIENCE_S = 0.03
+GROW_INTERVAL_S = 0.03
 LINE_BYTES = 64 * 1024
-READ_BYTES = 64 * 1024  # at a time; much more would be fresh memory from the kernel for each read
-MOST_ANSWER = 1 << 30
+READ_BYTES = 64 * 1024  # per read; a larger buffer would be newly mapped memory for each read
+MAX_REPLY = 1 << 30
 
 OnLine = Callable[[str, str], None]  # line, stream
 
 
 class ProcessEnded(NoetlError):
-    """The process went away while it served a call."""
+    """The process exited while it handled a call."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"the Python process ended with status {status}")
-        self.status = status  # negative: the signal that ended it
+        super().__init__(f"the Python process exited with status {status}")
+        self.status = status  # negative: the signal that killed it
 
 
 class IsolationUnavailable(NoetlError):
-    """`spec.isolation` asks for something this machine does not have."""
+    """`spec.isolation` is not available on this machine."""
 
 
-class Answer(NamedTuple):
-    """What came back: JSON of the result (`ok`) or of the error."""
+class Reply(NamedTuple):
+    """Reply of the child: the result (`ok`) or the error as JSON."""
 
     ok: bool
     body: bytes
 
 
 def child_environment() -> dict[str, str]:
-    """The environment authors' code starts with."""
-    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return {"LANG": "C.UTF-8", **kept, "PYTHONHASHSEED": "0"}  # sets and dicts look the same in every run
+    """The environment of authors' code."""
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return {"LANG": "C.UTF-8", **inherited, "PYTHONHASHSEED": "0"}  # sets have the same order in every run
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def launch_prefix(isolation: str | None) -> tuple[str, ...]:
-    """The command a process is started under."""
+    """The command prefix that starts a process with this isolation."""
     if isolation in (None, "", "process", "none"):
         return ()
     if isolation != "bwrap":
-        raise IsolationUnavailable(f'spec.isolation is "{isolation}"; it can be "process" or "bwrap"')
+        raise IsolationUnavailable(f'spec.isolation is "{isolation}"; valid values are "process" and "bwrap"')
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        raise IsolationUnavailable("spec.isolation is bwrap, and the program bwrap (bubblewrap) is not installed here")
+        raise IsolationUnavailable("spec.isolation is bwrap, but the program bwrap (bubblewrap) is not installed")
     return (
         *(bwrap, "--die-with-parent", "--unshare-all", "--new-session", "--ro-bind", "/", "/"),
         *("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--"),
     )
 
 
-class _Lines:
-    """One output pipe of a process, cut into lines; a line without an end is cut at LINE_BYTES."""
+class _OutputPipe:
+    """One output pipe of a process, split into lines; a line longer than LINE_BYTES is truncated."""
 
     def __init__(self, fd: int, stream: str) -> None:
         self.fd = fd
@@ -115,7 +114,7 @@ class _Lines:
         self.skipping = False
 
     def read(self, on_line: OnLine | None) -> bool:
-        """Take what is there; False at the end."""
+        """Read the available data; False at the end of the stream."""
         while True:
             try:
                 data = os.read(self.fd, READ_BYTES)
@@ -125,36 +124,36 @@ class _Lines:
                 return False
             if not data:
                 return False
-            self.take(data, on_line)
+            self.feed(data, on_line)
 
-    def take(self, data: bytes, on_line: OnLine | None) -> None:
+    def feed(self, data: bytes, on_line: OnLine | None) -> None:
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
-            self.give(line, on_line)
+            self.emit(line, on_line)
             self.skipping = False
         if len(self.rest) > LINE_BYTES:
-            self.give(self.rest, on_line)
+            self.emit(self.rest, on_line)
             self.rest, self.skipping = b"", True
 
-    def give(self, line: bytes, on_line: OnLine | None) -> None:
+    def emit(self, line: bytes, on_line: OnLine | None) -> None:
         if on_line is not None and not self.skipping:
             on_line(line[:LINE_BYTES].decode("utf-8", "replace").rstrip("\r"), self.stream)
 
-    def end_line(self, on_line: OnLine | None) -> None:
-        """A last line without an end."""
+    def flush(self, on_line: OnLine | None) -> None:
+        """Emit a last line without a newline."""
         if self.rest:
-            self.give(self.rest, on_line)
+            self.emit(self.rest, on_line)
         self.rest, self.skipping = b"", False
 
 
 class _Process:
-    """One child: its line, its output pipes, and the call it serves."""
+    """One child process: its socket, its output pipes, and the call it handles."""
 
     def __init__(self, prefix: tuple[str, ...]) -> None:
         self.prefix = prefix
         self.calls = 0
         self.alive = True
-        self.future: asyncio.Future[Answer] | None = None
+        self.future: asyncio.Future[Reply] | None = None
         self.on_line: OnLine | None = None
         self.buffer = bytearray()
         self.idle_since = 0.0
@@ -182,107 +181,107 @@ class _Process:
             os.close(out_write)
             os.close(err_write)
         ours.setblocking(False)
-        self.line = ours
-        self.outputs = (_Lines(out_read, "stdout"), _Lines(err_read, "stderr"))
+        self.socket = ours
+        self.outputs = (_OutputPipe(out_read, "stdout"), _OutputPipe(err_read, "stderr"))
         for output in self.outputs:
             os.set_blocking(output.fd, False)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        # What it says is about whoever calls it then, not about the call that it was started for.
-        blank = contextvars.Context()
-        blank.run(loop.add_reader, self.line.fileno(), self._readable)
+        # The callbacks must not inherit the context variables of the call that started the process.
+        empty = contextvars.Context()
+        empty.run(loop.add_reader, self.socket.fileno(), self._on_readable)
         for output in self.outputs:
-            blank.run(loop.add_reader, output.fd, self._output, output, loop)
+            empty.run(loop.add_reader, output.fd, self._on_output, output, loop)
 
-    async def serve(self, request: bytes, on_line: OnLine | None) -> Answer:
-        """One call; ProcessEnded when the process does not live to answer it."""
+    async def call(self, request: bytes, on_line: OnLine | None) -> Reply:
+        """Send one request and wait for the reply; ProcessEnded if the process exits first."""
         loop = asyncio.get_running_loop()
         self.calls += 1
         self.on_line = on_line
         self.future = loop.create_future()
         frame = len(request).to_bytes(8, "little") + request
         try:
-            sent = self.line.send(frame)
+            sent = self.socket.send(frame)
         except BlockingIOError:
             sent = 0
         except OSError:
-            sent = len(frame)  # it is gone: the end of the line says so to the future
+            sent = len(frame)  # the process exited: the end of the stream sets the future
         if sent < len(frame):
             with contextlib.suppress(ConnectionError, OSError):
-                await loop.sock_sendall(self.line, memoryview(frame)[sent:])
+                await loop.sock_sendall(self.socket, memoryview(frame)[sent:])
         try:
-            # Whatever was printed before the answer was readable no later than it: the loop saw both at once and
-            # has taken the lines by the time it comes back to us.
-            answer = await self.future
+            # Output printed before the reply is readable no later than the reply: the loop has read those lines
+            # when it resumes this coroutine.
+            reply = await self.future
         finally:
             self.future = None
         for output in self.outputs:
-            output.end_line(on_line)
+            output.flush(on_line)
         self.on_line = None
-        return answer
+        return reply
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         try:
-            data = self.line.recv(READ_BYTES)
+            data = self.socket.recv(READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:
             data = b""
         if not data:
-            return self._lost()
+            return self._fail()
         buffer = self.buffer
         buffer += data
         if len(buffer) < 9:
             return None
         size = int.from_bytes(buffer[:8], "little")
-        if size > MOST_ANSWER or size == 0 or self.future is None:
-            return self._lost()  # the author's code wrote on our line
+        if size > MAX_REPLY or size == 0 or self.future is None:
+            return self._fail()  # the author's code wrote to the socket
         if len(buffer) < 8 + size:
             return None
         tag = buffer[8:9]
         body = bytes(memoryview(buffer)[9 : 8 + size])
         self.buffer = bytearray()
         if tag not in b"REre" or len(buffer) > 8 + size:
-            return self._lost()
+            return self._fail()
         if tag in b"re":
             self.calls = sys.maxsize  # retire
         if not self.future.done():
-            self.future.set_result(Answer(tag in b"Rr", body))
+            self.future.set_result(Reply(tag in b"Rr", body))
         return None
 
-    def _output(self, output: _Lines, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_output(self, output: _OutputPipe, loop: asyncio.AbstractEventLoop) -> None:
         if not output.read(self.on_line):
             loop.remove_reader(output.fd)
 
-    def _lost(self) -> None:
+    def _fail(self) -> None:
         self.kill()
         if self.future is not None and not self.future.done():
             self.future.set_exception(ProcessEnded(0))
 
-    def last_words(self, on_line: OnLine | None) -> None:
-        """What the process printed before it went away."""
+    def drain_output(self, on_line: OnLine | None) -> None:
+        """Read the output that the process printed before it exited."""
         for output in self.outputs:
             output.read(on_line)
-            output.end_line(on_line)
+            output.flush(on_line)
 
     def kill(self) -> None:
-        """End the process and everything it started; safe to call twice."""
+        """Kill the process and everything it started; idempotent."""
         if not self.alive:
             return
         self.alive = False
-        with contextlib.suppress(RuntimeError):  # no loop any more: nothing is registered either
+        with contextlib.suppress(RuntimeError):  # no running loop: nothing is registered
             loop = asyncio.get_running_loop()
-            loop.remove_reader(self.line.fileno())
+            loop.remove_reader(self.socket.fileno())
             for output in self.outputs:
                 loop.remove_reader(output.fd)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
 
-    def bury(self) -> int:
-        """Wait for the end (it was killed), close what is open; the exit status."""
+    def close(self) -> int:
+        """Kill the process, wait for it, close its descriptors, and return the exit status."""
         self.kill()
         status = self.popen.wait()
-        self.line.close()
+        self.socket.close()
         for output in self.outputs:
             if output.fd >= 0:
                 os.close(output.fd)
@@ -291,32 +290,32 @@ class _Process:
 
 
 class PythonPool:
-    """Warm processes of one event loop."""
+    """The warm processes of one event loop."""
 
     def __init__(
         self,
         *,
         cores: int | None = None,
-        most: int | None = None,
-        calls_each: int = CALLS_EACH,
+        max_processes: int | None = None,
+        max_calls: int = MAX_CALLS,
         idle_s: float = IDLE_S,
-        patience_s: float = PATIENCE_S,
+        grow_interval_s: float = GROW_INTERVAL_S,
     ) -> None:
         self.cores = cores or usable_cores()
-        self.most = most or max(8 * self.cores, 16)
-        self.calls_each = calls_each
+        self.max_processes = max_processes or max(8 * self.cores, 16)
+        self.max_calls = max_calls
         self.idle_s = idle_s
-        self.patience_s = patience_s
+        self.grow_interval_s = grow_interval_s
         self._all: set[_Process] = set()
-        self._fresh = asyncio.Semaphore(self.most)
+        self._fresh = asyncio.Semaphore(self.max_processes)
         self._idle: list[_Process] = []
         self._waiting: deque[tuple[tuple[str, ...], asyncio.Future[_Process]]] = deque()
-        self._burials: set[asyncio.Future[int]] = set()
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._grower: asyncio.TimerHandle | None = None
-        # Without close(): when the pool is collected or Python exits, no process stays behind.
-        self._ended = self._ended_before = 0  # calls, now and when the grower last looked
-        self._finalizer = weakref.finalize(self, _bury_all, self._all)
+        self._closing: set[asyncio.Future[int]] = set()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._grow_timer: asyncio.TimerHandle | None = None
+        self._finished = self._finished_before = 0  # calls, now and when the grow timer was set
+        # If close() is not called, the processes are killed when the pool is collected or Python exits.
+        self._finalizer = weakref.finalize(self, _close_all, self._all)
 
     async def call(
         self,
@@ -326,54 +325,54 @@ class PythonPool:
         timeout: float | None = None,
         isolation: str | None = None,
         fresh: bool = False,
-    ) -> Answer:
-        """Run one request (see `python_child.code.execute`), as it is or as `marshal` data.
+    ) -> Reply:
+        """Run one request (see `child.code.execute`), given as a mapping or as `marshal` data.
 
-        TimeoutError after `timeout` seconds of running, ProcessEnded when the process died of it. `fresh`
-        uses a process that has run nothing before and will run nothing after."""
+        TimeoutError after `timeout` seconds of running, ProcessEnded if the process exits. `fresh`
+        uses a new process for this call only."""
         frame = request if isinstance(request, bytes) else marshal.dumps(dict(request))
         prefix = launch_prefix(isolation)
         if fresh:
             async with self._fresh:
                 process = self._start(prefix)
-                process.calls = self.calls_each
-                return await self._serve(process, frame, on_line, timeout)
-        return await self._serve(await self._acquire(prefix), frame, on_line, timeout)
+                process.calls = self.max_calls
+                return await self._call(process, frame, on_line, timeout)
+        return await self._call(await self._acquire(prefix), frame, on_line, timeout)
 
-    async def _serve(self, process: _Process, frame: bytes, on_line: OnLine | None, timeout: float | None) -> Answer:
+    async def _call(self, process: _Process, frame: bytes, on_line: OnLine | None, timeout: float | None) -> Reply:
         try:
             if timeout is None:
-                answer = await process.serve(frame, on_line)
+                reply = await process.call(frame, on_line)
             else:
                 async with asyncio.timeout(timeout):
-                    answer = await process.serve(frame, on_line)
+                    reply = await process.call(frame, on_line)
         except ProcessEnded:
-            process.last_words(on_line)
-            status = await self._bury(process)
+            process.drain_output(on_line)
+            status = await self._close_process(process)
             raise ProcessEnded(status) from None
-        except BaseException:  # timed out or cancelled: the work must really stop
+        except BaseException:  # timed out or cancelled: the code must not continue to run
             process.kill()
             self._discard(process)
             raise
         self._release(process)
-        return answer
+        return reply
 
-    # ── who serves next ─────────────────────────────────────────────────────────────────
+    # ── acquire and release ─────────────────────────────────────────────────────────────
 
     async def _acquire(self, prefix: tuple[str, ...]) -> _Process:
-        for place in range(len(self._idle) - 1, -1, -1):  # the most recently used is the warmest
-            if self._idle[place].prefix == prefix:
-                process = self._idle.pop(place)
+        for index in range(len(self._idle) - 1, -1, -1):  # the most recently used first
+            if self._idle[index].prefix == prefix:
+                process = self._idle.pop(index)
                 if process.alive:
                     return process
                 self._discard(process)
         if len(self._all) < self.cores:
             return self._start(prefix)
-        if self._idle and len(self._all) >= self.most:
-            self._discard(self._idle.pop(0))  # of another isolation: make room
+        if self._idle and len(self._all) >= self.max_processes:
+            self._discard(self._idle.pop(0))  # it has another isolation
         waiter: asyncio.Future[_Process] = asyncio.get_running_loop().create_future()
         self._waiting.append((prefix, waiter))
-        self._expect_growth()
+        self._set_grow_timer()
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -382,25 +381,25 @@ class PythonPool:
             raise
 
     def _release(self, process: _Process) -> None:
-        self._ended += 1
-        if not process.alive or process.calls >= self.calls_each:
+        self._finished += 1
+        if not process.alive or process.calls >= self.max_calls:
             self._discard(process)
-            self._serve_waiting()
+            self._start_for_waiting()
             return
-        for place, (prefix, waiter) in enumerate(self._waiting):
+        for index, (prefix, waiter) in enumerate(self._waiting):
             if prefix == process.prefix and not waiter.done():
-                del self._waiting[place]
+                del self._waiting[index]
                 waiter.set_result(process)
                 return
         loop = asyncio.get_running_loop()
         process.idle_since = loop.time()
         self._idle.append(process)
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(self.idle_s, self._sweep)
-        self._serve_waiting()
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(self.idle_s, self._stop_idle)
+        self._start_for_waiting()
 
-    def _serve_waiting(self) -> None:
-        """A place became free: start a process for the first call that waits."""
+    def _start_for_waiting(self) -> None:
+        """Start processes for waiting calls, up to the number of cores."""
         while self._waiting and (self._waiting[0][1].done() or len(self._all) < self.cores):
             prefix, waiter = self._waiting.popleft()
             if not waiter.done():
@@ -412,20 +411,20 @@ class PythonPool:
         except OSError as failure:
             waiter.set_exception(failure)
 
-    def _expect_growth(self) -> None:
-        if self._grower is None and len(self._all) < self.most:
-            self._ended_before = self._ended
-            self._grower = asyncio.get_running_loop().call_later(self.patience_s, self._grow)
+    def _set_grow_timer(self) -> None:
+        if self._grow_timer is None and len(self._all) < self.max_processes:
+            self._finished_before = self._finished
+            self._grow_timer = asyncio.get_running_loop().call_later(self.grow_interval_s, self._grow)
 
     def _grow(self) -> None:
-        self._grower = None
+        self._grow_timer = None
         while self._waiting and self._waiting[0][1].done():
             self._waiting.popleft()
-        is_stuck = self._ended - self._ended_before < len(self._all)
-        if self._waiting and is_stuck and len(self._all) < self.most:
+        are_blocked = self._finished - self._finished_before < len(self._all)
+        if self._waiting and are_blocked and len(self._all) < self.max_processes:
             self._start_for(*self._waiting.popleft())
         if self._waiting:
-            self._expect_growth()
+            self._set_grow_timer()
 
     def _start(self, prefix: tuple[str, ...]) -> _Process:
         process = _Process(prefix)
@@ -433,47 +432,47 @@ class PythonPool:
         process.attach(asyncio.get_running_loop())
         return process
 
-    # ── ends ────────────────────────────────────────────────────────────────────────────
+    # ── stop ────────────────────────────────────────────────────────────────────────────
 
-    def _sweep(self) -> None:
-        """End what has been idle for long."""
-        self._sweeper = None
+    def _stop_idle(self) -> None:
+        """Stop the processes that have been idle for `idle_s`."""
+        self._idle_timer = None
         loop = asyncio.get_running_loop()
         while self._idle and loop.time() - self._idle[0].idle_since >= self.idle_s * 0.99:
             self._discard(self._idle.pop(0))
         if self._idle:
-            self._sweeper = loop.call_later(self.idle_s, self._sweep)
+            self._idle_timer = loop.call_later(self.idle_s, self._stop_idle)
 
     def _discard(self, process: _Process) -> None:
-        burial = asyncio.ensure_future(self._bury(process))
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
+        closing = asyncio.ensure_future(self._close_process(process))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
-    async def _bury(self, process: _Process) -> int:
+    async def _close_process(self, process: _Process) -> int:
         process.kill()
-        # Waiting for a killed process takes no time, except when the kernel is stuck in its I/O.
+        # In a thread: waiting for a killed process is immediate unless the kernel is blocked in its I/O.
         status = await asyncio.to_thread(process.popen.wait)
-        process.bury()
+        process.close()
         self._all.discard(process)
-        self._serve_waiting()
+        self._start_for_waiting()
         return status
 
     async def close(self) -> None:
-        """End every process; calls in flight fail."""
-        for timer in (self._sweeper, self._grower):
+        """Stop every process; calls in flight fail."""
+        for timer in (self._idle_timer, self._grow_timer):
             if timer is not None:
                 timer.cancel()
-        self._sweeper = self._grower = None
+        self._idle_timer = self._grow_timer = None
         while self._waiting:
             self._waiting.popleft()[1].cancel()
         self._idle.clear()
         for process in list(self._all):
             process.kill()
-        await asyncio.gather(*self._burials)
+        await asyncio.gather(*self._closing)
         for process in list(self._all):
-            await self._bury(process)
+            await self._close_process(process)
 
 
-def _bury_all(processes: set[_Process]) -> None:
+def _close_all(processes: set[_Process]) -> None:
     for process in list(processes):
-        process.bury()
+        process.close()

@@ -1,8 +1,7 @@
-"""Run a program as a process group of its own: output streamed and bounded, stopped for good.
+"""Runs a program in its own process group, with streamed and bounded output.
 
-A group is asked to end (SIGTERM) and, after a grace, made to (SIGKILL). What a program leaves running in
-the background when it ends is ended with it, so nothing outlives its task; and on Linux the program is
-told to die when the worker dies.
+A group is stopped with SIGTERM and, after a grace period, with SIGKILL. Background processes of a program are killed
+when the program exits, so no process outlives its task. On Linux the program is killed when the worker exits.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ import signal
 import subprocess
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from noetl.runtime.resources import per_loop
 
 LINE_BYTES = 64 * 1024
-SLACK = 64 * 1024  # kept beyond the limit, so that masking sees what the cut goes through
+SLACK = 64 * 1024  # bytes beyond the limit, so that masking sees secrets at the point of truncation
+OMITTED = "bytes omitted"
 DRAIN_S = 0.25
 DRAIN_TIMES = 40
-TURN = 256  # lines that are handed on before others have their turn
+LINES_PER_TURN = 256  # lines delivered before control returns to the event loop
 
-# Nothing of the worker's own environment reaches a program but what finds programs and files.
+# The only variables of the worker's environment that a program inherits.
 INHERITED = (
     "PATH",
     "HOME",
@@ -43,13 +43,21 @@ INHERITED = (
 )
 
 
-OnLine = Callable[[str, str], bool]  # line, stream -> whether more are wanted
+OnLine = Callable[[str, str], bool]  # line, stream -> whether to deliver more lines
 
 
-class Ended(Struct, frozen=True):
-    """How a program ended; the output is what was kept of it."""
+class OutputOptions(NamedTuple):
+    """What is done with the output of a program."""
 
-    status: int  # negative: the signal that ended it
+    max_bytes: int = 1 << 20  # of each stream
+    on_line: OnLine | None = None
+    mask: Callable[[str], str] = str
+
+
+class Completed(Struct, frozen=True):
+    """Exit status and (possibly truncated) output of a program."""
+
+    status: int  # negative: the signal that killed it
     stdout: str
     stderr: str
     stdout_bytes: int
@@ -57,15 +65,15 @@ class Ended(Struct, frozen=True):
     timed_out: bool = False
 
     @property
-    def was_cut(self) -> bool:
-        """Whether some of the output was left out."""
-        return "bytes left out" in self.stdout or "bytes left out" in self.stderr
+    def is_truncated(self) -> bool:
+        """Whether some of the output was omitted."""
+        return OMITTED in self.stdout or OMITTED in self.stderr
 
 
 def base_environment() -> dict[str, str]:
-    """The environment a program starts with."""
-    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return {"LANG": "C.UTF-8", "PATH": os.defpath, **kept}
+    """The environment of a program."""
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return {"LANG": "C.UTF-8", "PATH": os.defpath, **inherited}
 
 
 async def run_program(
@@ -76,58 +84,56 @@ async def run_program(
     stdin: bytes | None = None,
     timeout: float | None = None,
     grace: float = 1.0,
-    most: int = 1 << 20,
-    on_line: OnLine | None = None,
-    mask: Callable[[str], str] = lambda text: text,
-) -> Ended:
-    """Run to the end. OSError when it cannot be started; a timeout is told in the answer."""
-    group = _Group(argv, env, cwd, stdin is not None)
-    out = _Output("stdout", most, on_line)
-    err = _Output("stderr", most, on_line)
+    output: OutputOptions,
+) -> Completed:
+    """Run a program and wait for it. OSError if it cannot be started; a timeout is part of the result."""
+    group = _ProcessGroup(argv, env, cwd, stdin is not None)
+    out = _Output("stdout", output.max_bytes, output.on_line)
+    err = _Output("stderr", output.max_bytes, output.on_line)
     streams: list[asyncio.Future[None]] = [
         asyncio.ensure_future(out.read(group.popen.stdout)),
         asyncio.ensure_future(err.read(group.popen.stderr)),
     ]
     if stdin is not None:
-        streams.append(asyncio.ensure_future(_feed(group.popen.stdin, stdin)))
+        streams.append(asyncio.ensure_future(_write_stdin(group.popen.stdin, stdin)))
     timed_out = False
     try:
         try:
             async with asyncio.timeout(timeout):
-                status = await group.ended()
+                status = await group.wait()
         except TimeoutError:
             timed_out = True
             status = await group.stop(grace)
-        # What still runs in the background holds the pipes open; it is ended, and then they close.
+        # Background processes keep the pipes open; the pipes close when they are killed.
         await asyncio.wait(streams, timeout=DRAIN_S)
         group.kill(signal.SIGKILL)
-        await _drained(streams, out, err)
+        await _drain(streams, out, err)
     except asyncio.CancelledError:
         group.kill(signal.SIGTERM)
-        per_loop(_Stopping, _Stopping).add(group.stop(grace))
+        per_loop(_StoppingGroups, _StoppingGroups).add(group.stop(grace))
         raise
     finally:
         for stream in streams:
             stream.cancel()
-    return Ended(status, out.text(mask), err.text(mask), out.size, err.size, timed_out)
+    return Completed(status, out.text(output.mask), err.text(output.mask), out.size, err.size, timed_out)
 
 
-async def _drained(streams: Collection[asyncio.Future[None]], *outputs: _Output) -> None:
-    """Read what the pipes still hold, as long as more comes, but not for ever: a process may have left the group."""
+async def _drain(streams: Collection[asyncio.Future[None]], *outputs: _Output) -> None:
+    """Read the pipes while they make progress, for a limited time: a process may have left the group."""
     for _ in range(DRAIN_TIMES):
-        seen = [output.seen for output in outputs]
-        _, waiting = await asyncio.wait(streams, timeout=DRAIN_S)
-        if not waiting or seen == [output.seen for output in outputs]:
+        progress = [output.progress for output in outputs]
+        _, pending = await asyncio.wait(streams, timeout=DRAIN_S)
+        if not pending or progress == [output.progress for output in outputs]:
             return
 
 
-class _Group:
-    """A program and everything it starts."""
+class _ProcessGroup:
+    """A program and every process it starts."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, feeds: bool) -> None:
-        # Not asyncio's own: it calls a process ended only when nobody holds its pipes any more.
+        # Not asyncio's subprocess: it reports the exit only when all holders have closed the pipes.
         self.popen = subprocess.Popen(
-            [*_die_with_us(), *argv],
+            [*_exit_with_parent(), *argv],
             stdin=subprocess.PIPE if feeds else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -137,48 +143,48 @@ class _Group:
             start_new_session=True,
         )
 
-    async def ended(self) -> int:
-        """The exit status of the program, as soon as it has ended."""
+    async def wait(self) -> int:
+        """The exit status of the program, as soon as it has exited."""
         if self.popen.poll() is not None:
             return self.popen.returncode
         if not hasattr(os, "pidfd_open"):
             return await asyncio.to_thread(self.popen.wait)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        watch = os.pidfd_open(self.popen.pid)
+        exited: asyncio.Future[None] = loop.create_future()
+        pidfd = os.pidfd_open(self.popen.pid)
 
-        def tell() -> None:
-            if not done.done():
-                done.set_result(None)
+        def on_exit() -> None:
+            if not exited.done():
+                exited.set_result(None)
 
-        loop.add_reader(watch, tell)
+        loop.add_reader(pidfd, on_exit)
         try:
-            await done
+            await exited
         finally:
-            loop.remove_reader(watch)
-            os.close(watch)
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
         return self.popen.wait()
 
     async def stop(self, grace: float) -> int:
-        """Ask the group to end; after the grace, end it."""
+        """Send SIGTERM to the group, and SIGKILL after the grace period."""
         self.kill(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace):
-                return await self.ended()
+                return await self.wait()
         except TimeoutError:
             self.kill(signal.SIGKILL)
-            return await self.ended()
+            return await self.wait()
         finally:
             self.kill(signal.SIGKILL)
 
     def kill(self, number: int) -> None:
-        """Signal the whole group."""
+        """Send a signal to the whole group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, number)
 
 
-class _Stopping:
-    """Groups that are on their way out; closing waits for them."""
+class _StoppingGroups:
+    """Process groups that are being stopped; `close` waits for them."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[int]] = set()
@@ -192,32 +198,32 @@ class _Stopping:
         await asyncio.gather(*self.tasks)
 
 
-async def _feed(pipe: Any, data: bytes) -> None:
+async def _write_stdin(pipe: Any, data: bytes) -> None:
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
-    with contextlib.suppress(ConnectionError):  # it did not want all of it
+    with contextlib.suppress(ConnectionError):  # the program did not read all of it
         writer.write(data)
         await writer.drain()
     transport.close()
 
 
 @cache
-def _die_with_us() -> tuple[str, ...]:
-    """A prefix that ends the program when this process ends, where the system has one."""
+def _exit_with_parent() -> tuple[str, ...]:
+    """A command prefix that kills the program when this process exits, if the system has one."""
     setpriv = shutil.which("setpriv")
     return (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
 
 
 class _Output:
-    """One stream: its lines handed on, its beginning and its end kept."""
+    """One output stream: delivers its lines, and stores its start and its end."""
 
-    def __init__(self, stream: str, most: int, on_line: OnLine | None) -> None:
+    def __init__(self, stream: str, max_bytes: int, on_line: OnLine | None) -> None:
         self.stream = stream
-        self.most = most
+        self.max_bytes = max_bytes
         self.on_line = on_line
         self.size = 0
-        self.seen = 0  # grows as long as anything is done
+        self.progress = 0  # increases with every block and line
         self.head = bytearray()
         self.tail = bytearray()
         self.line = b""
@@ -229,28 +235,28 @@ class _Output:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
             while data := await reader.read(65536):
-                self.keep(data)
+                self.store(data)
                 for count, line in enumerate(self.lines(data), 1):
-                    self.give(line)
-                    if count % TURN == 0:
-                        await asyncio.sleep(0)  # others have their turn, however much is printed
+                    self.deliver(line)
+                    if count % LINES_PER_TURN == 0:
+                        await asyncio.sleep(0)  # do not block the event loop, however much is printed
         finally:
             transport.close()
             if self.line and not self.skipping:
-                self.give(self.line)
+                self.deliver(self.line)
 
-    def keep(self, data: bytes) -> None:
+    def store(self, data: bytes) -> None:
         self.size += len(data)
-        self.seen += 1
-        room = self.most + SLACK - len(self.head)
-        self.head += data[:room]
-        if len(data) > room:
-            self.tail += data[max(room, 0) :]
-            if len(self.tail) > 2 * (self.most // 2 + SLACK):
-                del self.tail[: len(self.tail) - self.most // 2 - SLACK]
+        self.progress += 1
+        free = self.max_bytes + SLACK - len(self.head)
+        self.head += data[:free]
+        if len(data) > free:
+            self.tail += data[max(free, 0) :]
+            if len(self.tail) > 2 * (self.max_bytes // 2 + SLACK):
+                del self.tail[: len(self.tail) - self.max_bytes // 2 - SLACK]
 
     def lines(self, data: bytes) -> Iterator[bytes]:
-        """The lines that end here, as long as anybody wants them, and the beginning of one that is too long."""
+        """The lines completed by this data while `on_line` is set, and the start of a line that is too long."""
         *lines, rest = (self.line + data).split(b"\n") if self.on_line is not None else [b""]
         self.line = rest
         for line in lines:
@@ -262,17 +268,17 @@ class _Output:
                 yield self.line
             self.line, self.skipping = b"", True
 
-    def give(self, line: bytes) -> None:
-        self.seen += 1
+    def deliver(self, line: bytes) -> None:
+        self.progress += 1
         if self.on_line is not None and not self.on_line(line.decode("utf-8", "replace").rstrip("\r"), self.stream):
             self.on_line = None
 
     def text(self, mask: Callable[[str], str]) -> str:
-        """What is kept, masked and then cut: all of it, or its beginning and its end."""
-        if self.size <= self.most:
+        """The stored output, masked and then truncated: all of it, or its start and its end."""
+        if self.size <= self.max_bytes:
             return mask(bytes(self.head).decode("utf-8", "replace"))
-        half = self.most // 2
+        half = self.max_bytes // 2
         head = mask(bytes(self.head).decode("utf-8", "replace"))[:half]
         end = bytes(self.tail if len(self.tail) >= half + SLACK else self.head + self.tail)[-(half + SLACK) :]
         tail = mask(end.decode("utf-8", "replace"))[-half:]
-        return f"{head}\n... {self.size - self.most:,} bytes left out ...\n{tail}"
+        return f"{head}\n... {self.size - self.max_bytes:,} {OMITTED} ...\n{tail}"

@@ -1,11 +1,11 @@
-"""Commands that read an argument as code again: `sh -c '...'` and `eval`.
+"""Detects commands that evaluate an argument as code: `sh -c '...'` and `eval`.
 
-A reference in such an argument is expanded before the inner shell reads it, so there a value would become
-code after all. Only values that mean nothing to a shell may stand there; others are handed over as arguments:
+A variable reference in such an argument is expanded before the nested shell parses it, so the value would become
+code. Only values without shell metacharacters are allowed there; others must be passed as arguments:
 
     bash -c 'echo "$1"' _ {{ x }}
 
-In a list, `[bash, -c, "echo {{ x }}"]`, the argument is a command like any other, and its values are bound in it.
+In a list, `[bash, -c, "echo {{ x }}"]`, the argument is treated as a command and its values are bound.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_CODE = re.compile(
+_NESTED = re.compile(
     r"(?:^|[\s;&|({`])(?:(?P<eval>eval)\s+|(?:[\w./-]*/)?(?:ba|da|z|k|a)?sh\s+(?:-[^\s'\"]*\s+)*-[A-Za-z]*c\s+)"
 )
-_HARMLESS = re.compile(r"[\w@%+=:,./ -]*")
+_SAFE = re.compile(r"[\w@%+=:,./ -]*")
 SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|a)?sh")
-WAY_OUT = "hand it over as an argument, as in bash -c 'echo \"$1\"' _ {{ value }}"
+FIX = "pass it as an argument, as in bash -c 'echo \"$1\"' _ {{ value }}"
 
 
-def is_harmless(text: str) -> bool:
-    """Whether a text means nothing to a shell but itself."""
-    return _HARMLESS.fullmatch(text) is not None
+def is_safe(text: str) -> bool:
+    """Whether a text has no shell metacharacters."""
+    return _SAFE.fullmatch(text) is not None
 
 
-def reads_code(before: str) -> bool:
-    """Whether what follows this part of a command is inside an argument that is read as code again."""
-    found = list(_CODE.finditer(before))
+def is_in_nested_code(before: str) -> bool:
+    """Whether the position after this part of a command is inside an argument that a nested shell evaluates."""
+    found = list(_NESTED.finditer(before))
     if not found:
         return False
     last = found[-1]
@@ -50,8 +50,8 @@ def reads_code(before: str) -> bool:
     return True
 
 
-def code_among(words: Sequence[str]) -> int | None:
-    """Which argument of a program is code: the one after `-c` of a shell."""
+def code_argument(words: Sequence[str]) -> int | None:
+    """Index of the argument that a shell evaluates as code: the one after `-c`."""
     if not words or not SHELL.fullmatch(words[0]):
         return None
     for number, word in enumerate(words[1:-1], 1):

@@ -1,7 +1,7 @@
-"""Run shell commands and scripts: what templates yield reaches them as data, never as syntax.
+"""Kind `shell`: run shell commands and scripts; template values are passed as data, never as syntax.
 
-The author's text is the program; each `{{ ... }}` in it becomes an environment variable that the text
-refers to (`drivers/shell_binding.py`). A list is a program and its arguments, started without a shell.
+Each `{{ ... }}` in a command becomes a reference to an environment variable (`value_binding.py`).
+A list is a program and its arguments, started without a shell.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 
 SPEC = ToolSpec(
     kind="shell",
-    doc="Runs a shell command or script. `output.data` has `returncode`, `stdout`, `stderr`; a non-zero exit is an "
-    "error of kind `shell`. Values of templates cannot inject shell syntax: each is bound to an environment "
-    "variable and expanded as one word. Lines of output are log lines while the command runs.",
+    doc="Runs a shell command or script. `output.data` has `returncode`, `stdout` and `stderr`; a non-zero exit status "
+    "is an error of kind `shell`. Template values cannot inject shell syntax: each is bound to an environment "
+    "variable and expanded as one word. Output lines are written to the log while the command runs.",
     fields={
         "command": Field(
             "any",
-            "A command (any shell text), or a list: a program and its arguments, started without a shell. "
-            "A text that is exactly one `{{ ... }}` is the command itself.",
+            "A shell command, or a list: a program and its arguments, started without a shell. "
+            "If the string is a single `{{ ... }}`, its value is the command.",
             aliases=("cmd",),
             bind=True,
         ),
         "commands": Field(
             "any",
-            "Commands that run one after the other in one shell; the first failure ends it.",
+            "Commands that run in sequence in one shell; the first failure stops it.",
             aliases=("cmds",),
             bind=True,
         ),
         "script": Field(
             "any",
-            "A script: its text, or `{uri, source?}` (beside the playbook, http, object store); "
-            "a `#!` line chooses its interpreter.",
+            "A script: its text, or `{uri, source?}` (relative to the playbook, http, object store); "
+            "a `#!` line selects the interpreter.",
             aliases=("code",),
             bind=True,
         ),
         "arguments": Field("list", "Positional arguments: `$1`, `$2`, ..."),
-        "env": Field("mapping", "Environment variables; otherwise only what finds programs and files is inherited."),
-        "cwd": Field("string", "Working folder; default: the playbook's.", aliases=("workdir", "working_dir")),
-        "stdin": Field("any", "Text for standard input; other values as JSON."),
-        "shell": Field("string", "The shell to use: bash if there is one, else sh.", aliases=("interpreter",)),
+        "env": Field("mapping", "Environment variables. Only PATH, HOME, locale and similar variables are inherited."),
+        "cwd": Field("string", "Working directory. Default: the playbook's.", aliases=("workdir", "working_dir")),
+        "stdin": Field("any", "Standard input: a string; other values are encoded as JSON."),
+        "shell": Field("string", "The shell. Default: bash if installed, otherwise sh.", aliases=("interpreter",)),
     },
     spec_keys={
-        "timeout": "Seconds after which the whole process group is ended (`total`).",
-        "kill_grace": "Seconds between asking the group to end and making it (1).",
-        "max_output_bytes": "Bytes kept of stdout and of stderr, each: their beginning and their end (1 MiB).",
-        "max_log_bytes": "Bytes of output handed on as log lines (1 MiB).",
-        "inherit_env": "`true`, or a list of names: more of the worker's own environment.",
-        "ok_codes": "More exit codes that count as success, e.g. [1] for grep.",
+        "timeout": "`total`: seconds after which the process group is stopped.",
+        "kill_grace": "Seconds between SIGTERM and SIGKILL (1).",
+        "max_output_bytes": "Maximum bytes of stdout and of stderr in the output, start and end of each (1 MiB).",
+        "max_log_bytes": "Maximum bytes of output written to the log (1 MiB).",
+        "inherit_env": "`true`, or a list of names: inherit more of the worker's environment.",
+        "ok_codes": "Additional exit codes that count as success, e.g. [1] for grep.",
     },
     helpers={"sh": {"returncode": None, "signal": None}},
     aliases=("script", "bash"),
@@ -58,7 +58,7 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Run the command once."""
-    from noetl.tools.shell.task import perform
+    """Run the command."""
+    from noetl.tools.shell import task
 
-    return await perform(call, named_input(SPEC, call.input), SPEC)
+    return await task.run(call, named_input(SPEC, call.input))

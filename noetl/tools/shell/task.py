@@ -1,4 +1,4 @@
-"""One call of kind shell: what to start, with which surroundings, and what came of it."""
+"""Runs one call of kind `shell`: builds the command and its environment, and the outcome."""
 
 from __future__ import annotations
 
@@ -15,96 +15,102 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.outcome import Outcome, error, ok
-from noetl.core.model.tool import ToolCall, ToolSpec
+from noetl.core.model.tool import ToolCall
 from noetl.core.templates.binding import Bound, bound_parts, bound_text
 from noetl.errors import NoetlError
-from noetl.tools.shell.child_process import Ended, base_environment, run_program
-from noetl.tools.shell.nested_shell import code_among
+from noetl.tools.shell.child_process import Completed, OutputOptions, base_environment, run_program
+from noetl.tools.shell.nested_shell import code_argument
+from noetl.tools.shell.spec import SPEC
 from noetl.tools.shell.value_binding import CannotBind, bind
 
-MOST_OUTPUT = 1024 * 1024
-MOST_LOG = 1024 * 1024
+MAX_OUTPUT = 1024 * 1024
+MAX_LOG = 1024 * 1024
 GRACE_S = 1.0
 MESSAGE_CHARS = 500
 POSIX = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
 
 
-class Refused(NoetlError):
-    """The task cannot be started, in words."""
+class InvalidTask(NoetlError):
+    """The task cannot be started; the message names the field and the reason."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-async def perform(call: ToolCall, given: Mapping[str, Any], spec: ToolSpec) -> Outcome:
-    """Start what the (named) parameters describe, and wait for its end."""
-    nulls = dict(spec.helpers["sh"])
+async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
+    """Start the program that the (named) fields describe, and wait for it."""
+    nulls = dict(SPEC.helpers["sh"])
     try:
-        env = _environment(call, given, spec)
-        cwd = _folder(call, given)
-        limits = _limits(call)
+        env = _environment(call, fields)
+        cwd = _working_folder(call, fields)
+        limits = _read_limits(call)
+        output = OutputOptions(
+            max_bytes=int(limits["max_output_bytes"]),
+            on_line=_Log(call, int(limits["max_log_bytes"])),
+            mask=call.host.mask,
+        )
         with contextlib.ExitStack() as files:
-            argv = await _argv(call, given, env, files)
+            argv = await _argv(call, fields, env, files)
             _check_program(argv[0], env)
-            ended = await run_program(
+            completed = await run_program(
                 argv,
                 env=env,
                 cwd=cwd,
-                stdin=_stdin(given.get("stdin")),
+                stdin=_stdin(fields.get("stdin")),
                 timeout=call.timeout.total,
                 grace=limits["kill_grace"],
-                most=int(limits["max_output_bytes"]),
-                on_line=_Log(call, int(limits["max_log_bytes"])),
-                mask=call.host.mask,
+                output=output,
             )
-    except Refused as refused:
-        return error(refused.kind, str(refused), sh=nulls)
-    except CannotBind as problem:
-        return error("schema", str(problem), sh=nulls)
+    except InvalidTask as failure:
+        return error(failure.kind, str(failure), sh=nulls)
+    except CannotBind as failure:
+        return error("schema", str(failure), sh=nulls)
     except OSError as failure:
         if failure.errno == errno.E2BIG:
-            message = "the values of the command are too large for a program's environment; hand them over as `stdin`"
+            message = "the values of the command are too large for the environment of a program; pass them in `stdin`"
             return error("limit", message, sh=nulls)
-        return error("shell", f"the command cannot be started: {failure.strerror or failure}", sh=nulls)
-    return _outcome(call, ended)
+        return error("shell", f"cannot start the command: {failure.strerror or failure}", sh=nulls)
+    return _outcome(call, completed)
 
 
-# ── what to start ───────────────────────────────────────────────────────────────────────
+# ── command line ────────────────────────────────────────────────────────────────────────
 
 
 async def _argv(
-    call: ToolCall, given: Mapping[str, Any], env: dict[str, str], files: contextlib.ExitStack
+    call: ToolCall, fields: Mapping[str, Any], env: dict[str, str], files: contextlib.ExitStack
 ) -> list[str]:
-    """The program and its arguments; values of the text go into `env`."""
-    there = [name for name in ("command", "commands", "script") if given.get(name) not in (None, "", [])]
-    if len(there) != 1:
-        said = f"it has {' and '.join(f'`{name}`' for name in there)}" if there else "there is none"
-        raise Refused("schema", f"a shell task has one of `command`, `commands`, `script`, and {said}")
-    arguments = [_word(each) for each in _listed(given.get("arguments"))]
-    value = given[there[0]]
-    if there[0] == "script":
-        return await _script(call, value, str(given.get("shell") or ""), arguments, env, files)
-    shell = _shell(given.get("shell"), env)
+    """The program and its arguments; bound values are added to `env`."""
+    present = [name for name in ("command", "commands", "script") if fields.get(name) not in (None, "", [])]
+    if len(present) != 1:
+        found = " and ".join(f"`{name}`" for name in present) or "none"
+        raise InvalidTask(
+            "schema", f"a shell task requires exactly one of `command`, `commands`, `script`; found {found}"
+        )
+    arguments = [_argument(each) for each in _as_list(fields.get("arguments"))]
+    value = fields[present[0]]
+    if present[0] == "script":
+        return await _script_argv(call, value, str(fields.get("shell") or ""), arguments, env, files)
+    shell = _shell(fields.get("shell"), env)
     if isinstance(value, list) and value:
-        words = [_word(each) for each in value]
-        code = code_among(words)
-        if code is not None and isinstance(value[code], str):  # [bash, -c, text]: the text is a command as well
+        words = [_argument(each) for each in value]
+        code = code_argument(words)
+        if code is not None and isinstance(value[code], str):  # [bash, -c, text]: the text is a command too
             words[code], variables = bind(bound_parts(value[code]))
             env.update(variables)
-        if there[0] == "command" and not any(space in words[0] for space in " \t\n"):
-            return [*words, *arguments]  # a program and its arguments: no shell, nothing to bind
+        if present[0] == "command" and not any(space in words[0] for space in " \t\n"):
+            return [*words, *arguments]  # a program and its arguments: no shell, no binding
         value = "set -e\n" + "\n".join(str(each) for each in value)
     elif not isinstance(value, str):
-        raise Refused("schema", f"a command is text or a list, not {value!r}")
-    elif there[0] == "commands":
+        raise InvalidTask("schema", f"a command must be a string or a list, not {value!r}")
+    elif present[0] == "commands":
         value = "set -e\n" + value
     text, variables = _bound(bound_parts(value), shell)
     env.update(variables)
     return [shell, "-c", text, "noetl", *arguments]
 
 
-async def _script(
+async def _script_argv(
     call: ToolCall,
     value: Any,
     shell: str,
@@ -112,23 +118,23 @@ async def _script(
     env: dict[str, str],
     files: contextlib.ExitStack,
 ) -> list[str]:
-    """A script as a file that lives as long as the call."""
+    """The command line for a script, which is written to a temporary file for the duration of the call."""
     if isinstance(value, Mapping):
         if not value.get("uri"):
-            raise Refused("schema", "script needs a `uri`: the file, URL or object that holds it")
+            raise InvalidTask("schema", "script requires `uri`: the file, URL or object with the script")
         uri = bound_text(str(value["uri"]))
         try:
             parts: list[str | Bound] = [
                 (await call.host.fetch_source(uri, source=value.get("source"))).decode("utf-8-sig")
             ]
         except UnicodeDecodeError as wrong:
-            raise Refused("parse", f"the script {uri} is not UTF-8 text") from wrong
+            raise InvalidTask("parse", f"script {uri} is not valid UTF-8") from wrong
         except OSError as failure:
-            raise Refused("not_found", f"the script {uri} cannot be read: {failure.strerror or failure}") from failure
+            raise InvalidTask("not_found", f"cannot read script {uri}: {failure.strerror or failure}") from failure
     elif isinstance(value, str):
         parts = bound_parts(value)
     else:
-        raise Refused("schema", "a script is text, or `{uri}`")
+        raise InvalidTask("schema", "`script` must be a string or `{uri}`")
     first = str(parts[0]).partition("\n")[0] if parts and isinstance(parts[0], str) else ""
     if first.startswith("#!") and not shell:
         interpreter = shlex.split(first[2:]) or [_shell(None, env)]
@@ -137,7 +143,7 @@ async def _script(
     names = {os.path.basename(word) for word in interpreter[:2]}
     text, variables = _bound(parts, next(iter(names & POSIX), interpreter[0]))
     env.update(variables)
-    return [*interpreter, files.enter_context(_file(text)), *arguments]
+    return [*interpreter, files.enter_context(_temporary_file(text)), *arguments]
 
 
 def _bound(parts: list[str | Bound], shell: str) -> tuple[str, dict[str, str]]:
@@ -145,14 +151,14 @@ def _bound(parts: list[str | Bound], shell: str) -> tuple[str, dict[str, str]]:
         return "".join(map(str, parts)), {}
     if os.path.basename(shell) not in POSIX:
         raise CannotBind(
-            f"templates inside a script for {os.path.basename(shell)} could become part of its code; "
-            "hand values over in `env:`, `arguments:` or `stdin:`"
+            f"template values in a script for {os.path.basename(shell)} could be evaluated as code; "
+            "pass values in `env:`, `arguments:` or `stdin:`"
         )
     return bind(parts)
 
 
 @contextlib.contextmanager
-def _file(text: str) -> Iterator[str]:
+def _temporary_file(text: str) -> Iterator[str]:
     handle, path = tempfile.mkstemp(prefix="noetl-", suffix=".script")
     try:
         with os.fdopen(handle, "w") as file:
@@ -168,49 +174,49 @@ def _shell(given: Any, env: Mapping[str, str]) -> str:
     return shutil.which("bash", path=env.get("PATH")) or "/bin/sh"
 
 
-def _word(value: Any) -> str:
+def _argument(value: Any) -> str:
     text = bound_text(value) if isinstance(value, str) else Bound(value).text
     if "\x00" in text:
-        raise CannotBind("an argument contains a NUL character, which no program can be given")
+        raise CannotBind("an argument contains a NUL character")
     return text
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
-# ── its surroundings ────────────────────────────────────────────────────────────────────
+# ── environment ─────────────────────────────────────────────────────────────────────────
 
 
-def _environment(call: ToolCall, given: Mapping[str, Any], spec: ToolSpec) -> dict[str, str]:
+def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
     env = base_environment()
     inherited = call.spec.get("inherit_env")
     if inherited is True:
         env = dict(os.environ)
     elif isinstance(inherited, list):
         env |= {str(name): os.environ[str(name)] for name in inherited if str(name) in os.environ}
-    # Inputs that are no parameters of this kind are variables too: `input: {name: ...}` is `$name`.
-    for name, value in given.items():
-        if name not in spec.fields and name.isidentifier():
-            env[name] = _word(value)
-    named = given.get("env")
-    if named is not None and not isinstance(named, Mapping):
-        raise Refused("schema", "`env` is a mapping of names to values")
-    for name, value in (named or {}).items():
+    # Inputs that are not fields of this kind are variables too: `input: {name: ...}` is `$name`.
+    for name, value in fields.items():
+        if name not in SPEC.fields and name.isidentifier():
+            env[name] = _argument(value)
+    variables = fields.get("env")
+    if variables is not None and not isinstance(variables, Mapping):
+        raise InvalidTask("schema", "`env` must be a mapping of names to values")
+    for name, value in (variables or {}).items():
         if not str(name) or "=" in str(name) or "\x00" in str(name):
-            raise Refused("schema", f"{name!r} cannot be the name of an environment variable")
+            raise InvalidTask("schema", f"{name!r} is not a valid name of an environment variable")
         if value is not None:
-            env[str(name)] = _word(value)
+            env[str(name)] = _argument(value)
     return env
 
 
-def _folder(call: ToolCall, given: Mapping[str, Any]) -> str | None:
-    wanted = given.get("cwd")
-    folder = call.host.resolve_path(str(wanted or "."))
+def _working_folder(call: ToolCall, fields: Mapping[str, Any]) -> str | None:
+    cwd = fields.get("cwd")
+    folder = call.host.resolve_path(str(cwd or "."))
     if os.path.isdir(folder):
         return folder
-    if wanted:
-        raise Refused("not_found", f"the working folder {wanted} does not exist")
+    if cwd:
+        raise InvalidTask("not_found", f"working directory {cwd} does not exist")
     return None
 
 
@@ -222,11 +228,11 @@ def _stdin(value: Any) -> bytes | None:
 
 def _check_program(program: str, env: Mapping[str, str]) -> None:
     if shutil.which(program, path=env.get("PATH")) is None:
-        raise Refused("not_found", f"there is no program {program!r} here")
+        raise InvalidTask("not_found", f"program not found: {program!r}")
 
 
-def _limits(call: ToolCall) -> dict[str, float]:
-    limits = {"kill_grace": GRACE_S, "max_output_bytes": MOST_OUTPUT, "max_log_bytes": MOST_LOG}
+def _read_limits(call: ToolCall) -> dict[str, float]:
+    limits = {"kill_grace": GRACE_S, "max_output_bytes": MAX_OUTPUT, "max_log_bytes": MAX_LOG}
     for name in limits:
         value = call.spec.get(name)
         if value is None:
@@ -236,46 +242,47 @@ def _limits(call: ToolCall) -> dict[str, float]:
         except (TypeError, ValueError):
             limits[name] = -1
         if limits[name] < 0:
-            raise Refused("schema", f"spec.{name} of a shell task is a number, not {value!r}")
+            raise InvalidTask("schema", f"spec.{name} of a shell task must be a number, not {value!r}")
     return limits
 
 
 class _Log:
-    """Lines on their way to the host, up to a limit."""
+    """Forwards output lines to the host, up to a limit."""
 
-    def __init__(self, call: ToolCall, most: int) -> None:
+    def __init__(self, call: ToolCall, max_bytes: int) -> None:
         self.host = call.host
-        self.left = most
+        self.remaining = max_bytes
 
     def __call__(self, line: str, stream: str) -> bool:
-        if self.left < 0:
+        if self.remaining < 0:
             return False
-        self.left -= len(line) + 1
-        if self.left < 0:
-            line = "... more output is not kept (spec.max_log_bytes)"
+        self.remaining -= len(line) + 1
+        if self.remaining < 0:
+            line = "... log truncated (spec.max_log_bytes)"
         self.host.log(line, stream=stream)
-        return self.left >= 0
+        return self.remaining >= 0
 
 
-# ── what came of it ─────────────────────────────────────────────────────────────────────
+# ── outcome ─────────────────────────────────────────────────────────────────────────────
 
 
-def _outcome(call: ToolCall, ended: Ended) -> Outcome:
-    data = {"returncode": ended.status, "stdout": ended.stdout, "stderr": ended.stderr}
-    name = signal.Signals(-ended.status).name if ended.status < 0 else None
-    helper = {"returncode": ended.status, "signal": name}
-    meta: dict[str, Any] = {"stdout_bytes": ended.stdout_bytes, "stderr_bytes": ended.stderr_bytes}
-    if ended.was_cut:
+def _outcome(call: ToolCall, completed: Completed) -> Outcome:
+    status = completed.status
+    data = {"returncode": status, "stdout": completed.stdout, "stderr": completed.stderr}
+    name = signal.Signals(-status).name if status < 0 else None
+    helper = {"returncode": status, "signal": name}
+    meta: dict[str, Any] = {"stdout_bytes": completed.stdout_bytes, "stderr_bytes": completed.stderr_bytes}
+    if completed.is_truncated:
         meta["truncated"] = True
-    if ended.timed_out:
-        message = f"the command ran longer than {call.timeout.total:g} s (spec.timeout), and its processes were ended"
+    if completed.timed_out:
+        message = f"the command ran longer than {call.timeout.total:g} s (spec.timeout); its processes were killed"
         return error("timeout", message, data=data, meta=meta, sh=helper)
-    good = call.spec.get("ok_codes")
-    accepted = {0} | {int(code) for code in _listed(good) if str(code).lstrip("-").isdigit()}
-    if ended.status in accepted:
+    ok_codes = call.spec.get("ok_codes")
+    accepted = {0} | {int(code) for code in _as_list(ok_codes) if str(code).lstrip("-").isdigit()}
+    if status in accepted:
         return ok(data, meta=meta, sh=helper)
-    said = next((line for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
-    message = f"the command was ended by {name}" if name else f"the command ended with exit status {ended.status}"
-    if said:
-        message = f"{message}: {said.strip()[:MESSAGE_CHARS]}"
-    return error("shell", message, data=data, meta=meta, details={"returncode": ended.status}, sh=helper)
+    last_line = next((line for line in reversed(completed.stderr.splitlines()) if line.strip()), "")
+    message = f"the command was killed by {name}" if name else f"the command exited with status {status}"
+    if last_line:
+        message = f"{message}: {last_line.strip()[:MESSAGE_CHARS]}"
+    return error("shell", message, data=data, meta=meta, details={"returncode": status}, sh=helper)

@@ -1,18 +1,17 @@
-"""Put data into a shell command without letting it become part of the command.
+"""Binds template values into a shell command without shell injection.
 
-Each value becomes an environment variable, and the command refers to it by name, quoted as the place
-asks for. The shell expands the reference after it has read the command, so no character of the value
-can end a quote, start a command or redirect anything:
+Each value becomes an environment variable, and the command refers to it by name, quoted for its context. The shell
+expands the reference after it has parsed the command, so no character of the value can end a quote, start a command
+or redirect anything:
 
     echo {{ x }}        echo "${NOETL_1}"
     echo "a {{ x }}"    echo "a ${NOETL_1}"
     echo 'a {{ x }}'    echo 'a '"${NOETL_1}"''
 
-To know the place, the author's text is followed through quotes, substitutions, comments and
-here-documents. Should that ever be wrong, the reference is still only a reference: the worst that can
-come of it is a quote too many. What an inner shell reads as code again (`sh -c`, `eval`) takes only
-harmless values. Two places allow no reference, and there only harmless values pass: an
-arithmetic expression (numbers), and a here-document with a quoted delimiter (one line of text).
+The context is found by scanning the command through quotes, substitutions, comments and here-documents. If the
+scanner is wrong, the reference is still only a reference: the worst case is an extra quote. Code of a nested shell
+(`sh -c`, `eval`) accepts only safe values. Two contexts allow no reference and accept only safe values: an arithmetic
+expression (numbers), and a here-document with a quoted delimiter (one line of text).
 """
 
 from __future__ import annotations
@@ -21,138 +20,135 @@ import re
 from collections.abc import Sequence
 
 from noetl.core.templates.binding import Bound
-from noetl.tools.shell.nested_shell import WAY_OUT, is_harmless, reads_code
+from noetl.tools.shell.nested_shell import FIX, is_in_nested_code, is_safe
 
 PREFIX = "NOETL_"
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(\\?)(?:'([^'\n]*)'|\"([^\"\n]*)\"|([A-Za-z0-9_.+-]+))")
 
 
 class CannotBind(ValueError):
-    """A value stands where no value can be put safely, in words."""
+    """A value is used in a context where it cannot be bound safely."""
 
 
 def bind(parts: Sequence[str | Bound]) -> tuple[str, dict[str, str]]:
-    """The command as text for a POSIX shell, and the variables it refers to."""
-    reader = _Reader()
-    made: list[str] = []
+    """The command for a POSIX shell, and the variables it refers to."""
+    scanner = _Scanner()
+    pieces: list[str] = []
     variables: dict[str, str] = {}
     for part in parts:
         if isinstance(part, str):
-            reader.read(part)
-            made.append(part)
+            scanner.scan(part)
+            pieces.append(part)
             continue
         text = part.text
         if "\x00" in text:
-            raise CannotBind("a value of the command contains a NUL character, which no program can be given")
+            raise CannotBind("a value of the command contains a NUL character")
         if _is_number(part.value):
-            reader.read(text)
-            made.append(text)  # digits are digits everywhere
+            scanner.scan(text)
+            pieces.append(text)  # a number is safe in every context
             continue
-        if not is_harmless(text) and reads_code("".join(made)):
-            raise CannotBind(f"a value would become code of the shell inside this command; {WAY_OUT}")
+        if not is_safe(text) and is_in_nested_code("".join(pieces)):
+            raise CannotBind(f"a value would be evaluated as code by the nested shell in this command; {FIX}")
         name = f"{PREFIX}{len(variables) + 1}"
-        reference, is_used = reader.reference(name, text)
+        reference, is_used = scanner.reference(name, text)
         if is_used:
             variables[name] = text
-        made.append(reference)
-    return "".join(made), variables
+        pieces.append(reference)
+    return "".join(pieces), variables
 
 
 def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, int) or value - value == 0  # infinities and NaN are words
+    return isinstance(value, int) or value - value == 0  # not infinite, not NaN
 
 
-class _Reader:
-    """Follows a shell text; `places` says inside of what it is, innermost last."""
+class _Scanner:
+    """Scans shell text; `contexts` is the stack of open constructs, innermost last."""
 
     def __init__(self) -> None:
-        self.places: list[str] = []  # ' " $' ` ( (( { #, or nothing: a plain word
+        self.contexts: list[str] = []  # ' " $' ` ( (( { #; empty: unquoted
         self.escaped = False
-        self.before = "\n"  # the character before, for comments
-        self.waiting: list[tuple[str, bool, bool]] = []  # here-documents announced on this line
+        self.before = "\n"  # the previous character, to detect comments
+        self.pending: list[tuple[str, bool, bool]] = []  # here-documents that start after this line
         self.heredoc: tuple[str, bool, bool] | None = None  # delimiter, quoted, tabs stripped
-        self.line = ""  # of the here-document
+        self.line = ""  # current line of the here-document
 
-    def read(self, text: str) -> None:
-        """Go on through a piece of the author's text."""
+    def scan(self, text: str) -> None:
+        """Advance through a part of the author's text."""
         at = 0
         while at < len(text):
             at = self._in_heredoc(text, at) if self.heredoc else self._step(text, at)
 
     def _step(self, text: str, at: int) -> int:
-        """One character (or one opening of several) outside here-documents; where to go on."""
+        """Consume one character or opening token outside here-documents; returns the next position."""
         character = text[at]
-        place = self.places[-1] if self.places else ""
+        context = self.contexts[-1] if self.contexts else ""
         before, self.before = self.before, character
         if self.escaped:
             self.escaped = False
-            return at + 1
-        if place == "#":
-            if character == "\n":
-                self.places.pop()
-                self._line_ends()
-            return at + 1
-        if place == "'":
-            if character == "'":
-                self.places.pop()
-            return at + 1
-        if character == "\\":
+        elif context in ("#", "'"):
+            if character == ("\n" if context == "#" else "'"):
+                self.contexts.pop()
+                if context == "#":
+                    self._end_line()
+        elif character == "\\":
             self.escaped = True
-            return at + 1
-        if place == "$'":
+        elif context == "$'":
             if character == "'":
-                self.places.pop()
-            return at + 1
+                self.contexts.pop()
+        else:
+            return self._expandable(text, at, context, before)
+        return at + 1
+
+    def _expandable(self, text: str, at: int, context: str, before: str) -> int:
+        """Consume text in which the shell expands `$` and backquotes."""
+        character = text[at]
         if text.startswith("$((", at):
-            self.places.append("((")
+            self.contexts.append("((")
             return at + 3
         if text.startswith("$(", at) or text.startswith("${", at):
-            self.places.append(text[at + 1])
+            self.contexts.append(text[at + 1])
             return at + 2
         if character == "`":
-            if "`" in self.places:
-                while self.places.pop() != "`":
+            if "`" in self.contexts:
+                while self.contexts.pop() != "`":
                     continue
             else:
-                self.places.append("`")
-            return at + 1
-        if character == '"':
-            if place == '"':
-                self.places.pop()
+                self.contexts.append("`")
+        elif character == '"':
+            if context == '"':
+                self.contexts.pop()
             else:
-                self.places.append('"')
-            return at + 1
-        if place == '"':
-            return at + 1
-        if place == "((":
+                self.contexts.append('"')
+        elif context == "((":
             if text.startswith("))", at):
-                self.places.pop()
+                self.contexts.pop()
                 return at + 2
-            return at + 1
-        return self._plain(text, at, place, before)
+        elif context != '"':
+            return self._unquoted(text, at, context, before)
+        return at + 1
 
-    def _plain(self, text: str, at: int, place: str, before: str) -> int:
-        """Outside of quotes."""
+    def _unquoted(self, text: str, at: int, context: str, before: str) -> int:
+        """Consume text outside quotes."""
         character = text[at]
         if text.startswith("$'", at):
-            self.places.append("$'")
+            self.contexts.append("$'")
             return at + 2
         if character == "'":
-            self.places.append("'")
-        elif place == "{":
+            self.contexts.append("'")
+        elif context == "{":
             if character == "}":
-                self.places.pop()
+                self.contexts.pop()
         elif character == "(":
-            self.places.append("(")
+            self.contexts.append("(")
         elif character == ")":
-            if place == "(":
-                self.places.pop()
+            if context == "(":
+                self.contexts.pop()
         elif character == "#" and before in " \t\n;&|(":
-            self.places.append("#")
+            self.contexts.append("#")
         elif character == "\n":
-            self._line_ends()
+            self._end_line()
         elif text.startswith("<<<", at):
             return at + 3
         elif text.startswith("<<", at):
@@ -162,13 +158,13 @@ class _Reader:
             tabs, backslash, single, double, bare = found.groups()
             word = next(word for word in (single, double, bare) if word is not None)
             quoted = bool(backslash) or single is not None or double is not None
-            self.waiting.append((word, quoted, bool(tabs)))
+            self.pending.append((word, quoted, bool(tabs)))
             return found.end()
         return at + 1
 
-    def _line_ends(self) -> None:
-        if self.waiting:
-            self.heredoc = self.waiting.pop(0)
+    def _end_line(self) -> None:
+        if self.pending:
+            self.heredoc = self.pending.pop(0)
             self.line = ""
 
     def _in_heredoc(self, text: str, at: int) -> int:
@@ -182,38 +178,40 @@ class _Reader:
         if (self.line.lstrip("\t") if strips else self.line) == delimiter:
             self.heredoc = None
             self.before = "\n"
-            self._line_ends()
+            self._end_line()
         self.line = ""
         return end + 1
 
     def reference(self, name: str, value: str) -> tuple[str, bool]:
-        """What to write for a value here, and whether that refers to the variable."""
+        """The text that represents a value at this position, and whether it refers to the variable."""
         if self.heredoc is not None:
             return self._heredoc_reference(name, value)
         if self.escaped:
-            raise CannotBind("an expression stands directly after a backslash; put it into `env:` and use the variable")
-        place = self.places[-1] if self.places else ""
+            raise CannotBind(
+                "a template directly after a backslash cannot be bound; put it in `env:` and use the variable"
+            )
+        context = self.contexts[-1] if self.contexts else ""
         self.before = "x"
-        if place == "#":
+        if context == "#":
             return "", False
-        if place == "((":
-            raise CannotBind(f"in $(( ... )) only a number can stand, and this is {value[:40]!r}")
-        if place == "'":
+        if context == "((":
+            raise CannotBind(f"$(( ... )) requires a number, not {value[:40]!r}")
+        if context == "'":
             return f"'\"${{{name}}}\"'", True
-        if place == "$'":
+        if context == "$'":
             return f"'\"${{{name}}}\"$'", True
-        quoted = place == '"' or (place in ("`", "{") and '"' in self.places)
+        quoted = context == '"' or (context in ("`", "{") and '"' in self.contexts)
         return (f"${{{name}}}" if quoted else f'"${{{name}}}"'), True
 
     def _heredoc_reference(self, name: str, value: str) -> tuple[str, bool]:
         assert self.heredoc is not None
         delimiter, is_quoted, _ = self.heredoc
-        self.line += "\x00"  # this line is not the delimiter, whatever the value is
+        self.line += "\x00"  # this line is not the delimiter, independent of the value
         if not is_quoted:
             return f"${{{name}}}", True
         if "\n" in value or delimiter in value:
             raise CannotBind(
-                f"a value inside the here-document '{delimiter}' has several lines (or the delimiter itself); "
-                "leave the quotes of the delimiter away, so that it can be referred to"
+                f"a value in the here-document '{delimiter}' has several lines or contains the delimiter; "
+                "remove the quotes from the delimiter, so that the value can be bound"
             )
         return value, False

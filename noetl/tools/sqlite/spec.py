@@ -1,34 +1,37 @@
-"""Run SQL on a SQLite file: bound parameters, one transaction, results of any size."""
+"""Kind `sqlite`: run SQL on a SQLite file."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.fields import COMMAND, PARAMS, SCRIPT, SPEC_KEYS, SQLITE_BUSY, SQLITE_NULLS
+from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, SCRIPT, SPEC_KEYS
+
+BUSY_TIMEOUT = 5.0
+NULLS: dict[str, Any] = {"code": None}
 
 SPEC = ToolSpec(
     kind="sqlite",
-    doc="Runs SQL on a SQLite file (or in memory, then private to the task). All statements of one task are one "
-    "transaction. The output has the shape of `postgres`; values are as SQLite keeps them, bytes as base64 text.",
+    doc="Runs SQL on a SQLite file, or in memory (private to the task). All statements of one task run in one "
+    "transaction. The output has the same structure as that of `postgres`; values have SQLite's storage classes, "
+    "BLOBs are base64 strings.",
     fields={
         "command": COMMAND,
         "script": SCRIPT,
         "params": PARAMS,
-        "file": Field(
-            "string",
-            "The database file, relative to the playbook's folder; left out (or `:memory:`): a private one in memory.",
-            aliases=("database", "db_path", "db_file"),
-        ),
-        "attach": Field("mapping", "Other files: a map name -> file."),
+        "file": DATABASE_FILE,
+        "attach": Field("mapping", "Other database files: a mapping name -> file."),
     },
     spec_keys={
-        "timeout": f"`connect`: seconds to wait for a lock ({SQLITE_BUSY:g}); `total`: the statement is interrupted.",
+        "timeout": f"`connect`: seconds to wait for a lock ({BUSY_TIMEOUT:g}); "
+        "`total`: seconds after which the statement is interrupted.",
         **SPEC_KEYS,
-        "result_format": "How a streamed result is stored: `jsonl` (default; columns have no fixed type) or `csv`.",
+        "result_format": "Format of a streamed result: `jsonl` (default; columns have no fixed type) or `csv`.",
     },
-    helpers={"sqlite": SQLITE_NULLS},
+    helpers={"sqlite": NULLS},
     example="- name: open_orders\n  kind: sqlite\n  file: shop.db\n"
     "  command: SELECT id FROM orders WHERE status = :status\n"
     "  params: {status: open}\n",
@@ -36,7 +39,7 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Run the statements and give their results."""
-    from noetl.tools.sqlite.task import perform
+    """Execute the statements and return their results."""
+    from noetl.tools.sqlite import task
 
-    return await perform(replace(call, input=named_input(SPEC, call.input)))
+    return await task.run(replace(call, input=named_input(SPEC, call.input)))

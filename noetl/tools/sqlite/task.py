@@ -1,139 +1,127 @@
-"""What kind `sqlite` does: one file, one transaction, results of any size."""
+"""Runs the statements of kind `sqlite`: one file, one transaction, streamed results."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
 from noetl.connections.sqlite import Rows, adapted, columns_of, connect, explain
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import ToolCall
-from noetl.data.sql import ParameterError, bind, bind_sets, first_word, quote_column, steers_transaction
+from noetl.data.sql import ParameterError, bind, bind_sets, first_word, quote_column
 from noetl.runtime.threads import in_thread
-from noetl.tools._common.fields import SQLITE_BUSY, SQLITE_NULLS
-from noetl.tools._common.sql_task import (
-    BadInput,
-    Limits,
-    Result,
-    Statement,
-    answer,
-    collect,
-    flag,
-    is_many,
-    limits_of,
-    statements_of,
-)
+from noetl.tools._common import sql_task as sql
+from noetl.tools._common.sql_task import BadInput, Limits, Result, Statement
+from noetl.tools.sqlite.spec import BUSY_TIMEOUT, NULLS
 
-CHUNK = 1000
+CHUNK_ROWS = 1000
+T = TypeVar("T")
 
 
-async def perform(call: ToolCall) -> Outcome:
-    """Run the statements and give their results."""
+async def run(call: ToolCall) -> Outcome:
+    """Execute the statements and return their results."""
     try:
         async with asyncio.timeout(call.timeout.total):
             return await _Task(call).run()
     except (BadInput, ParameterError) as wrong:
-        return _failed("schema", str(wrong))
+        return _failure("schema", str(wrong))
     except TimeoutError:
         message = f"the statement was interrupted: it ran longer than {call.timeout.total:g} s (spec.timeout)"
-        return _failed("db.timeout", message)
+        return _failure("db.timeout", message)
     except (sqlite3.Error, sqlite3.Warning) as failure:
         info = explain(failure)
         return Outcome(status="error", error=info, helpers={"sqlite": {"code": info.details.get("code")}})
     except OSError as failure:
-        return _failed("storage.access", f"the database file: {failure.strerror}")
+        return _failure("storage.access", f"cannot open the database file: {failure.strerror}")
 
 
 class _Task:
-    """One run of the tool, on a connection of its own."""
+    """One run of the tool, with its own connection."""
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
 
     async def run(self) -> Outcome:
-        """Open the file, run everything, close it."""
+        """Open the file, execute the statements, and close it."""
         call = self.call
-        statements = await statements_of(call, "sqlite")
-        limits = limits_of({"result_format": "jsonl", **call.spec})
+        statements = await sql.read_statements(call, "sqlite")
+        limits = sql.read_limits({"result_format": "jsonl", **call.spec})
         if limits.format not in ("jsonl", "csv"):
-            raise BadInput("spec.result_format of sqlite is jsonl or csv: its columns have no fixed type")
-        given = call.input
-        path = given.get("file") or ":memory:"
-        path = str(path).removeprefix("sqlite://")
+            raise BadInput("spec.result_format of sqlite must be jsonl or csv: its columns have no fixed type")
+        path = str(call.input.get("file") or ":memory:").removeprefix("sqlite://")
         path = path if path == ":memory:" else call.host.resolve_path(path)
-        connection = await asyncio.to_thread(connect, path, call.timeout.connect or SQLITE_BUSY)
+        connection = await asyncio.to_thread(connect, path, call.timeout.connect or BUSY_TIMEOUT)
         with closing(connection):
-            for name, file in self._attached():
-                await self._do(
-                    connection, lambda name=name, file=file: connection.execute(f"ATTACH ? AS {name}", (file,))
-                )
-            results = await self._all(connection, statements, limits)
-        return answer(results, sqlite=dict(SQLITE_NULLS))
+            for name, file in self._attachments():
+                await _in_thread(connection, connection.execute, f"ATTACH ? AS {name}", (file,))
+            results = await self._execute(connection, statements, limits)
+        return sql.success(results, sqlite=dict(NULLS))
 
-    def _attached(self) -> list[tuple[str, str]]:
-        wanted = self.call.input.get("attach") or {}
-        if not isinstance(wanted, Mapping):
-            raise BadInput("`attach` is a map: name -> file")
-        return [(quote_column(str(name)), self.call.host.resolve_path(str(file))) for name, file in wanted.items()]
+    def _attachments(self) -> list[tuple[str, str]]:
+        attach = self.call.input.get("attach") or {}
+        if not isinstance(attach, Mapping):
+            raise BadInput("`attach` must be a mapping: name -> file")
+        return [(quote_column(str(name)), self.call.host.resolve_path(str(file))) for name, file in attach.items()]
 
-    async def _all(self, connection: sqlite3.Connection, statements: list[Statement], limits: Limits) -> list[Result]:
-        steered = any(steers_transaction(statement.text) for statement in statements)
-        one = len(statements) > 1 and flag(self.call.spec.get("transaction"), True) and not steered
-        if not one:
-            return await self._each(connection, statements, limits)
+    async def _execute(
+        self, connection: sqlite3.Connection, statements: list[Statement], limits: Limits
+    ) -> list[Result]:
+        if not sql.needs_transaction(statements, self.call.spec):
+            return await self._execute_each(connection, statements, limits)
         reads = all(first_word(statement.text) in ("select", "values", "explain") for statement in statements)
-        await self._do(connection, lambda: connection.execute("BEGIN" if reads else "BEGIN IMMEDIATE"))
+        await _in_thread(connection, connection.execute, "BEGIN" if reads else "BEGIN IMMEDIATE")
         try:
-            results = await self._each(connection, statements, limits)
+            results = await self._execute_each(connection, statements, limits)
         except BaseException:
             await asyncio.to_thread(connection.rollback)
             raise
-        await self._do(connection, lambda: connection.execute("COMMIT"))
+        await _in_thread(connection, connection.execute, "COMMIT")
         return results
 
-    async def _each(self, connection: sqlite3.Connection, statements: list[Statement], limits: Limits) -> list[Result]:
+    async def _execute_each(
+        self, connection: sqlite3.Connection, statements: list[Statement], limits: Limits
+    ) -> list[Result]:
         results: list[Result] = []
         used = 0
         for statement in statements:
-            if is_many(statement, "sqlite"):
-                text, sets = bind_sets(statement.text, statement.params, "sqlite")
-                values = [[adapted(value) for value in one.values] for one in sets]
-                if not sets:
-                    results.append(Result())
-                    continue
-                cursor = await self._do(
-                    connection, lambda text=text, values=values: connection.executemany(text, values)
-                )
-                results.append(Result(row_count=max(cursor.rowcount, 0)))
+            if sql.has_parameter_sets(statement, "sqlite"):
+                results.append(await _execute_many(connection, statement))
                 continue
             bound = bind(statement.text, statement.params, "sqlite", used=used)
             used += len(bound.values)
             values = [adapted(value) for value in bound.values]
-            cursor = await self._do(
-                connection, lambda bound=bound, values=values: connection.execute(bound.text, values)
-            )
+            cursor = await _in_thread(connection, connection.execute, bound.text, values)
             if cursor.description is None:
                 results.append(Result(row_count=max(cursor.rowcount, 0)))
                 continue
-            results.append(await collect(self.call.host, self._chunks(connection, cursor, columns_of(cursor)), limits))
+            results.append(await sql.collect(self.call.host, _chunks(connection, cursor), limits))
         return results
 
-    async def _chunks(
-        self, connection: sqlite3.Connection, cursor: Any, columns: list[str]
-    ) -> AsyncGenerator[Any, None]:
 
-        while True:
-            rows = await self._do(connection, lambda: cursor.fetchmany(CHUNK))
-            yield Rows(columns, rows)
-            if len(rows) < CHUNK:
-                return
-
-    async def _do(self, connection: sqlite3.Connection, deed: Any) -> Any:
-        return await in_thread(deed, interrupt=connection.interrupt)
+async def _execute_many(connection: sqlite3.Connection, statement: Statement) -> Result:
+    text, sets = bind_sets(statement.text, statement.params, "sqlite")
+    if not sets:
+        return Result()
+    values = [[adapted(value) for value in bound.values] for bound in sets]
+    cursor = await _in_thread(connection, connection.executemany, text, values)
+    return Result(row_count=max(cursor.rowcount, 0))
 
 
-def _failed(kind: str, message: str) -> Outcome:
-    return error(kind, message, sqlite=dict(SQLITE_NULLS))
+async def _chunks(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> AsyncGenerator[Any, None]:
+    columns = columns_of(cursor)
+    while True:
+        rows = await _in_thread(connection, cursor.fetchmany, CHUNK_ROWS)
+        yield Rows(columns, rows)
+        if len(rows) < CHUNK_ROWS:
+            return
+
+
+async def _in_thread(connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> T:
+    return await in_thread(lambda: function(*args), interrupt=connection.interrupt)
+
+
+def _failure(kind: str, message: str) -> Outcome:
+    return error(kind, message, sqlite=dict(NULLS))

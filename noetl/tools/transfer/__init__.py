@@ -1,6 +1,6 @@
-"""Moving rows from one place to others, in chunks: what kind `transfer` does.
+"""Kind `transfer`: copies rows from a source to one or more targets, in chunks.
 
-`plan` reads what is asked for, `sources` give Arrow batches, `chunks` cuts them, `targets` take them, and
-`engine` runs the targets of a chunk side by side while the next chunk is being fetched. `pipe` is the short
-cut from Postgres to Postgres, where rows need not be looked at.
+`transfer_plan` validates the fields, `sources` yield Arrow batches, `chunks` splits them, `targets` write them, and
+`engine` writes a chunk to all targets concurrently while it fetches the next one. `pg_copy` is the fast path from
+PostgreSQL to PostgreSQL, which does not decode the rows.
 """

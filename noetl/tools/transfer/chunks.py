@@ -1,4 +1,4 @@
-"""Chunks: so many rows at a time, and what templates see of them."""
+"""Chunks of rows, and the templates that are evaluated for each chunk or row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from noetl.data import arrow_tables as tables
 
 
 class Chunk:
-    """Some rows, as an Arrow table and (when somebody asks) as plain data."""
+    """Some rows, as an Arrow table and (lazily) as plain data."""
 
     def __init__(self, index: int, table: Any, *, last: bool, total: int | None = None) -> None:
         self.index = index
@@ -29,78 +29,78 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         rows: int = self.table.num_rows
         return rows
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows as plain data; made once for all targets."""
+        """The rows as plain data, converted once for all targets."""
         if self._rows is None:
             self._rows = tables.rows_of(self.table)
         return self._rows
 
-    def names(self, *, data: bool) -> dict[str, Any]:
-        """`chunk` as templates see it; its `data` only if one of them reads it."""
-        known = {
+    def template_values(self, *, data: bool) -> dict[str, Any]:
+        """The value of `chunk` in templates; `data` is included only if a template reads it."""
+        values = {
             "index": self.index,
             "size": self.size,
             "first": self.index == 0,
             "last": self.last,
             "total": self.total,
         }
-        return {**known, "data": self.rows} if data else known
+        return {**values, "data": self.rows} if data else values
 
 
 async def chunked(
-    batches: AsyncGenerator[Any, None], size: int, *, total: int | None = None, looks_ahead: bool = True
+    batches: AsyncGenerator[Any, None], size: int, *, total: int | None = None, lookahead: bool = True
 ) -> AsyncGenerator[Chunk, None]:
-    """The rows in chunks of `size`; the last one is shorter.
+    """The rows in chunks of `size`; the last one can be smaller.
 
-    Whether a chunk is the last is known when there is another one, which costs the memory of a chunk: without
-    `looks_ahead` no full chunk says that it is the last. A source without rows gives one empty chunk, so that
-    its columns reach the targets."""
+    With `lookahead`, a full chunk is kept until the next row arrives, so that `last` is exact, at the cost of the
+    memory of one chunk; without it `last` is false for every full chunk. A source without rows yields one empty
+    chunk, so that the targets receive its columns."""
     import pyarrow as pa
 
-    held: list[Any] = []
+    parts: list[Any] = []
     count = index = 0
-    waiting: Any = None  # a full chunk of which it is not known whether it is the last
+    pending: Any = None  # a full chunk that may be the last
     schema: Any = None
     async with aclosing(batches):
         async for batch in batches:
             schema = batch.schema if schema is None else schema
             while batch.num_rows:
-                if waiting is not None:
-                    yield Chunk(index, waiting, last=False, total=total)
-                    waiting, index = None, index + 1
-                cut = min(size - count, batch.num_rows)
-                held.append(batch.slice(0, cut))
-                batch = batch.slice(cut)
-                count += cut
+                if pending is not None:
+                    yield Chunk(index, pending, last=False, total=total)
+                    pending, index = None, index + 1
+                taken = min(size - count, batch.num_rows)
+                parts.append(batch.slice(0, taken))
+                batch = batch.slice(taken)
+                count += taken
                 if count == size:
-                    full, held, count = pa.Table.from_batches(held), [], 0
-                    if looks_ahead:
-                        waiting = full
+                    full, parts, count = pa.Table.from_batches(parts), [], 0
+                    if lookahead:
+                        pending = full
                     else:
                         yield Chunk(index, full, last=False, total=total)
                         index += 1
                     del full
-    if waiting is not None:
-        yield Chunk(index, waiting, last=True, total=total)
-    elif held or (index == 0 and schema is not None):
-        yield Chunk(index, pa.Table.from_batches(held, schema=schema), last=True, total=total)
+    if pending is not None:
+        yield Chunk(index, pending, last=True, total=total)
+    elif parts or (index == 0 and schema is not None):
+        yield Chunk(index, pa.Table.from_batches(parts, schema=schema), last=True, total=total)
 
 
-class Templates:
-    """Evaluates what was left for this tool, with the names the task's own templates saw."""
+class TemplateRenderer:
+    """Evaluates deferred templates with the scopes of the task."""
 
     def __init__(self, call: ToolCall) -> None:
         self._scopes = call.scopes
 
     def render(self, value: Any, **names: Any) -> Any:
-        """The value with its left templates evaluated."""
+        """The value with its deferred templates evaluated."""
         if isinstance(value, DeferredTemplate):
-            return compile_value(str(value)).evaluate(ChainMap(names, self._scopes), _Draws())  # type: ignore[arg-type]
+            return compile_value(str(value)).evaluate(ChainMap(names, self._scopes), _NondeterminismSource())  # type: ignore[arg-type]
         if isinstance(value, Mapping):
             return {key: self.render(each, **names) for key, each in value.items()}
         if isinstance(value, list | tuple):
@@ -108,20 +108,20 @@ class Templates:
         return value
 
 
-def reads(value: Any, name: str) -> bool:
-    """Whether a left template reads a dotted name, or something of which it is a part."""
+def reads_name(value: Any, name: str) -> bool:
+    """Whether a deferred template reads a dotted name, a prefix of it, or a part of it."""
     if isinstance(value, DeferredTemplate):
         return any(
             (read + ".").startswith(name + ".") or (name + ".").startswith(read + ".")
             for read in compile_value(str(value)).names
         )
     if isinstance(value, Mapping):
-        return any(reads(each, name) for each in value.values())
-    return isinstance(value, list | tuple) and any(reads(each, name) for each in value)
+        return any(reads_name(each, name) for each in value.values())
+    return isinstance(value, list | tuple) and any(reads_name(each, name) for each in value)
 
 
-class _Draws:
-    """Time and chance for templates of a chunk; a transfer is an effect and is never replayed."""
+class _NondeterminismSource:
+    """Time and random values for templates of a chunk; a transfer is a side effect and is never replayed."""
 
     def now(self) -> str:
         return instant(time.time())

@@ -1,31 +1,31 @@
-"""The transfer itself: fetch a chunk, give it to all targets side by side, meanwhile fetch the next.
+"""Runs a transfer: writes each chunk to all targets concurrently, and fetches the next one meanwhile.
 
-Nothing but a few chunks is ever in memory. When a target fails, all are undone as far as they can be and the
-transfer fails, unless the target's `on_error` is `warn`: then it is noted, and the others go on.
+At most a few chunks are in memory. If a target fails, all targets are rolled back as far as possible and the transfer
+fails, unless the target has `on_error: warn`: then the failure is recorded, and the other targets continue.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
-from noetl.tools.transfer import pg_copy as pipe
-from noetl.tools.transfer.chunks import Chunk, chunked, reads
-from noetl.tools.transfer.malloc import give_back
+from noetl.tools.transfer import pg_copy
+from noetl.tools.transfer.chunks import Chunk, chunked, reads_name
+from noetl.tools.transfer.malloc import release_memory
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan
 
-WARNINGS = 20  # kept in the summary of one target
+MAX_WARNINGS = 20  # in the summary of one target
 Explain = Callable[[Exception], "ErrorInfo | None"]
 
 
 class TransferFailed(Exception):
-    """A transfer that ended badly: what failed, and how far it had come."""
+    """A failed transfer: the error, the summary of what was written, and the source or target that failed."""
 
     def __init__(self, info: ErrorInfo, summary: dict[str, Any], where: str) -> None:
         super().__init__(info.message)
@@ -34,26 +34,28 @@ class TransferFailed(Exception):
         self.where = where
 
 
-class _State:
-    """A target and what has become of it."""
+class _TargetState:
+    """A target and its progress."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.failed = 0
-        self.alive = True
+        self.failures = 0
+        self.active = True
         self.warnings: list[str] = []
 
     def summary(self, *, done: bool) -> dict[str, Any]:
         plan = self.target.plan
-        known: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "kind": plan.kind,
-            "place": plan.place,
+            "place": plan.location,
             "mode": plan.mode,
             "rows": self.target.rows,
             "chunks": self.target.chunks,
-            "status": "ok" if done and self.alive and not self.failed else "failed",
+            "status": "ok" if done and self.active and not self.failures else "failed",
         }
-        return {**known, "failed_chunks": self.failed, "warnings": self.warnings} if self.failed else known
+        if self.failures:
+            summary |= {"failed_chunks": self.failures, "warnings": self.warnings}
+        return summary
 
 
 class Transfer:
@@ -64,14 +66,14 @@ class Transfer:
         self.plan = plan
         self.explain = explain
         peers: dict[str, Any] = {}
-        self.states = [_State(open_target(call, target, peers)) for target in plan.targets]
+        self.states = [_TargetState(open_target(call, target, peers)) for target in plan.targets]
         self.rows = 0
         self.chunks = 0
 
     async def run(self) -> dict[str, Any]:
-        """Move everything; the summary. TransferFailed when it did not work."""
+        """Copy all rows and return the summary; TransferFailed on failure."""
         if self.plan.source is None:
-            await self._moved(None)
+            await self._transfer_rows(None)
             return self.summary(done=True)
         try:
             source = await open_source(self.call, self.plan, self.plan.source)
@@ -79,15 +81,15 @@ class Transfer:
             raise self._failed(failure, "the source") from failure
         try:
             columns = self.states[0].target.columns
-            if pipe.can_pipe(self.plan, source, columns) and await self._piped(source, columns):
+            if pg_copy.can_copy(self.plan, source, columns) and await self._copy_directly(source, columns):
                 return self.summary(done=True)
-            await self._moved(source)
+            await self._transfer_rows(source)
         finally:
             await source.close()
         return self.summary(done=True)
 
     def summary(self, *, done: bool) -> dict[str, Any]:
-        """How far it has come."""
+        """Rows and chunks written so far."""
         return {
             "rows": self.rows,
             "count": self.rows,
@@ -95,45 +97,45 @@ class Transfer:
             "targets": [state.summary(done=done) for state in self.states],
         }
 
-    async def _piped(self, source: Any, columns: Any) -> bool:
+    async def _copy_directly(self, source: Any, columns: Any) -> bool:
         try:
-            moved = await pipe.pipe(self.call, self.plan, source, columns)
+            rows = await pg_copy.copy_rows(self.call, self.plan, source, columns)
         except Exception as failure:
             raise self._failed(failure, self.plan.targets[0].label) from failure
-        if moved is None:
+        if rows is None:
             return False
-        self.rows = self.states[0].target.rows = moved
-        self.chunks = self.states[0].target.chunks = -(-moved // self.plan.size)
+        self.rows = self.states[0].target.rows = rows
+        self.chunks = self.states[0].target.chunks = -(-rows // self.plan.size)
         self.call.host.progress(rows=self.rows, chunks=self.chunks)
         return True
 
-    async def _moved(self, source: Any) -> None:
+    async def _transfer_rows(self, source: Any) -> None:
         try:
-            own = [state for state in self.states if state.target.plan.own is not None]
-            if source is None or len(own) == len(self.states):
-                await self._side_by_side(None, own)
+            static = [state for state in self.states if state.target.plan.static is not None]
+            if source is None or len(static) == len(self.states):
+                await self._write_concurrently(None, static)
             else:
-                await self._all_chunks(source, own)
+                await self._write_chunks(source, static)
             for state in self.states:
-                if state.alive:
-                    came = self.chunks or state in own
-                    await self._attempt(state, state.target.settle() if came else state.target.nothing_came())
-            # What can be undone to the last moment comes last.
+                if state.active:
+                    has_data = self.chunks or state in static
+                    await self._attempt(state, state.target.prepare() if has_data else state.target.write_empty())
+            # Databases commit last: they can be rolled back until then.
             for state in sorted(self.states, key=lambda state: state.target.plan.kind in DATABASES):
-                if state.alive:
+                if state.active:
                     await self._attempt(state, state.target.commit())
         except BaseException:
             for state in self.states:
                 await state.target.abort()
             raise
         for state in self.states:
-            if not state.alive:
+            if not state.active:
                 await state.target.abort()
 
-    async def _all_chunks(self, source: Any, own: list[_State]) -> None:
-        total = await self._total(source)
-        looks_ahead = self._reads("chunk.last")
-        chunks = ahead(chunked(source.batches(), self.plan.size, total=total, looks_ahead=looks_ahead))
+    async def _write_chunks(self, source: Any, static: list[_TargetState]) -> None:
+        total = await self._total_chunks(source)
+        lookahead = self._reads("chunk.last")
+        chunks = prefetch(chunked(source.batches(), self.plan.size, total=total, lookahead=lookahead))
         async with aclosing(chunks):
             while True:
                 try:
@@ -142,21 +144,21 @@ class Transfer:
                     raise self._failed(failure, "the source") from failure
                 if chunk is None:
                     if not self.chunks:
-                        await self._side_by_side(None, own)
+                        await self._write_concurrently(None, static)
                     return
-                await self._side_by_side(chunk, own if not self.chunks else [])
+                await self._write_concurrently(chunk, static if not self.chunks else [])
                 self.rows += chunk.size
                 self.chunks += 1
                 self.call.host.progress(rows=self.rows, chunks=self.chunks)
-                del chunk  # while the next one is waited for, this one needs no memory
-                await asyncio.to_thread(give_back)
+                del chunk  # releases its memory while the next one is fetched
+                await asyncio.to_thread(release_memory)
 
     def _reads(self, name: str) -> bool:
-        """Whether some template reads a name."""
-        return any(reads((state.target.plan.fields, state.target.plan.mapping), name) for state in self.states)
+        """Whether a template of a target reads a name."""
+        return any(reads_name((state.target.plan.fields, state.target.plan.mapping), name) for state in self.states)
 
-    async def _total(self, source: Any) -> int | None:
-        """How many chunks there will be, if a template wants to know."""
+    async def _total_chunks(self, source: Any) -> int | None:
+        """The number of chunks, if a template reads it and the source can count its rows."""
         if not self._reads("chunk.total"):
             return None
         try:
@@ -165,76 +167,79 @@ class Transfer:
             raise self._failed(failure, "the source") from failure
         return None if rows is None else max(1, -(-rows // self.plan.size))
 
-    async def _side_by_side(self, chunk: Chunk | None, own: list[_State]) -> None:
-        """A chunk to all targets that take the source's rows, and to others what is their own."""
-        deeds = [
-            self._attempt(state, state.target.take_own(state.target.plan.own.data))
-            for state in own
-            if state.target.plan.own is not None
+    async def _write_concurrently(self, chunk: Chunk | None, static: list[_TargetState]) -> None:
+        """Write a chunk to all targets that receive the source's rows, and static data to the others."""
+        writes = [
+            self._attempt(state, state.target.write_static(state.target.plan.static.data))
+            for state in static
+            if state.target.plan.static is not None
         ]
         if chunk is not None:
-            fed = [state for state in self.states if state.alive and state.target.plan.own is None]
-            deeds += [self._attempt(state, state.target.take(chunk)) for state in fed]
-        if len(deeds) == 1:
-            await deeds[0]
+            writes += [
+                self._attempt(state, state.target.write_chunk(chunk))
+                for state in self.states
+                if state.active and state.target.plan.static is None
+            ]
+        if len(writes) == 1:
+            await writes[0]
             return
-        results = await asyncio.gather(*deeds, return_exceptions=True)
+        results = await asyncio.gather(*writes, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _attempt(self, state: _State, deed: Any) -> None:
-        """Do something with a target; its failure ends the transfer, or is noted."""
+    async def _attempt(self, state: _TargetState, operation: Coroutine[Any, Any, None]) -> None:
+        """Await an operation of a target; its failure ends the transfer, or is recorded as a warning."""
         try:
-            await deed
+            await operation
         except Exception as failure:
             info = state.target.explain(failure) or self.explain(failure)
             if info is None:
                 raise
             label = state.target.plan.label
-            if not state.target.plan.warns:
+            if not state.target.plan.warn_on_error:
                 raise self._failed(failure, label, info) from failure
-            state.failed += 1
-            state.alive = state.target.goes_on and state.target.plan.own is None
+            state.failures += 1
+            state.active = state.target.can_continue and state.target.plan.static is None
             warning = f"{label}: {info.message}"
-            if len(state.warnings) < WARNINGS:
+            if len(state.warnings) < MAX_WARNINGS:
                 state.warnings.append(warning)
             self.call.host.log(f"warning: {warning}", stream="stderr")
 
     def _failed(self, failure: Exception, where: str, info: ErrorInfo | None = None) -> Exception:
-        """The failure as one that says what failed; a mistake of our own stays as it is."""
+        """The failure as a TransferFailed; an internal error is returned unchanged."""
         if isinstance(failure, TransferFailed):
             return failure
-        known = info or self.explain(failure)
-        return failure if known is None else TransferFailed(known, self.summary(done=False), where)
+        info = info or self.explain(failure)
+        return failure if info is None else TransferFailed(info, self.summary(done=False), where)
 
 
-async def ahead(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
-    """The same chunks, of which one is fetched while another is being used; no more than these two are there."""
+async def prefetch(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+    """The same chunks; one is fetched while the previous one is in use, so at most two are in memory."""
     queue: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
-    room = asyncio.Semaphore(1)
+    capacity = asyncio.Semaphore(1)
 
     async def fetch() -> None:
         try:
             async with aclosing(chunks):
                 while True:
-                    await room.acquire()
+                    await capacity.acquire()
                     chunk = await anext(chunks, None)
                     queue.put_nowait(chunk)
                     if chunk is None:
                         return
                     del chunk
-        except Exception as failure:  # noqa: BLE001 - it is handed to whoever waits for the chunk, whatever it is
+        except Exception as failure:  # noqa: BLE001 - raised again in the consumer
             queue.put_nowait(failure)
 
     fetching = asyncio.create_task(fetch())
     try:
-        while (found := await queue.get()) is not None:
-            if isinstance(found, Exception):
-                raise found
-            room.release()
-            yield found
-            del found
+        while (item := await queue.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            capacity.release()
+            yield item
+            del item
     finally:
         fetching.cancel()
         await asyncio.wait([fetching])

@@ -1,12 +1,12 @@
-"""What can go wrong on the way, where no driver has a word for it."""
+"""Exceptions of a transfer that no driver raises."""
 
 from __future__ import annotations
 
 from noetl.core.model.outcome import ErrorInfo
 
 
-class HttpError(Exception):
-    """An answer of a web server that ends the matter."""
+class ResponseError(Exception):
+    """An HTTP request of a source or target failed."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info.message)

@@ -1,4 +1,4 @@
-"""Memory that was freed, given back: the C library keeps it otherwise, piece by piece, in every thread's arena."""
+"""Returns freed memory to the operating system; the C library would keep it in the arena of every thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import cache
 
 
-def give_back() -> None:
-    """Return freed memory to the system, where the C library has a way to."""
+def release_memory() -> None:
+    """Return freed memory to the operating system, if the C library supports it."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
@@ -22,4 +22,4 @@ def give_back() -> None:
 def _trim() -> Callable[[int], int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)  # in glibc, not in musl

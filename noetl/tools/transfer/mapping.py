@@ -1,4 +1,4 @@
-"""Columns of a target from columns of the source: renamed, chosen, or made by a template over `row`."""
+"""Maps the columns of the source to columns of a target: renames, selection, constants, templates over `row`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 from noetl.core.templates.deferred import DeferredTemplate, Made
 from noetl.data import arrow_tables as tables
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.chunks import Chunk, Templates
-from noetl.tools.transfer.transfer_plan import is_late
+from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
+from noetl.tools.transfer.transfer_plan import is_deferred
 
 
-class Columns:
-    """What a target's `mapping` makes of a chunk.
+class ColumnMapping:
+    """Applies a target's `mapping` to chunks.
 
-    `{column: name}` takes the source's column of that name; a template that reads `row` or `chunk` is evaluated
-    for each row; what other templates made, `{column: {value: ...}}`, and whatever is not text is the same for all."""
+    `{column: name}` selects the source column of that name; a template that reads `row` or `chunk` is evaluated for
+    each row; the value of another template, `{column: {value: ...}}` and a value that is not a string are constants."""
 
-    def __init__(self, mapping: Mapping[str, Any] | None, templates: Templates, label: str) -> None:
+    def __init__(self, mapping: Mapping[str, Any] | None, templates: TemplateRenderer, label: str) -> None:
         self._mapping = mapping
         self._templates = templates
         self._label = label
-        self._by_row = mapping is not None and is_late(mapping)
+        self._by_row = mapping is not None and is_deferred(mapping)
         self._schema: Any = None
 
     @property
-    def renames_only(self) -> dict[str, str] | None:
-        """Target column -> source column, if that is all there is to it (None: all columns as they are)."""
+    def renames(self) -> dict[str, str] | None:
+        """Target column -> source column (None: all columns, not renamed); valid only if `is_simple`."""
         if self._mapping is None:
             return None
         return {name: str(source) for name, source in self._mapping.items()}
 
     @property
     def is_simple(self) -> bool:
-        """Whether columns are taken as they are, at most under another name."""
+        """Whether columns are only selected and renamed."""
         if self._mapping is None:
             return True
         return all(
@@ -42,51 +42,51 @@ class Columns:
             for source in self._mapping.values()
         )
 
-    def of(self, chunk: Chunk) -> Any:
-        """The chunk's table as the target wants it."""
+    def apply(self, chunk: Chunk) -> Any:
+        """The chunk's table with the columns of the target."""
         import pyarrow as pa
 
         if self._mapping is None:
             return chunk.table
-        made = self._made_by_row(chunk) if self._by_row else None
+        computed = self._template_columns(chunk) if self._by_row else None
         arrays, fields = [], []
         for name, source in self._mapping.items():
-            if made is not None and name in made.schema.names:
-                field, array = made.schema.field(name), pa.chunked_array([made.column(name)])
+            if computed is not None and name in computed.schema.names:
+                field, array = computed.schema.field(name), pa.chunked_array([computed.column(name)])
             else:
-                field, array = self._taken(name, source, chunk.table)
+                field, array = self._column(name, source, chunk.table)
             fields.append(field)
             arrays.append(array)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _taken(self, name: str, source: Any, table: Any) -> tuple[Any, Any]:
-        """A column of the source under its new name, or one that is the same for all rows."""
+    def _column(self, name: str, source: Any, table: Any) -> tuple[Any, Any]:
+        """A column of the source under its new name, or a constant column."""
         if isinstance(source, str) and not isinstance(source, Made):
             if source not in table.schema.names:
                 raise BadInput(
-                    f"{self._label}: mapping.{name}: the source has no column {source!r}, it has "
-                    f"{', '.join(table.schema.names)}; for a fixed value write {{value: {source}}}"
+                    f"{self._label}: mapping.{name}: the source has no column {source!r}; columns: "
+                    f"{', '.join(table.schema.names)}. For a constant use {{value: {source}}}"
                 )
             return table.schema.field(source).with_name(name), table.column(source)
         field, array = _constant(source, table.num_rows)
         return field.with_name(name), array
 
-    def _made_by_row(self, chunk: Chunk) -> Any:
-        """The columns that templates make, as a batch."""
+    def _template_columns(self, chunk: Chunk) -> Any:
+        """The columns computed by templates, as a batch."""
         assert self._mapping is not None
-        names = chunk.names(data=False)
-        late = {name: source for name, source in self._mapping.items() if is_late(source)}
-        made = [
-            {name: self._templates.render(source, row=row, chunk=names) for name, source in late.items()}
+        values = chunk.template_values(data=False)
+        deferred = {name: source for name, source in self._mapping.items() if is_deferred(source)}
+        rows = [
+            {name: self._templates.render(source, row=row, chunk=values) for name, source in deferred.items()}
             for row in chunk.rows
         ]
         if self._schema is None:
-            self._schema = tables.inferred_schema(made, list(late))
-        return conforming(made, self._schema, self._label)
+            self._schema = tables.inferred_schema(rows, list(deferred))
+        return conform_rows(rows, self._schema, self._label)
 
 
-def conforming(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
-    """Rows of plain data as a batch of a schema that earlier rows have set."""
+def conform_rows(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
+    """Rows of plain data as a batch with the schema of earlier rows."""
     import pyarrow as pa
 
     try:
@@ -98,8 +98,8 @@ def conforming(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
                     tables.batch_of_mappings([row], pa.schema([field]), plain=True)
                 except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
                     raise BadInput(
-                        f"{label}: the column {field.name!r} was {field.type} in the first rows, and now has "
-                        f"{row.get(field.name)!r}; say its type with `types: {{{field.name}: ...}}` in the source"
+                        f"{label}: the column {field.name!r} is {field.type} in the first rows, but a later row has "
+                        f"{row.get(field.name)!r}; declare its type with `types: {{{field.name}: ...}}` in the source"
                     ) from None
         raise
 
@@ -113,5 +113,5 @@ def _constant(source: Any, count: int) -> tuple[Any, Any]:
 
     value = source["value"] if _is_value(source) else str(source) if isinstance(source, Made) else source
     schema = tables.inferred_schema([{"value": value}])
-    one = tables.batch_of_mappings([{"value": value}], schema).column(0)
-    return schema.field(0), pa.concat_arrays([one]).take(pa.array([0] * count, pa.int32()))
+    single = tables.batch_of_mappings([{"value": value}], schema).column(0)
+    return schema.field(0), pa.concat_arrays([single]).take(pa.array([0] * count, pa.int32()))

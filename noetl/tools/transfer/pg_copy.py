@@ -1,7 +1,7 @@
-"""From Postgres to Postgres without looking at the rows: one COPY feeds the other.
+"""Fast path from PostgreSQL to PostgreSQL: the output of one COPY is the input of another, rows are not decoded.
 
-Rows travel in Postgres's binary form when both tables have the same types, else as text, which the target's
-own types read. It is the short cut for one target in Postgres whose columns are at most renamed.
+The binary format is used if both tables have the same types, otherwise the text format, which the target parses. It
+applies to a single PostgreSQL target whose columns are only selected and renamed.
 """
 
 from __future__ import annotations
@@ -16,69 +16,69 @@ from noetl.connections import postgres
 from noetl.core.model.tool import ToolCall
 from noetl.data.sql import quote_column, quote_name, split_name
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.mapping import Columns
-from noetl.tools.transfer.sources import PostgresSource, postgres_info
+from noetl.tools.transfer.mapping import ColumnMapping
+from noetl.tools.transfer.sources import PostgresSource, postgres_conninfo
 from noetl.tools.transfer.sources.postgres_source import Query
 from noetl.tools.transfer.targets import postgres_table as pg_table
 from noetl.tools.transfer.transfer_plan import Plan, TargetPlan
 
-BLOCKS = 16  # on their way between the two servers
-_SIMPLE = {"host", "port", "user", "password", "dbname", "sslmode", "application_name", "connect_timeout"}
-_BUILT_IN = 16384  # types below this number are the same in every database
-_PSEUDO = frozenset({705, 2249, 2278})  # unknown, record, void
-_BY_TEXT = frozenset({1700})  # its binary form knows no modifier
+MAX_BLOCKS = 16  # buffered between the two servers
+_SUPPORTED_OPTIONS = {"host", "port", "user", "password", "dbname", "sslmode", "application_name", "connect_timeout"}
+_FIRST_USER_OID = 16384  # types with a lower OID are the same in every database
+_PSEUDO_TYPES = frozenset({705, 2249, 2278})  # unknown, record, void
+_TEXT_ONLY_TYPES = frozenset({1700})  # numeric: its binary format has no type modifier
 
 
-def can_pipe(plan: Plan, source: Any, columns: Columns) -> bool:
-    """Whether this transfer is one that needs no look at its rows."""
+def can_copy(plan: Plan, source: Any, columns: ColumnMapping) -> bool:
+    """Whether the rows of this transfer need not be decoded."""
     target = plan.targets[0]
     return (
         isinstance(source, PostgresSource)
         and source.query.columns is not None
         and len(plan.targets) == 1
         and target.kind == "postgres"
-        and not target.warns
-        and target.own is None
+        and not target.warn_on_error
+        and target.static is None
         and columns.is_simple
         and find_spec("asyncpg") is not None
-        and _reachable(source.info) is not None
+        and _asyncpg_options(source.info) is not None
     )
 
 
-def _reachable(info: str) -> dict[str, Any] | None:
-    """The other driver's words for a connection string; None when it has no words for it."""
+def _asyncpg_options(info: str) -> dict[str, Any] | None:
+    """A connection string as arguments of asyncpg; None if asyncpg does not support its options."""
     from psycopg.conninfo import conninfo_to_dict
 
-    known = conninfo_to_dict(info)
-    if set(known) - _SIMPLE or "," in str(known.get("host", "")):
+    options = conninfo_to_dict(info)
+    if set(options) - _SUPPORTED_OPTIONS or "," in str(options.get("host", "")):
         return None
     return {
-        "host": known.get("host"),
-        "port": int(str(known.get("port") or 5432)),
-        "user": known.get("user"),
-        "password": known.get("password"),
-        "database": known.get("dbname"),
-        "ssl": known.get("sslmode") or "prefer",
-        "server_settings": {"application_name": str(known.get("application_name") or "noetl")},
+        "host": options.get("host"),
+        "port": int(str(options.get("port") or 5432)),
+        "user": options.get("user"),
+        "password": options.get("password"),
+        "database": options.get("dbname"),
+        "ssl": options.get("sslmode") or "prefer",
+        "server_settings": {"application_name": str(options.get("application_name") or "noetl")},
     }
 
 
-async def pipe(call: ToolCall, plan: Plan, source: PostgresSource, columns: Columns) -> int | None:
-    """Move everything; how many rows. None when the target cannot be reached this way: nothing was done then."""
+async def copy_rows(call: ToolCall, plan: Plan, source: PostgresSource, columns: ColumnMapping) -> int | None:
+    """Copy all rows and return their number; None if asyncpg cannot connect to the servers, then nothing was done."""
     import asyncpg
 
     target = plan.targets[0]
-    there = _reachable(await postgres_info(call, target.fields))
-    here = _reachable(source.info)
-    if there is None or here is None:
+    target_options = _asyncpg_options(await postgres_conninfo(call, target.fields))
+    source_options = _asyncpg_options(source.info)
+    if target_options is None or source_options is None:
         return None
     timeout = call.timeout.connect or postgres.CONNECT_TIMEOUT
-    reader = await asyncpg.connect(**here, timeout=timeout)
+    reader = await asyncpg.connect(**source_options, timeout=timeout)
     try:
-        writer = await asyncpg.connect(**there, timeout=timeout)
+        writer = await asyncpg.connect(**target_options, timeout=timeout)
         try:
             async with writer.transaction():
-                return await _Pipe(call, target, reader, writer).run(source.query, columns)
+                return await _DirectCopy(call, target, reader, writer).run(source.query, columns)
         finally:
             await _close(writer)
     finally:
@@ -92,7 +92,9 @@ async def _close(connection: Any) -> None:
         connection.terminate()
 
 
-class _Pipe:
+class _DirectCopy:
+    """Copies one query into one table over two connections."""
+
     def __init__(self, call: ToolCall, target: TargetPlan, reader: Any, writer: Any) -> None:
         self.call = call
         self.plan = target
@@ -100,64 +102,64 @@ class _Pipe:
         self.writer = writer
         self.table = str(target.fields["table"])
 
-    async def run(self, query: Query, columns: Columns) -> int:
+    async def run(self, query: Query, columns: ColumnMapping) -> int:
         assert query.columns is not None
         names = postgres.names(query.columns)
-        wanted = columns.renames_only or {name: name for name in names}
+        wanted = columns.renames or {name: name for name in names}
         missing = [source for source in wanted.values() if source not in names]
         if missing:
             raise BadInput(
-                f"{self.plan.label}: mapping: the source has no column {missing[0]!r}, it has {', '.join(names)}; "
-                f"for a fixed value write {{value: {missing[0]}}}"
+                f"{self.plan.label}: mapping: the source has no column {missing[0]!r}; columns: {', '.join(names)}. "
+                f"For a constant use {{value: {missing[0]}}}"
             )
         self.plan.check_key(list(wanted))
-        chosen = {name: query.columns[names.index(source)] for name, source in wanted.items()}
-        text = _selected(query, names, wanted)
-        async with AsyncExitStack() as held:
+        selected = {name: query.columns[names.index(source)] for name, source in wanted.items()}
+        text = _select_query(query, names, wanted)
+        async with AsyncExitStack() as stack:
             if self.plan.mode == "replace":
-                # Whoever reads the very table that is replaced reads it first: then it is not emptied under the query.
-                await held.enter_async_context(self.reader.transaction())
+                # The source may be the table that is replaced: the open transaction prevents its TRUNCATE.
+                await stack.enter_async_context(self.reader.transaction())
                 await self.reader.execute(f"SELECT * FROM ({query.text}\n) AS noetl_source LIMIT 0")
-            return await self._moved(text, chosen)
+            return await self._transfer_rows(text, selected)
 
-    async def _moved(self, text: str, chosen: dict[str, postgres.Column]) -> int:
-        wanted = list(chosen)
+    async def _transfer_rows(self, text: str, selected: dict[str, postgres.Column]) -> int:
+        names = list(selected)
         await self.writer.execute(pg_table.LOCK_TIMEOUT)
-        known = await self._ready(chosen)
-        same = all(
-            column.oid < _BUILT_IN and column.oid not in _BY_TEXT and known.get(name) == column.oid
-            for name, column in chosen.items()
+        target_types = await self._prepare_table(selected)
+        is_binary = all(
+            column.oid < _FIRST_USER_OID and column.oid not in _TEXT_ONLY_TYPES and target_types.get(name) == column.oid
+            for name, column in selected.items()
         )
-        into, unique = self.table, False
+        into, has_unique = self.table, False
         if self.plan.mode == "upsert":
-            for statement in pg_table.incoming(self.table, wanted):
+            for statement in pg_table.create_staging(self.table, names):
                 await self.writer.execute(statement)
-            found = await self.writer.fetch(pg_table.unique(self.table))
-            unique = any(sorted(self.plan.key) == list(row[0]) for row in found)
-            into = pg_table.INCOMING
-        moved = await self._copy(text, into, wanted, "binary" if same else "text")
+            found = await self.writer.fetch(pg_table.select_unique_keys(self.table))
+            has_unique = any(sorted(self.plan.key) == list(row[0]) for row in found)
+            into = pg_table.STAGING
+        copied = await self._copy(text, into, names, "binary" if is_binary else "text")
         if self.plan.mode == "upsert":
-            if await self.writer.fetchval(pg_table.without_key(self.plan.key)):
-                raise self.plan.no_key()
-            for statement in pg_table.merge(self.table, wanted, self.plan.key, has_unique=unique):
+            if await self.writer.fetchval(pg_table.select_missing_key(self.plan.key)):
+                raise self.plan.missing_key_error()
+            for statement in pg_table.merge(self.table, names, self.plan.key, has_unique=has_unique):
                 await self.writer.execute(statement)
-        return moved
+        return copied
 
-    async def _ready(self, chosen: dict[str, postgres.Column]) -> dict[str, int]:
-        """The target's columns and their types, after it was made or emptied."""
+    async def _prepare_table(self, selected: dict[str, postgres.Column]) -> dict[str, int]:
+        """Create or empty the target table; returns its columns and their types."""
         import asyncpg
 
-        rows = await self.writer.fetch(pg_table.look(self.table))
+        rows = await self.writer.fetch(pg_table.select_columns(self.table))
         if not rows:
-            if not self.plan.creates:
-                raise BadInput(f"{self.plan.label}: there is no such table, and `create: false` forbids to make it")
-            types = {name: await self._type(column) for name, column in chosen.items()}
+            if not self.plan.create_table:
+                raise self.plan.missing_table_error()
+            types = {name: await self._type(column) for name, column in selected.items()}
             key = self.plan.key if self.plan.mode == "upsert" else ()
-            rows = await self._make(pg_table.create(self.table, types, key))
+            rows = await self._create_table(pg_table.create_table(self.table, types, key))
         elif self.plan.mode == "replace":
             try:
                 async with self.writer.transaction():
-                    await self.writer.execute(pg_table.EMPTY_AT_ONCE)
+                    await self.writer.execute(pg_table.TRUNCATE_LOCK_TIMEOUT)
                     await self.writer.execute(f"TRUNCATE {quote_name(self.table)}")
                     await self.writer.execute(pg_table.LOCK_TIMEOUT)
             except (
@@ -168,38 +170,38 @@ class _Pipe:
                 await self.writer.execute(f"DELETE FROM {quote_name(self.table)}")
         return {row[0]: row[3] for row in rows}
 
-    async def _make(self, statements: list[str]) -> Any:
-        """Make the table; if somebody else makes it at the same time, theirs is used when they have committed."""
+    async def _create_table(self, statements: list[str]) -> Any:
+        """Create the table; if another session creates it concurrently, use that one after its commit."""
         import asyncpg
 
         rows: Any = []
-        for left in reversed(range(pg_table.TRIES)):
+        for remaining in reversed(range(pg_table.CREATE_ATTEMPTS)):
             try:
                 async with self.writer.transaction():
                     for statement in statements:
                         await self.writer.execute(statement)
             except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateSchemaError):
-                if not left:
+                if not remaining:
                     raise
-            rows = await self.writer.fetch(pg_table.look(self.table))
+            rows = await self.writer.fetch(pg_table.select_columns(self.table))
             if rows:
                 break
         return rows
 
     async def _type(self, column: postgres.Column) -> str:
-        if column.oid >= _BUILT_IN or column.oid in _PSEUDO:
-            return "text"  # a type of the source's own database, or none that a table can have
+        if column.oid >= _FIRST_USER_OID or column.oid in _PSEUDO_TYPES:
+            return "text"  # a user-defined type of the source database, or not a column type
         name: str = await self.reader.fetchval("SELECT format_type($1::oid, $2)", column.oid, column.modifier)
         return name
 
     async def _copy(self, text: str, into: str, columns: list[str], format: str) -> int:
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=BLOCKS)
-        moved = 0
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=MAX_BLOCKS)
+        copied = 0
 
         async def put(block: bytes) -> None:
-            nonlocal moved
-            moved += len(block)
-            self.call.host.progress(bytes=moved)
+            nonlocal copied
+            copied += len(block)
+            self.call.host.progress(bytes=copied)
             await queue.put(bytes(block))
 
         async def read() -> None:
@@ -211,7 +213,7 @@ class _Pipe:
         async def blocks() -> AsyncGenerator[bytes, None]:
             while (block := await queue.get()) is not None:
                 yield block
-            await reading  # a source that failed must fail the COPY, not end it
+            await reading  # if the source failed, the COPY must fail and not end
 
         parts = split_name(into)
         reading = asyncio.create_task(read())
@@ -225,7 +227,7 @@ class _Pipe:
             )
         finally:
             reading.cancel()
-            while not queue.empty():  # let a reader that waits for room see that it is cancelled
+            while not queue.empty():  # unblock a reader that waits for the queue, so that it is cancelled
                 queue.get_nowait()
             await asyncio.wait([reading])
         if not reading.cancelled() and reading.exception() is not None:
@@ -233,10 +235,10 @@ class _Pipe:
         return int(status.rpartition(" ")[2])
 
 
-def _selected(query: Query, names: list[str], wanted: dict[str, str]) -> str:
+def _select_query(query: Query, names: list[str], wanted: dict[str, str]) -> str:
     assert query.columns is not None
     if list(wanted.values()) == names == [column.name for column in query.columns]:
         return query.text
     inner = {name: f"c{number}" for number, name in enumerate(names)}
-    chosen = ", ".join(f"{inner[source]} AS {quote_column(name)}" for name, source in wanted.items())
-    return f"SELECT {chosen} FROM ({query.text}\n) AS noetl_source({', '.join(inner.values())})"
+    selected = ", ".join(f"{inner[source]} AS {quote_column(name)}" for name, source in wanted.items())
+    return f"SELECT {selected} FROM ({query.text}\n) AS noetl_source({', '.join(inner.values())})"

@@ -1,4 +1,4 @@
-"""Move rows from one place to others, in chunks and in bounded memory."""
+"""Kind `transfer`: copy rows from one source to one or more targets, in chunks and with bounded memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 
 SPEC = ToolSpec(
     kind="transfer",
-    doc="Moves rows between Postgres, DuckDB, SQLite, HTTP APIs, object stores and files: chunk by chunk, in bounded "
-    "memory, to several targets at once. `output.data` is a summary: `rows` (= `count`), `chunks`, `targets` (what "
-    "became of each). Rows of a database target are there when the whole transfer has succeeded. A missing table is "
-    "made from the source's columns.",
+    doc="Copies rows between PostgreSQL, DuckDB, SQLite, HTTP APIs, object stores and files: in chunks, with bounded "
+    "memory, to several targets at once. `output.data` is a summary: `rows` (= `count`), `chunks`, `targets` "
+    "(one entry per target). Rows in a database target are committed when the whole transfer has succeeded. A missing "
+    "table is created from the source's columns.",
     fields={
         "source": Field(
             "any",
@@ -20,19 +20,19 @@ SPEC = ToolSpec(
             "`{kind: object|file|s3, path, format}`, or a reference; each with its own `auth`.",
             late=("page",),
         ),
-        "data": Field("any", "Rows instead of a source: a list of mappings, or a reference."),
+        "data": Field("any", "Rows, instead of a source: a list of mappings, or a reference."),
         "targets": Field(
             "any",
             "A list of `{kind, table|path|url, mode, key, mapping, format, on_error, create, auth}`. `mode`: `append` "
             "(= `insert`), `replace`, `upsert` (with `key`). `mapping`: target column -> source column, or a template "
-            "over `row`. `data`: what this target gets instead of the source's rows, once (a row or rows; for `http` "
-            "and objects any content). Templates may read `chunk`: `index size total first last data`.",
+            "over `row`. `data`: written once to this target instead of the source's rows (a row or rows; for `http` "
+            "and objects any content). Templates can read `chunk`: `index size total first last data`.",
             required=True,
             aliases=("target", "sink", "sinks"),
             late=("chunk", "row"),
         ),
-        "chunk": Field("any", "`{size, path}`: rows of a chunk (1000 to 40960 by default, as suits the kinds), and "
-                       "where in a JSON document the rows are."),
+        "chunk": Field("any", "`{size, path}`: rows per chunk (default 1000 to 40960, depending on the kinds), and "
+                       "the path of the rows in a JSON document."),
     },
     spec_keys={"timeout": "`connect` and `total` seconds."},
     example="- name: replicate\n  kind: transfer\n  source: {kind: postgres, auth: shop_db, table: orders}\n"
@@ -44,7 +44,7 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Move the rows."""
-    from noetl.tools.transfer.task import perform
+    """Copy the rows."""
+    from noetl.tools.transfer import task
 
-    return await perform(replace(call, input=named_input(SPEC, call.input)))
+    return await task.run(replace(call, input=named_input(SPEC, call.input)))

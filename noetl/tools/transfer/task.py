@@ -1,4 +1,4 @@
-"""What kind `transfer` does: rows from one place to others, in chunks."""
+"""Runs kind `transfer` and maps exceptions of sources and targets to errors."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from noetl.data.sql import ParameterError
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.engine import Transfer, TransferFailed
-from noetl.tools.transfer.failures import HttpError
-from noetl.tools.transfer.transfer_plan import plan_of
+from noetl.tools.transfer.failures import ResponseError
+from noetl.tools.transfer.transfer_plan import read_plan
 
 
-async def perform(call: ToolCall) -> Outcome:
-    """Move the rows."""
+async def run(call: ToolCall) -> Outcome:
+    """Copy the rows and return a summary."""
     transfer: Transfer | None = None
     try:
         async with asyncio.timeout(call.timeout.total):
-            transfer = Transfer(call, plan_of(call), explain)
+            transfer = Transfer(call, read_plan(call), explain)
             return ok(await transfer.run())
     except TransferFailed as failure:
         info = failure.info
-        said = info.message if info.message.startswith(failure.where) else f"{failure.where}: {info.message}"
-        info = msgspec.structs.replace(info, message=said)
+        message = info.message if info.message.startswith(failure.where) else f"{failure.where}: {info.message}"
+        info = msgspec.structs.replace(info, message=message)
         return Outcome(status="error", data=failure.summary, error=info)
     except BadInput as wrong:
         return error("schema", str(wrong))
     except TimeoutError:
-        done = transfer.summary(done=False) if transfer else None
-        return error("timeout", f"the transfer was stopped after {call.timeout.total:g} s (spec.timeout)", data=done)
+        summary = transfer.summary(done=False) if transfer else None
+        return error("timeout", f"the transfer was stopped after {call.timeout.total:g} s (spec.timeout)", data=summary)
 
 
 def explain(failure: Exception) -> ErrorInfo | None:
-    """What a source or target met in the world as an error of the closed list; None for mistakes of our own."""
+    """The error for an exception of a source or target; None for an internal error."""
     if isinstance(failure, BadInput | BadAuth | ParameterError):
         return error_info("schema", str(failure))
-    if isinstance(failure, HttpError):
+    if isinstance(failure, ResponseError):
         return failure.info
     if isinstance(failure, PayloadUnavailable | StoreUnavailable | SecretUnavailable):
         return error_info(failure.kind, str(failure))
@@ -63,7 +63,7 @@ def explain(failure: Exception) -> ErrorInfo | None:
     if type(failure).__name__ == "BadAddress":
         return error_info("schema", str(failure))
     if isinstance(failure, msgspec.DecodeError | UnicodeDecodeError | pa.ArrowInvalid):
-        return error_info("parse", f"the rows are not what they are said to be: {failure}")
+        return error_info("parse", f"the rows do not match their format: {failure}")
     if isinstance(failure, objects.errors()):
         return objects.explain(failure, getattr(failure, "filename", None) or "the store")
     return None

@@ -1,4 +1,4 @@
-"""What a transfer asks for, read and checked before anything moves."""
+"""Reads and validates the fields of a transfer before any row is copied."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from noetl.tools._common.sql_task import BadInput, flag
 
 DATABASES = ("postgres", "duckdb", "sqlite")
 MODES = ("append", "insert", "replace", "upsert")
-HTTP_ROWS = 1000  # to a web hook
-SMALL_ROWS = 10_000  # from sources that give Python objects
+HTTP_ROWS = 1000  # chunk size for web hooks
+SMALL_ROWS = 10_000  # chunk size for sources that yield Python objects
 BULK_ROWS = 40_960
 _KINDS = {
     "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
@@ -23,8 +23,8 @@ _KINDS = {
     "data": "data", "ref": "data", "reference": "data",
 }  # fmt: skip
 _PROVIDERS = {"s3": "s3", "gcs": "gcs", "gs": "gcs", "azure": "azure", "file": "file"}
-# Words of sources and targets; of others, those that look like one of these are taken for a slip.
-_WORDS = frozenset({
+# Keys of sources and targets; an unknown key that is similar to one of these is reported as a typo.
+_KEYS = frozenset({
     "kind", "table", "path", "file", "uri", "url", "endpoint", "key", "keys", "mode", "mapping", "on_error",
     "create", "data", "format", "auth", "credential", "bucket", "provider", "container", "database", "db_path",
     "dsn", "host", "port", "user", "password", "sslmode", "schema", "method", "headers", "json", "form", "body",
@@ -36,20 +36,20 @@ _FORMAT_KINDS = ("parquet", "csv", "json")
 
 
 class SourcePlan(NamedTuple):
-    """Where rows come from."""
+    """The source of a transfer."""
 
     kind: str
     fields: dict[str, Any]
 
 
-class Own(NamedTuple):
-    """What a target gets instead of the source's rows, once."""
+class StaticData(NamedTuple):
+    """Data that a target receives once, instead of the source's rows."""
 
     data: Any
 
 
 class TargetPlan(NamedTuple):
-    """Where rows go, and how."""
+    """One target of a transfer."""
 
     number: int
     kind: str
@@ -57,13 +57,13 @@ class TargetPlan(NamedTuple):
     mode: str = "append"
     key: tuple[str, ...] = ()
     mapping: dict[str, Any] | None = None
-    warns: bool = False
-    creates: bool = True
-    own: Own | None = None
+    warn_on_error: bool = False
+    create_table: bool = True
+    static: StaticData | None = None
 
     @property
-    def place(self) -> str:
-        """The table, path or URL, as it was written."""
+    def location(self) -> str:
+        """The table, path or URL, as in the playbook."""
         for name in ("table", "uri", "url"):
             if self.fields.get(name):
                 return str(self.fields[name])
@@ -71,26 +71,30 @@ class TargetPlan(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
-        return f"target {self.number} ({self.kind} {self.place})"
+        """The name of the target in messages."""
+        return f"target {self.number} ({self.kind} {self.location})"
 
     def check_key(self, columns: Sequence[str]) -> None:
-        """BadInput when rows to merge have no column for the key."""
+        """BadInput if the rows to merge have no column for the key."""
         missing = [name for name in self.key if self.mode == "upsert" and name not in columns]
         if missing:
             raise BadInput(
-                f"{self.label}: the key {missing[0]!r} is no column of the rows; they have {', '.join(columns)}"
+                f"{self.label}: the key {missing[0]!r} is not a column of the rows; columns: {', '.join(columns)}"
             )
 
-    def no_key(self) -> BadInput:
-        """What is said of a row whose key is null: nothing is the same as null, so it could not be found again."""
+    def missing_table_error(self) -> BadInput:
+        """The error for a table that does not exist and may not be created."""
+        return BadInput(f"{self.label}: the table does not exist, and `create` is false")
+
+    def missing_key_error(self) -> BadInput:
+        """The error for a row whose key is null: null equals nothing, so the row could not be matched."""
         return BadInput(
-            f"{self.label}: a row has no value for its key ({', '.join(self.key)}); upsert needs one in every row"
+            f"{self.label}: a row has no value for the key ({', '.join(self.key)}); upsert requires one in every row"
         )
 
 
 class Plan(NamedTuple):
-    """A whole transfer; without a source all its targets have their own data."""
+    """A transfer; without a source all targets have static data."""
 
     source: SourcePlan | None
     targets: tuple[TargetPlan, ...]
@@ -98,16 +102,16 @@ class Plan(NamedTuple):
     path: str | None
 
 
-def plan_of(call: ToolCall) -> Plan:
-    """The transfer that a task's parameters describe; BadInput when they do not make sense."""
+def read_plan(call: ToolCall) -> Plan:
+    """The transfer that a task's fields describe; BadInput if they are invalid."""
     given = call.input
     targets = given.get("targets")
     if isinstance(targets, Mapping):
         targets = [targets]
     if not isinstance(targets, list | tuple) or not targets:
-        raise BadInput("there is nowhere to move rows to: give `targets` a list of {kind, table|path|url, ...}")
+        raise BadInput("no targets: `targets` is a list of {kind, table|path|url, ...}")
     planned = tuple(_target(number, target) for number, target in enumerate(targets))
-    if given.get("source") is None and given.get("data") is None and all(target.own for target in planned):
+    if given.get("source") is None and given.get("data") is None and all(target.static for target in planned):
         return Plan(None, planned, SMALL_ROWS, None)
     source = _source(given)
     chunk = given.get("chunk") or source.fields.get("chunk") or {}
@@ -122,7 +126,7 @@ def plan_of(call: ToolCall) -> Plan:
         or source.fields.get("rows_path")
         or (source.fields.get("path") if source.kind == "http" else None)
     )
-    return Plan(source, planned, _size(chunk.get("size"), default), str(path) if path else None)
+    return Plan(source, planned, _chunk_size(chunk.get("size"), default), str(path) if path else None)
 
 
 def _source(given: Mapping[str, Any]) -> SourcePlan:
@@ -132,99 +136,101 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
     if isinstance(source, list):
         return SourcePlan("data", {"data": source})
     if not isinstance(source, Mapping):
-        raise BadInput("there is nothing to move: give `source` {kind, ...}, or `data` a list of rows")
-    _no_slips(source, "the source")
-    fields = {name: _plain(each) for name, each in source.items()}
+        raise BadInput("no source: set `source` to {kind, ...}, or `data` to a list of rows")
+    _reject_typos(source, "the source")
+    fields = {name: _plain_strings(each) for name, each in source.items()}
     if {"type", "locator"} <= set(fields):
         return SourcePlan("data", {"data": fields})
-    kind = fields.pop("kind", None) or _guessed(fields)
-    return SourcePlan(_known(kind, "source", fields), fields)
+    kind = fields.pop("kind", None) or _infer_kind(fields)
+    return SourcePlan(_normalize(kind, "source", fields), fields)
 
 
 def _target(number: int, target: Any) -> TargetPlan:
     what = f"target {number}"
     if not isinstance(target, Mapping):
-        raise BadInput(f"{what} is a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
-    _no_slips(target, what)
-    fields = {name: each if name == "mapping" else _plain(each) for name, each in target.items()}
-    kind = _known(fields.pop("kind", None) or _guessed(fields), what, fields)
+        raise BadInput(f"{what} must be a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
+    _reject_typos(target, what)
+    fields = {name: each if name == "mapping" else _plain_strings(each) for name, each in target.items()}
+    kind = _normalize(fields.pop("kind", None) or _infer_kind(fields), what, fields)
     if kind == "data":
-        raise BadInput(f"{what}: rows cannot be moved to {target.get('kind')!r}")
+        raise BadInput(f"{what}: {target.get('kind')!r} cannot be a target")
     mode = str(fields.pop("mode", None) or ("replace" if kind == "object" else "append")).lower()
     if mode not in MODES:
         raise BadInput(f"{what}: mode {mode!r} is not one of {', '.join(MODES)}")
     key = fields.pop("key", None) or fields.pop("keys", None) or ()
     key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
-    if mode == "upsert" and kind not in DATABASES:
-        raise BadInput(f"{what}: only databases have the mode upsert")
-    if mode in ("append", "insert") and kind == "object":
-        raise BadInput(
-            f"{what}: a file is written whole, its only mode is replace; "
-            "for a file of each chunk put {{ chunk.index }} into the path"
-        )
-    if mode == "replace" and kind == "http":
-        raise BadInput(f"{what}: what was sent cannot be replaced; the mode of http is append")
-    if mode == "upsert" and not key:
-        raise BadInput(f"{what}: mode upsert needs `key`, the column (or columns) that tell rows apart")
+    _check_mode(what, kind, mode, key)
     mapping = fields.pop("mapping", None)
     if mapping is not None and not isinstance(mapping, Mapping):
-        raise BadInput(f"{what}: `mapping` is a map: target column -> source column, or a template over `row`")
+        raise BadInput(f"{what}: `mapping` must map target columns to source columns or to templates over `row`")
     on_error = str(fields.pop("on_error", None) or "fail").lower()
     if on_error not in ("fail", "warn", "continue", "ignore"):
         raise BadInput(f"{what}: on_error {on_error!r} is not one of fail, warn")
-    creates = flag(fields.pop("create", None), True)
-    own = Own(fields.pop("data")) if "data" in fields else None
-    if own is not None and is_late(own.data):
+    create_table = flag(fields.pop("create", None), True)
+    static = StaticData(fields.pop("data")) if "data" in fields else None
+    if static is not None and is_deferred(static.data):
         raise BadInput(f"{what}: `data` is written once and cannot read `chunk` or `row`")
-    chosen = dict(mapping) if mapping else None
-    plan = TargetPlan(number, kind, fields, mode, key, chosen, on_error != "fail", creates, own)
-    if not plan.place:
-        needed = {"object": "path", "http": "url"}.get(kind, "table")
-        raise BadInput(f"{what}: {kind} needs `{needed}`")
+    columns = dict(mapping) if mapping else None
+    plan = TargetPlan(number, kind, fields, mode, key, columns, on_error != "fail", create_table, static)
+    if not plan.location:
+        raise BadInput(f"{what}: {kind} requires `{_LOCATION_KEYS.get(kind, 'table')}`")
     return plan
 
 
-def _no_slips(given: Mapping[str, Any], what: str) -> None:
-    for word in given:
-        meant = get_close_matches(str(word), _WORDS, 1, 0.85) if word not in _WORDS else []
-        if meant:
-            raise BadInput(f"{what} has no `{word}`: did you mean `{meant[0]}`?")
+def _check_mode(what: str, kind: str, mode: str, key: tuple[str, ...]) -> None:
+    if mode == "upsert" and kind not in DATABASES:
+        raise BadInput(f"{what}: mode upsert is supported only by databases")
+    if mode in ("append", "insert") and kind == "object":
+        raise BadInput(
+            f"{what}: a file is written as a whole, its only mode is replace; "
+            "for one file per chunk put {{ chunk.index }} in the path"
+        )
+    if mode == "replace" and kind == "http":
+        raise BadInput(f"{what}: mode replace is not supported by http; use append")
+    if mode == "upsert" and not key:
+        raise BadInput(f"{what}: mode upsert requires `key`, the column (or columns) that identify a row")
 
 
-def _known(kind: Any, what: str, fields: dict[str, Any]) -> str:
+def _reject_typos(given: Mapping[str, Any], what: str) -> None:
+    for key in given:
+        similar = get_close_matches(str(key), _KEYS, 1, 0.85) if key not in _KEYS else []
+        if similar:
+            raise BadInput(f"{what} has no `{key}`: did you mean `{similar[0]}`?")
+
+
+_LOCATION_KEYS = {"object": "path", "http": "url"}
+_ALIASES = {  # kind -> (key, its aliases)
+    "object": ("uri", ("path", "file", "key")),
+    "http": ("url", ("endpoint", "uri")),
+    "duckdb": ("file", ("database", "db_path", "path")),
+    "sqlite": ("file", ("database", "db_path", "path")),
+}
+
+
+def _normalize(kind: Any, what: str, fields: dict[str, Any]) -> str:
+    """The kind without aliases; renames aliased keys in `fields`."""
     name = str(kind or "").lower()
-    known = _KINDS.get(name)
-    if known is None:
+    normalized = _KINDS.get(name)
+    if normalized is None:
         choices = "postgres, duckdb, sqlite, http, object (s3, gcs, azure, file)"
         raise BadInput(f"{what}: kind {kind!r} is not one of {choices}")
-    if known == "object":
-        if name in _PROVIDERS:
-            fields.setdefault("provider", _PROVIDERS[name])
-        if name in _FORMAT_KINDS:
-            fields.setdefault("format", name)
-        for spelling in ("path", "file", "key"):
-            if "uri" not in fields and isinstance(fields.get(spelling), str):
-                fields["uri"] = fields.pop(spelling)
-    if known == "http":
-        for spelling in ("endpoint", "uri"):
-            if "url" not in fields and isinstance(fields.get(spelling), str):
-                fields["url"] = fields.pop(spelling)
-    if known in ("duckdb", "sqlite") and "file" not in fields:
-        for spelling in ("database", "db_path", "path"):
-            if isinstance(fields.get(spelling), str):
-                fields["file"] = fields.pop(spelling)
-                break
-    for spelling in ("credential",):
-        if spelling in fields:
-            fields.setdefault("auth", fields.pop(spelling))
-    for spelling in ("sql", "command", "statement"):
-        if spelling in fields:
-            fields.setdefault("query", fields.pop(spelling))
-    return known
+    if name in _PROVIDERS:
+        fields.setdefault("provider", _PROVIDERS[name])
+    if name in _FORMAT_KINDS:
+        fields.setdefault("format", name)
+    if normalized in _ALIASES:
+        key, aliases = _ALIASES[normalized]
+        for alias in aliases:
+            if key not in fields and isinstance(fields.get(alias), str):
+                fields[key] = fields.pop(alias)
+    for alias, key in (("credential", "auth"), ("sql", "query"), ("command", "query"), ("statement", "query")):
+        if alias in fields:
+            fields.setdefault(key, fields.pop(alias))
+    return normalized
 
 
-def _guessed(fields: Mapping[str, Any]) -> str | None:
-    """The kind that fields speak of, when none is named."""
+def _infer_kind(fields: Mapping[str, Any]) -> str | None:
+    """The kind that the keys imply, if `kind` is not set."""
     if fields.get("url") or fields.get("endpoint"):
         return "http"
     if fields.get("ref") or fields.get("data"):
@@ -234,16 +240,16 @@ def _guessed(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """The value with text that templates made as ordinary text."""
+def _plain_strings(value: Any) -> Any:
+    """The value with strings rendered by templates as ordinary strings."""
     if isinstance(value, Made):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _plain_strings(each) for key, each in value.items()}
+    return [_plain_strings(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _size(value: Any, default: int) -> int:
+def _chunk_size(value: Any, default: int) -> int:
     if value in (None, ""):
         return default
     try:
@@ -251,14 +257,14 @@ def _size(value: Any, default: int) -> int:
     except (TypeError, ValueError):
         size = 0
     if size < 1:
-        raise BadInput(f"chunk.size is a number of rows from 1, not {value!r}")
+        raise BadInput(f"chunk.size must be a positive number of rows, not {value!r}")
     return size
 
 
-def is_late(value: Any) -> bool:
-    """Whether a value has a template in it that is evaluated for each chunk or row."""
+def is_deferred(value: Any) -> bool:
+    """Whether a value contains a template that is evaluated for each chunk or row."""
     if isinstance(value, DeferredTemplate):
         return True
     if isinstance(value, Mapping):
-        return any(is_late(each) for each in value.values())
-    return isinstance(value, list | tuple) and any(is_late(each) for each in value)
+        return any(is_deferred(each) for each in value.values())
+    return isinstance(value, list | tuple) and any(is_deferred(each) for each in value)

@@ -1,4 +1,4 @@
-"""Call a block of the playbook's `workbook`; the pipeline carries it out as a nested frame."""
+"""Kind `workbook`: call a block of the playbook's `workbook`, which the pipeline runs as a nested frame."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from noetl.errors import NoetlError
 
 SPEC = ToolSpec(
     kind="workbook",
-    doc="Calls a block of the playbook's `workbook`: its own `input`, `output`, task names and `step` scope, "
-    "`ctx` shared. A call, not a macro.",
+    doc="Calls a block of the playbook's `workbook`. The block has its own `input`, `output`, task names and `step` "
+    "scope, and shares `ctx` with the caller.",
     fields={
         "block": Field("string", "Name of the workbook block.", required=True, aliases=("name",)),
         "payload": Field(
             "mapping",
-            "The block's `input`. What stands under `input:` and is no parameter of this kind joins it.",
+            "The block's `input`. Keys of `input:` that are not fields of this kind are added to it.",
             aliases=("args",),
             default={},
         ),
@@ -29,5 +29,5 @@ SPEC = ToolSpec(
 
 
 async def run(call: ToolCall) -> Outcome:
-    """Never called: the pipeline enters the block itself."""
-    raise NoetlError(f"kind workbook is carried out by the pipeline, yet task {call.task_run_id} reached a tool")
+    """Never called: the pipeline runs the block."""
+    raise NoetlError(f"kind workbook runs in the pipeline, but task {call.task_run_id} was sent to a tool")

@@ -1,9 +1,9 @@
-/** What can be done to an execution: cancel, pause, resume, signal, rerun (from a step on). */
+/** Actions on an execution: cancel, pause, resume, signal, rerun (also from a step). */
 import { useState } from "preact/hooks";
-import { api, once, Problem } from "../frame/api";
-import { Button, Dialog, note, noteProblem } from "../frame/pieces";
-import { go } from "../frame/router";
-import { useMay } from "../frame/session";
+import { api, once, Problem } from "../common/api";
+import { Button, Dialog, notify, notifyProblem } from "../common/components";
+import { go } from "../common/router";
+import { useHasRole } from "../common/session";
 import { ENDED } from "../executions/data";
 
 export type Asking = "cancel" | "signal" | "rerun" | null;
@@ -18,22 +18,22 @@ interface Props {
 }
 
 export function Actions({ id, status, steps, from, asking, setAsking }: Props) {
-  const steering = useMay("operator");
-  if (!steering) return <span class="quiet">You may look; steering needs the role operator.</span>;
+  const canOperate = useHasRole("operator");
+  if (!canOperate) return <span class="quiet">Read-only: actions require the role operator.</span>;
   const ended = ENDED.has(status);
-  const act = async (what: string, body: unknown, said: string) => {
+  const act = async (what: string, body: unknown, message: string) => {
     try {
       await api.post(`/api/executions/${id}/${what}`, body);
-      note(said);
+      notify(message);
       setAsking(null);
     } catch (error) {
-      noteProblem(error);
+      notifyProblem(error);
     }
   };
   const close = () => setAsking(null);
   return (
     <div class="row actions">
-      {!ended && status !== "paused" && <Button onClick={() => act("pause", {}, "Paused: what runs goes on, nothing new starts")}>Pause</Button>}
+      {!ended && status !== "paused" && <Button onClick={() => act("pause", {}, "Paused: running steps continue, no new steps start")}>Pause</Button>}
       {!ended && status === "paused" && (
         <Button kind="primary" onClick={() => act("resume", {}, "Resumed")}>
           Resume
@@ -61,12 +61,12 @@ function CancelDialog({ close, act }: { close: () => void; act: (reason: string)
       onClose={close}
       actions={
         <Button kind="danger" onClick={() => act(reason)}>
-          Cancel it
+          Cancel execution
         </Button>
       }
     >
-      <p>Its open runs and its children are stopped. This cannot be taken back; it can be run again, also from a step on.</p>
-      <label for="reason">Reason (kept in the log)</label>
+      <p>Running steps and child executions are stopped. This cannot be undone; the execution can be rerun, also from a step.</p>
+      <label for="reason">Reason (recorded in the log)</label>
       <input id="reason" type="text" maxLength={2000} value={reason} onInput={(event) => setReason(event.currentTarget.value)} />
     </Dialog>
   );
@@ -78,7 +78,7 @@ function SignalDialog({ close, act }: { close: () => void; act: (name: string, p
   const { value, wrong } = parsed(text);
   return (
     <Dialog
-      title="Signal this execution"
+      title="Send signal"
       onClose={close}
       actions={
         <Button kind="primary" disabled={!!wrong} onClick={() => act(name, value!)}>
@@ -87,7 +87,7 @@ function SignalDialog({ close, act }: { close: () => void; act: (name: string, p
       }
     >
       <p>
-        The payload is merged into <code>ctx</code>; it may open the gate a token waits before.
+        The payload is merged into <code>ctx</code>; waiting tokens are evaluated again.
       </p>
       <label for="signal-name">Name</label>
       <input id="signal-name" type="text" value={name} onInput={(event) => setName(event.currentTarget.value)} />
@@ -106,15 +106,15 @@ function RerunDialog({ id, steps, from, close }: { id: string; steps: string[]; 
     try {
       const body = { ...(step ? { from: step } : {}), ...(change ? { payload: value } : {}) };
       const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/rerun`, body, key);
-      note("Started as a new execution");
+      notify("Started as a new execution");
       go(`/executions/${made.execution_id}`);
     } catch (error) {
-      noteProblem(error instanceof Problem ? error : String(error));
+      notifyProblem(error instanceof Problem ? error : String(error));
     }
   };
   return (
     <Dialog
-      title="Run it again"
+      title="Rerun execution"
       onClose={close}
       actions={
         <Button kind="primary" disabled={change && !!wrong} onClick={start}>
@@ -122,10 +122,10 @@ function RerunDialog({ id, steps, from, close }: { id: string; steps: string[]; 
         </Button>
       }
     >
-      <p>A new execution of the same playbook. From a step on, earlier results and the context they left are kept.</p>
+      <p>Starts a new execution of the same playbook. If you select a step, the results and the context of earlier steps are reused.</p>
       <label for="rerun-from">From</label>
       <select id="rerun-from" value={step} onChange={(event) => setStep(event.currentTarget.value)}>
-        <option value="">the beginning</option>
+        <option value="">the first step</option>
         {steps.map((each) => (
           <option key={each} value={each}>
             step {each}
@@ -134,7 +134,7 @@ function RerunDialog({ id, steps, from, close }: { id: string; steps: string[]; 
       </select>
       <label class="row">
         <input type="checkbox" checked={change} onChange={() => setChange(!change)} />
-        with another payload
+        with a different payload
       </label>
       {change && <JsonBox id="rerun-payload" label="Payload (JSON object)" text={text} setText={setText} wrong={wrong} />}
     </Dialog>
@@ -154,9 +154,9 @@ function JsonBox({ id, label, text, setText, wrong }: { id: string; label: strin
 function parsed(text: string): { value: Record<string, unknown> | null; wrong: string } {
   try {
     const value = JSON.parse(text);
-    if (value === null || typeof value !== "object" || Array.isArray(value)) return { value: null, wrong: "it must be an object: { … }" };
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return { value: null, wrong: "must be an object: { … }" };
     return { value, wrong: "" };
   } catch (error) {
-    return { value: null, wrong: `not JSON: ${(error as Error).message}` };
+    return { value: null, wrong: `invalid JSON: ${(error as Error).message}` };
   }
 }

@@ -1,9 +1,9 @@
-/** The event log: only the rows that are seen exist; each opens to its payload and names the event that caused it. */
+/** The event log: a virtual list; each row expands to its payload and links to the event that caused it. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { api, type Page } from "../frame/api";
-import { EmptyState, ErrorState, Loading } from "../frame/pieces";
-import { useQueryValue } from "../frame/router";
-import { duration, exactly } from "../frame/times";
+import { api, type Page } from "../common/api";
+import { EmptyState, ErrorState, Loading } from "../common/components";
+import { useQueryValue } from "../common/router";
+import { duration, exactly } from "../common/times";
 import { JsonTree } from "./json";
 import type { Log } from "./log";
 
@@ -126,7 +126,7 @@ export function Events({ log, version, id, seq, onSeq, step }: Props) {
             {shown}
           </div>
         ) : (
-          <EmptyState title="No event matches" />
+          <EmptyState title="No matching events" />
         )}
       </div>
     </div>
@@ -142,7 +142,7 @@ const KINDS: [string, string][] = [
   ["next.", "Routing"],
   ["ctx.", "Context"],
   ["child.", "Children"],
-  ["worker.", "Workers lost"],
+  ["worker.", "Lost workers"],
 ];
 
 const find = (rows: number[], seq: number) => {
@@ -175,7 +175,7 @@ function filtered(log: Log, kind: string, text: string, step: string | null): nu
 const words = (log: Log, seq: number) =>
   `${log.nameOf(seq)} ${log.stepOf(seq) ?? ""} ${log.taskOf(seq) ?? ""} ${log.pathOf(seq) !== null ? `#${log.pathOf(seq)}` : ""} ${said(log, seq)}`;
 
-/** What an event's outline has to say, in a few words. */
+/** A short summary of an event. */
 export function said(log: Log, seq: number): string {
   const more = log.more.get(seq);
   if (!more) return "";
@@ -260,7 +260,7 @@ function Detail({ id, seq, cause, causeName, jump, onSeq }: { id: string; seq: n
     return () => leaving.abort();
   }, [id, seq]);
   if (problem) return <ErrorState problem={problem} />;
-  if (!event) return <Loading what="Loading the event" />;
+  if (!event) return <Loading what="Loading event" />;
   const { payload, ...envelope } = event;
   return (
     <>
@@ -273,7 +273,7 @@ function Detail({ id, seq, cause, causeName, jump, onSeq }: { id: string; seq: n
             </button>
           </>
         ) : (
-          <span class="quiet">nothing in this log caused it</span>
+          <span class="quiet">no cause in this log</span>
         )}
         {" · "}
         <button type="button" class="link" onClick={() => onSeq(seq)}>

@@ -1,16 +1,16 @@
-/** One execution: its net, its timeline, its log and its state, at any moment of it. */
+/** One execution: graph, timeline, events, state, results and logs, at any event of its log. */
 import "./execution.css";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
-import { EmptyState, ErrorState, Loading, Status, Tabs } from "../frame/pieces";
-import { Link, setQuery, usePlace } from "../frame/router";
-import { useFetched } from "../frame/fetched";
-import { useMay } from "../frame/session";
-import { Duration, Time } from "../frame/times";
+import { EmptyState, ErrorState, Loading, Status, Tabs } from "../common/components";
+import { Link, setQuery, useLocation } from "../common/router";
+import { useFetch } from "../common/fetch";
+import { useHasRole } from "../common/session";
+import { Duration, Time } from "../common/times";
 import { ENDED, type Row } from "../executions/data";
 import { NetView } from "../net";
 import type { Net } from "../net/layout";
 import { Actions, type Asking } from "./actions";
-import { useAskedAt, type Explanation, type StateDocument } from "./asked";
+import { useSnapshot, type Explanation, type StateDocument } from "./snapshot";
 import { Events } from "./events";
 import { useLog } from "./live";
 import { Logs } from "./logs";
@@ -32,7 +32,7 @@ const TABS: [Tab, string][] = [
 ];
 
 export function Execution({ params: { id } }: { params: Record<string, string> }) {
-  const { query } = usePlace();
+  const { query } = useLocation();
   const { log, loaded, stream, problem, version } = useLog(id);
   const tab = (TABS.find(([key]) => key === query.get("tab"))?.[0] ?? "timeline") as Tab;
   const asked = Number(query.get("at"));
@@ -40,7 +40,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const seq = at ?? log.length;
   const step = query.get("step");
   const [asking, setAsking] = useState<Asking>(null);
-  const steering = useMay("operator");
+  const canOperate = useHasRole("operator");
 
   const now = useMemo(() => momentAt(log, log.length), [log, version]);
   const moment = useMemo(() => (at === null ? now : momentAt(log, at)), [log, version, at]);
@@ -48,10 +48,10 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const children = useMemo(() => [...now.steps.values()].reduce((sum, each) => sum + each.children.length, 0), [now]);
   const synthesized = [...log.more.values()].filter((more) => more.made).length;
 
-  const row = useFetched<Row>(`/api/executions/${id}`, { made: ended ? "1" : null });
-  const net = useFetched<Net>(log.length ? `/api/executions/${id}/graph` : null, { made: synthesized || null });
-  const state = useAskedAt<StateDocument>(`/api/executions/${id}/state`, seq, at, loaded && (tab === "state" || tab === "results"));
-  const why = useAskedAt<Explanation>(`/api/executions/${id}/why`, seq, at, loaded, at === null && !ended ? { brief: true } : {});
+  const row = useFetch<Row>(`/api/executions/${id}`, { made: ended ? "1" : null });
+  const net = useFetch<Net>(log.length ? `/api/executions/${id}/graph` : null, { made: synthesized || null });
+  const state = useSnapshot<StateDocument>(`/api/executions/${id}/state`, seq, at, loaded && (tab === "state" || tab === "results"));
+  const why = useSnapshot<Explanation>(`/api/executions/${id}/why`, seq, at, loaded, at === null && !ended ? { brief: true } : {});
 
   const setAt = useCallback((to: number | null) => setQuery({ at: to === null ? null : String(to) }), []);
   const select = useCallback((to: string | null) => setQuery({ step: to }), []);
@@ -63,13 +63,13 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
 
   if (problem?.status === 404) {
     return (
-      <EmptyState title="There is no such execution" action={<Link to="/executions">To the executions</Link>}>
-        <p>{problem.detail}. It may have been on another server, or its log was deleted.</p>
+      <EmptyState title="Execution not found" action={<Link to="/executions">Go to executions</Link>}>
+        <p>{problem.detail}. It may be on another server, or its log was deleted.</p>
       </EmptyState>
     );
   }
   if (problem && !log.length) return <ErrorState problem={problem} retry={() => window.location.reload()} />;
-  if (!log.length) return <Loading what="Loading the execution" />;
+  if (!log.length) return <Loading what="Loading execution" />;
   const node = step ? (net.value?.nodes.find((each) => each.step === step) ?? null) : null;
   return (
     <div class="execution">
@@ -110,17 +110,17 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
       <Slider log={log} at={at} onAt={setAt} ended={ended} />
       <div class="ex-body">
         <div class="ex-main">
-          <section class="card ex-net" aria-label="Net">
+          <section class="card ex-net" aria-label="Graph">
             {net.value ? (
               <NetView net={net.value} moment={moment} selected={step} onSelect={select} />
             ) : net.problem ? (
-              <ErrorState problem={net.problem} retry={net.again} />
+              <ErrorState problem={net.problem} retry={net.reload} />
             ) : (
-              <Loading what="Drawing the net" />
+              <Loading what="Loading graph" />
             )}
           </section>
           <section class="card ex-tabs">
-            <Tabs label="Views of this execution" tabs={TABS} value={tab} onChange={(to) => setQuery({ tab: to === "timeline" ? null : to })} />
+            <Tabs label="Views" tabs={TABS} value={tab} onChange={(to) => setQuery({ tab: to === "timeline" ? null : to })} />
             <div id={`panel-${tab}`} role="tabpanel" aria-labelledby={`tab-${tab}`} class="panel">
               {tab === "timeline" && <Timeline log={log} version={version} seq={seq} order={order} selected={step} onSelect={select} onSeq={setAt} live={at === null && !ended} />}
               {tab === "events" && <Events log={log} version={version} id={id} seq={seq} onSeq={setAt} step={step} />}
@@ -131,9 +131,9 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
           </section>
         </div>
         <aside class="ex-side">
-          {step && <StepPanel step={step} node={node} moment={moment} close={() => select(null)} rerun={steering ? () => setAsking("rerun") : null} />}
+          {step && <StepPanel step={step} node={node} moment={moment} close={() => select(null)} rerun={canOperate ? () => setAsking("rerun") : null} />}
           <section class="card side" aria-label="Why">
-            <h2>{ended && at === null ? "How it ended" : at === null ? "What it waits for" : "What it waited for"}</h2>
+            <h2>{ended && at === null ? "Result" : "Waiting for"}</h2>
             <Why asked={why} onSeq={setAt} failed={moment.status === "failed"} now={at === null && !ended ? null : moment.at} onSelect={select} />
           </section>
         </aside>
@@ -143,7 +143,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
 }
 
 function Connection({ stream, ended, loaded }: { stream: string; ended: boolean; loaded: boolean }) {
-  if (!loaded) return <span class="quiet">loading the log …</span>;
+  if (!loaded) return <span class="quiet">loading events …</span>;
   if (ended) return null;
   if (stream === "waiting") return <span class="status waiting">reconnecting …</span>;
   return stream === "live" ? <span class="quiet live-word">live</span> : null;

@@ -1,4 +1,4 @@
-/** Any value as a tree that opens where it is asked to; long lists and texts in pieces. */
+/** A value as an expandable tree; long lists and strings are shown in parts. */
 import { useState } from "preact/hooks";
 
 const PIECE = 100;
@@ -82,7 +82,7 @@ function Branch({ value, name, open }: { value: object; name?: string; open: num
 
 const preview = (keys: string[]) => (keys.length > 4 ? `${keys.slice(0, 4).join(", ")}, …` : keys.join(", "));
 
-/** The columns of a list of mappings that look alike; null when it is no table. */
+/** The columns of a list of similar mappings; null if it is not a table. */
 export function columnsOf(value: unknown): string[] | null {
   if (!Array.isArray(value) || !value.length) return null;
   const columns = new Set<string>();
@@ -93,7 +93,7 @@ export function columnsOf(value: unknown): string[] | null {
   return columns.size && columns.size <= 60 ? [...columns] : null;
 }
 
-/** Rows as a table; cells that hold more than one value open as a tree. */
+/** Rows as a table; structured cells are expandable trees. */
 export function DataTable({ rows, columns, from = 0 }: { rows: Record<string, unknown>[]; columns: string[]; from?: number }) {
   return (
     <div class="data-table" tabIndex={0} role="region" aria-label="Rows">

@@ -1,20 +1,20 @@
-/** An execution's log, loaded page by page and then followed as it grows. */
+/** The log of an execution: loaded in pages, then streamed. */
 import { useEffect, useState } from "preact/hooks";
-import { api, Problem } from "../frame/api";
-import { listen, type StreamState } from "../frame/stream";
+import { api, Problem } from "../common/api";
+import { listen, type StreamState } from "../common/stream";
 import { Log, type OutlinePage } from "./log";
 
 const FIRST_PAGE = 2_000;
 const PAGE = 20_000;
-const LARGE = 20_000; // events from which on the page is drawn twice a second, not as they come
+const LARGE = 20_000; // number of events above which the page is updated twice a second
 
 export interface Live {
   log: Log;
-  /** Everything that existed when the page was opened has arrived. */
+  /** All events that existed when the page was opened are loaded. */
   loaded: boolean;
   stream: StreamState;
   problem: Problem | null;
-  /** Goes up whenever the log grew. */
+  /** Increases when the log grows. */
   version: number;
 }
 
@@ -24,17 +24,17 @@ export function useLog(id: string): Live {
     const log = new Log();
     let stopped = false;
     let stop = () => {};
-    let told = false;
+    let scheduled = false;
     setLive({ ...start(), log });
-    // Many messages may arrive in one frame: they are shown together.
+    // Messages that arrive within one frame are rendered together.
     const show = (changes: Partial<Live> = {}) => {
       if (stopped) return;
       if (Object.keys(changes).length) return setLive((known) => ({ ...known, ...changes, log, version: log.version }));
-      if (told) return;
-      told = true;
+      if (scheduled) return;
+      scheduled = true;
       setTimeout(
         () => {
-          told = false;
+          scheduled = false;
           if (!stopped) setLive((known) => ({ ...known, log, version: log.version }));
         },
         log.length > LARGE ? 500 : 16,
@@ -55,7 +55,7 @@ export function useLog(id: string): Live {
           const problem = error as Problem;
           failed = true;
           show({ problem });
-          if (!problem.away) return;
+          if (!problem.unreachable) return;
           await new Promise((resolve) => setTimeout(resolve, 1500));
         }
       }

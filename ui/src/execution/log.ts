@@ -1,7 +1,7 @@
 /** The whole log in outline: columns that grow, and the spans (step runs, iterations, tasks) they draw.
  *
- * A hundred thousand events are a few megabytes here, so that every moment of the log can be shown at once
- * and without asking the server. Payloads are asked for one by one when somebody looks at them.
+ * A hundred thousand events take a few megabytes, so that every position in the log can be shown immediately
+ * and without a request. Payloads are fetched when they are opened.
  */
 
 /** One page of `/outline`: columns whose numbers point into the page's own tables. */
@@ -25,7 +25,7 @@ export interface OutlinePage {
   next?: number | null;
 }
 
-/** What only some events have. */
+/** Fields of some events only. */
 export interface More {
   error?: [kind: string, message: string];
   arcs?: [index: number, target: string, held: boolean, token: string | null][];
@@ -126,7 +126,7 @@ export class Log {
   cause = ints();
   more = new Map<number, More>();
   spans = new Spans();
-  /** Goes up with every page; views compare it. */
+  /** Increases with every page; views compare it. */
   version = 0;
   private open = new Map<string, number>();
 
@@ -146,7 +146,7 @@ export class Log {
     return number < 0 ? null : table.texts[number];
   }
 
-  /** Take a page in; what is here already is passed over. */
+  /** Add a page; events that are already present are skipped. */
   take(page: OutlinePage) {
     const names = page.names.map((text) => this.names.number(text));
     const steps = page.steps.map((text) => this.steps.number(text));

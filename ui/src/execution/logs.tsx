@@ -1,8 +1,8 @@
-/** What python and shell tasks wrote: the last task runs first, loaded when they are seen. */
+/** Output of python and shell tasks, latest task run first. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { api, type Page } from "../frame/api";
-import { Button, EmptyState, ErrorState, Loading } from "../frame/pieces";
-import { Time } from "../frame/times";
+import { api, type Page } from "../common/api";
+import { Button, EmptyState, ErrorState, Loading } from "../common/components";
+import { Time } from "../common/times";
 import type { Net } from "../net/layout";
 import type { Log } from "./log";
 
@@ -27,8 +27,8 @@ export function Logs({ log, version, id, seq, step, net }: { log: Log; version: 
   }, [log, version, seq, step, kinds]);
   if (!runs.length) {
     return (
-      <EmptyState title="No output to show">
-        <p>What tasks of kind python and shell print appears here when they end{step ? `; step ${step} has none so far` : ""}.</p>
+      <EmptyState title="No logs">
+        <p>Output of python and shell tasks is shown when they end{step ? `; step ${step} has no output yet` : ""}.</p>
       </EmptyState>
     );
   }
@@ -93,7 +93,7 @@ function TaskLog({ id, seq, log }: { id: string; seq: number; log: Log }) {
           </pre>
         ))
       ) : (
-        <p class="quiet">It printed nothing.</p>
+        <p class="quiet">No output.</p>
       )}
     </section>
   );

@@ -1,4 +1,4 @@
-/** What the log says the net is like after event `seq`: tokens, parked, running, done, failed, skipped. */
+/** Status of the graph after event `seq`: tokens, parked, running, done, failed, skipped. */
 import type { Log } from "./log";
 
 export type StepStatus = "pending" | "parked" | "scheduled" | "running" | "success" | "failed" | "skipped" | "cancelled";
@@ -8,14 +8,14 @@ export interface StepMoment {
   status: StepStatus;
   runs: number;
   open: number;
-  /** Tokens that stand before it, by id, with what they wait for. */
+  /** Waiting tokens by id, with the reason. */
   parked: Map<string, string>;
   iterations: number;
   iterating: number;
   iterationsDone: number;
   iterationsFailed: number;
   tasksDone: number;
-  /** The most attempts one task of it needed. */
+  /** Largest number of attempts of a task. */
   attempts: number;
   retries: number;
   task: string | null;
@@ -31,7 +31,7 @@ export interface Moment {
   status: string;
   startedAt: number;
   steps: Map<string, StepMoment>;
-  /** `step#index` -> how often the arc was taken, and how often its guard did not hold. */
+  /** `step#index` -> how often the arc was taken, and how often its guard was false. */
   arcs: Map<string, { taken: number; refused: number }>;
   error: [kind: string, message: string] | null;
 }

@@ -1,14 +1,14 @@
-/** The results browser: outputs of steps as tree or table; what was stored outside is loaded in ranges. */
+/** The results browser: outputs of steps as tree or table; stored results are loaded in ranges. */
 import { useEffect, useState } from "preact/hooks";
-import { api, address } from "../frame/api";
-import { Button, EmptyState, ErrorState, Loading, Status } from "../frame/pieces";
-import type { Asked, Output, Reference, StateDocument } from "./asked";
+import { api, address } from "../common/api";
+import { Button, EmptyState, ErrorState, Loading, Status } from "../common/components";
+import type { Snapshot, Output, Reference, StateDocument } from "./snapshot";
 import { columnsOf, DataTable, JsonTree } from "./json";
 
 const ROWS = 100;
 
 interface Props {
-  asked: Asked<StateDocument>;
+  asked: Snapshot<StateDocument>;
   step: string | null;
   onSelect: (step: string | null) => void;
 }
@@ -16,12 +16,12 @@ interface Props {
 export function Results({ asked, step, onSelect }: Props) {
   const { value: state, problem, stale } = asked;
   if (problem && !state) return <ErrorState problem={problem} />;
-  if (!state) return <Loading what="Folding the log" />;
+  if (!state) return <Loading what="Loading state" />;
   const outputs = Object.entries(state.steps).filter(([, each]) => each.output);
   if (!outputs.length) {
     return (
       <EmptyState title="No results yet">
-        <p>A step's output appears here when the step has ended.</p>
+        <p>The output of a step is shown when the step has ended.</p>
       </EmptyState>
     );
   }
@@ -65,8 +65,8 @@ function OutputView({ output }: { output: Output }) {
           <p>{error.message}</p>
         </div>
       )}
-      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && <p class="quiet">This step answered nothing.</p> : <Value value={data} />}
-      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="beside it" open={0} />}
+      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && <p class="quiet">No output.</p> : <Value value={data} />}
+      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="details" open={0} />}
     </>
   );
 }
@@ -113,20 +113,20 @@ function Pager({ from, step, more, go, total }: { from: number; step: number; mo
   return (
     <div class="row">
       <Button class="small" disabled={!from} onClick={() => go(Math.max(0, from - step))}>
-        ← Earlier
+        ← Previous
       </Button>
       <span class="quiet number">
         {from.toLocaleString()} – {(from + step - 1).toLocaleString()}
         {total !== undefined ? ` of ${total.toLocaleString()}` : ""}
       </span>
       <Button class="small" disabled={!more} onClick={() => go(from + step)}>
-        Later →
+        Next →
       </Button>
     </div>
   );
 }
 
-/** A payload in the result store: a range of it at a time, whatever its format; the whole as a download. */
+/** A payload in the result store: shown in ranges, with a download of the whole. */
 function Stored({ reference }: { reference: Reference }) {
   const [from, setFrom] = useState(0);
   const [part, setPart] = useState<{ format: string; data: any } | null>(null);
@@ -135,8 +135,8 @@ function Stored({ reference }: { reference: Reference }) {
   const { bytes, rows, content_type } = reference.meta;
   const load = (signal: AbortSignal) =>
     api.get<{ format: string; data: any }>(`/api/results/${name}/part`, { offset: from, limit: ROWS }, signal).catch((error) => {
-      // A single object has no elements to count off: small ones come whole.
-      if (from === 0 && bytes <= 4 * 2 ** 20 && error.status === 404) return wholeOf(name, signal);
+      // A single object has no ranges: a small one is loaded completely.
+      if (from === 0 && bytes <= 4 * 2 ** 20 && error.status === 404) return fetchWhole(name, signal);
       throw error;
     });
   useEffect(() => {
@@ -155,7 +155,7 @@ function Stored({ reference }: { reference: Reference }) {
     <>
       <div class="row">
         <span class="quiet">
-          stored outside the log · {content_type} · {size(bytes)}
+          stored in the result store · {content_type} · {size(bytes)}
           {total !== undefined ? ` · ${total.toLocaleString()} rows` : ""}
         </span>
         <a class="button small" href={address(`/api/results/${name}`)} download>
@@ -165,7 +165,7 @@ function Stored({ reference }: { reference: Reference }) {
       {problem ? (
         <ErrorState problem={problem} />
       ) : !part ? (
-        <Loading what="Loading a part of it" />
+        <Loading what="Loading part" />
       ) : columns ? (
         <DataTable rows={data} columns={columns} from={from} />
       ) : typeof data === "string" ? (
@@ -178,11 +178,11 @@ function Stored({ reference }: { reference: Reference }) {
   );
 }
 
-async function wholeOf(name: string, signal: AbortSignal) {
+async function fetchWhole(name: string, signal: AbortSignal) {
   return { format: "json", data: await api.get<unknown>(`/api/results/${name}`, {}, signal) };
 }
 
-/** The reference as it stands in the address: JSON in URL-safe base64. */
+/** The reference for the URL: JSON in URL-safe base64. */
 function encoded(reference: Reference): string {
   const bytes = new TextEncoder().encode(JSON.stringify(reference));
   let text = "";
@@ -198,4 +198,4 @@ export function size(bytes: number): string {
 }
 
 const kind = (data: unknown) =>
-  Array.isArray(data) ? `${data.length} items` : data === null || data === undefined ? "nothing" : typeof data === "object" ? `${Object.keys(data).length} keys` : typeof data;
+  Array.isArray(data) ? `${data.length} items` : data === null || data === undefined ? "none" : typeof data === "object" ? `${Object.keys(data).length} keys` : typeof data;

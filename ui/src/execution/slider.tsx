@@ -1,7 +1,7 @@
-/** The time slider: every event is a stop; at the right end it follows what happens. */
+/** The time slider: one position per event; at the right end it follows the log. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Button } from "../frame/pieces";
-import { duration, exactly, shortTime } from "../frame/times";
+import { Button } from "../common/components";
+import { duration, exactly, shortTime } from "../common/times";
 import type { Log } from "./log";
 
 const PLAYED_IN = 9000; // ms for a whole log
@@ -9,7 +9,7 @@ const FRAME = 60;
 
 interface Props {
   log: Log;
-  /** The chosen seq; null follows the newest event. */
+  /** The selected sequence number; null follows the latest event. */
   at: number | null;
   onAt: (at: number | null) => void;
   ended: boolean;
@@ -44,10 +44,10 @@ export function Slider({ log, at, onAt, ended }: Props) {
   const shown = Math.min(seq, length);
   return (
     <div class="slider card">
-      <Button class="small" onClick={play} aria-label={playing ? "Stop replaying" : "Replay from here"} title={playing ? "Stop" : "Replay"} disabled={!length}>
+      <Button class="small" onClick={play} aria-label={playing ? "Stop replay" : "Replay from here"} title={playing ? "Stop" : "Replay"} disabled={!length}>
         {playing ? "❚❚" : "▶"}
       </Button>
-      <Button class="small" onClick={() => move(shown - 1)} disabled={shown <= 1} aria-label="One event back">
+      <Button class="small" onClick={() => move(shown - 1)} disabled={shown <= 1} aria-label="Previous event">
         ‹
       </Button>
       <input
@@ -56,12 +56,12 @@ export function Slider({ log, at, onAt, ended }: Props) {
         max={Math.max(1, length)}
         value={shown}
         disabled={!length}
-        aria-label="Moment of the log"
+        aria-label="Position in the log"
         aria-valuetext={length ? `event ${shown} of ${length}: ${log.nameOf(shown)}` : "no events yet"}
         onInput={(event) => move(Number(event.currentTarget.value))}
         style={{ "--done": `${length > 1 ? (100 * (shown - 1)) / (length - 1) : 100}%` }}
       />
-      <Button class="small" onClick={() => move(shown + 1)} disabled={at === null} aria-label="One event forward">
+      <Button class="small" onClick={() => move(shown + 1)} disabled={at === null} aria-label="Next event">
         ›
       </Button>
       <span class="slider-words">

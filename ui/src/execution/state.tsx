@@ -1,16 +1,16 @@
-/** The state inspector: ctx, workload, tokens, leases with their own scopes, loops; at the chosen moment. */
-import { ErrorState, Loading, Status } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { Time } from "../frame/times";
-import type { Asked, StateDocument } from "./asked";
+/** The state inspector: ctx, workload, tokens, leases with their scopes, loops, at the selected event. */
+import { ErrorState, Loading, Status } from "../common/components";
+import { Link } from "../common/router";
+import { Time } from "../common/times";
+import type { Snapshot, StateDocument } from "./snapshot";
 import { JsonTree } from "./json";
 
 const MOST = 200;
 
-export function StateView({ asked, step }: { asked: Asked<StateDocument>; step: string | null }) {
+export function StateView({ asked, step }: { asked: Snapshot<StateDocument>; step: string | null }) {
   const { value: state, problem, stale } = asked;
   if (problem && !state) return <ErrorState problem={problem} />;
-  if (!state) return <Loading what="Folding the log" />;
+  if (!state) return <Loading what="Loading state" />;
   const runs = state.runs.filter((run) => !step || run.step === step);
   const waiting = state.waiting.filter((token) => !step || token.step === step);
   const loops = state.loops.filter((loop) => !step || loop.step === step);
@@ -18,7 +18,7 @@ export function StateView({ asked, step }: { asked: Asked<StateDocument>; step: 
     <div class={`inspector ${stale ? "stale" : ""}`}>
       <section>
         <h3>ctx</h3>
-        {Object.keys(state.ctx).length ? <JsonTree value={state.ctx} open={2} /> : <p class="quiet">Nothing has been set yet.</p>}
+        {Object.keys(state.ctx).length ? <JsonTree value={state.ctx} open={2} /> : <p class="quiet">Empty.</p>}
       </section>
       <section>
         <h3>Leases {runs.length > 0 && <span class="quiet number">{runs.length.toLocaleString()}</span>}</h3>
@@ -62,11 +62,11 @@ export function StateView({ asked, step }: { asked: Asked<StateDocument>; step: 
             {runs.length > MOST && <p class="quiet">{(runs.length - MOST).toLocaleString()} more</p>}
           </div>
         ) : (
-          <p class="quiet">No run is open.</p>
+          <p class="quiet">No open runs.</p>
         )}
       </section>
       <section>
-        <h3>Tokens that wait</h3>
+        <h3>Waiting tokens</h3>
         {waiting.length ? (
           <table class="small-table">
             <tbody>
@@ -125,7 +125,7 @@ export function StateView({ asked, step }: { asked: Asked<StateDocument>; step: 
 }
 
 const REASONS: Record<string, string> = {
-  admission: "its gate is closed",
-  join: "other branches can still reach it",
+  admission: "admission condition is false",
+  join: "waiting for other branches",
   paused: "the execution is paused",
 };

@@ -1,7 +1,7 @@
-/** One step at the chosen moment: how it is, how long it took, what it needed, what went wrong. */
-import { Status } from "../frame/pieces";
-import { Link, setQuery } from "../frame/router";
-import { duration, Time } from "../frame/times";
+/** One step at the selected event: status, duration, retries and error. */
+import { Status } from "../common/components";
+import { Link, setQuery } from "../common/router";
+import { duration, Time } from "../common/times";
 import type { NetStep } from "../net/layout";
 import type { Moment } from "./moment";
 
@@ -10,7 +10,7 @@ interface Props {
   node: NetStep | null;
   moment: Moment;
   close: () => void;
-  /** Null where who is signed in may not. */
+  /** Null if the role does not permit it. */
   rerun: (() => void) | null;
 }
 
@@ -22,7 +22,7 @@ export function StepPanel({ step, node, moment, close, rerun }: Props) {
     <section class="card side step-panel" aria-label={`Step ${step}`}>
       <div class="row">
         <h2 class="grow">{step}</h2>
-        <button type="button" class="icon" onClick={close} aria-label="Close the step">
+        <button type="button" class="icon" onClick={close} aria-label="Close step">
           ✕
         </button>
       </div>
@@ -109,13 +109,13 @@ export function StepPanel({ step, node, moment, close, rerun }: Props) {
       )}
       <p class="row">
         <button type="button" class="link" onClick={() => setQuery({ tab: "events" })}>
-          Its events
+          Events
         </button>
         <button type="button" class="link" onClick={() => setQuery({ tab: "results" })}>
-          Its result
+          Result
         </button>
         <button type="button" class="link" onClick={() => setQuery({ tab: "logs" })}>
-          Its output
+          Logs
         </button>
         {rerun && (
           <button type="button" class="link" onClick={rerun}>

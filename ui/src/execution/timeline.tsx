@@ -1,16 +1,16 @@
-/** When what ran: a row per step, iterations packed into lanes or (when there are too many) into a curve, tasks below.
+/** The timeline: a row per step, iterations in lanes or (if there are too many) as a curve, tasks below.
  *
  * The window is a stretch of time; drag over the axis or the rows to zoom in, the buttons or + − and the arrow keys do
  * the same. Everything is drawn as it was at the chosen moment: what had not ended then is open.
  */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Button, EmptyState } from "../frame/pieces";
-import { duration, useNow } from "../frame/times";
+import { Button, EmptyState } from "../common/components";
+import { duration, useNow } from "../common/times";
 import { ERROR, ITERATION, STEP, TASK, type Log } from "./log";
 
 const MOST_BARS = 360;
 const MOST_LANES = 72;
-const MANY_LANES = 14; // from here on they are drawn thinner
+const MANY_LANES = 14; // above this number lanes are drawn thinner
 const BUCKETS = 240;
 
 interface Bar {
@@ -21,7 +21,7 @@ interface Bar {
   open: boolean;
   title: string;
   seq: number;
-  /** Tasks inside of an iteration's bar, where few enough are seen. */
+  /** Tasks within an iteration's bar, if few enough are visible. */
   iteration: string | null;
   inner: { from: number; to: number; state: number; title: string }[];
 }
@@ -50,7 +50,7 @@ interface Props {
   selected: string | null;
   onSelect: (step: string | null) => void;
   onSeq: (seq: number) => void;
-  /** It is followed as it goes on: what is open grows with the clock. */
+  /** The execution is running: open bars grow with time. */
   live: boolean;
 }
 
@@ -110,7 +110,7 @@ export function Timeline({ log, version, seq, order, selected, onSelect, onSeq, 
   };
   const frame = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    // Wheel with a modifier zooms; it must be able to keep the page from zooming itself.
+    // Wheel with a modifier zooms; the listener is not passive, so that it can prevent the page zoom.
     const wheel = (event: WheelEvent) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
@@ -124,14 +124,14 @@ export function Timeline({ log, version, seq, order, selected, onSelect, onSeq, 
 
   if (!log.spans.length) {
     return (
-      <EmptyState title={live ? "No step has begun yet" : "No step ran"}>
-        <p>{live ? "The first bars appear here when a token enters a step." : "It ended before any token entered a step."}</p>
+      <EmptyState title={live ? "No step has started" : "No step was run"}>
+        <p>{live ? "Steps are shown when they start." : "The execution ended before a step started."}</p>
       </EmptyState>
     );
   }
   const percent = (ms: number) => (100 * (ms - from)) / (to - from);
   return (
-    <div class="timeline" ref={frame} tabIndex={0} onKeyDown={onKey} role="group" aria-label="Timeline; plus and minus zoom, arrows move">
+    <div class="timeline" ref={frame} tabIndex={0} onKeyDown={onKey} role="group" aria-label="Timeline; plus and minus to zoom, arrow keys to move">
       <div class="tl-tools">
         <span class="quiet">
           {duration(to - from)} shown{zoom ? ` of ${duration(whole[1])}` : ""} · drag to zoom
@@ -219,7 +219,7 @@ function CurveView({ curve }: { curve: Curve }) {
         <path d={points(curve.running)} class="running" />
         <path d={points(curve.failed)} class="failed" />
       </svg>
-      <span class="tl-most number">up to {Math.round(curve.most).toLocaleString()} at once</span>
+      <span class="tl-most number">max. {Math.round(curve.most).toLocaleString()} concurrent</span>
     </>
   );
 }
@@ -227,7 +227,7 @@ function CurveView({ curve }: { curve: Curve }) {
 const pitch = (lane: Lane) => (lane.bars.length > MANY_LANES ? 5 : 8);
 const rowHeight = (lane: Lane) => (lane.curve ? 44 : lane.bars.length > 1 ? 8 + pitch(lane) * lane.bars.length : lane.level === 0 ? 26 : 20);
 
-/** The rows of a window: of every step its runs, then its iterations, then (outside of loops) its tasks. */
+/** The rows of a window: for every step its runs, its iterations, and (outside loops) its tasks. */
 function lay(log: Log, seq: number, begin: number, now: number, from: number, to: number, order: string[]): Lane[] {
   const spans = log.spans;
   const end = Math.min(seq || log.length, log.length);
@@ -237,7 +237,7 @@ function lay(log: Log, seq: number, begin: number, now: number, from: number, to
     if (spans.start.data[at] > end) break;
     const kind = spans.kind.data[at];
     if (kind === ITERATION) looping.add(spans.step.data[at]);
-    if (kind === TASK && spans.path.data[at] >= 0) continue; // drawn inside of their iterations
+    if (kind === TASK && spans.path.data[at] >= 0) continue; // drawn within their iterations
     const step = log.steps.texts[spans.step.data[at]];
     const task = kind === TASK ? log.tasks.texts[spans.task.data[at]] : "";
     const key = `${step}\n${kind}\n${task}`;
@@ -284,7 +284,7 @@ function lay(log: Log, seq: number, begin: number, now: number, from: number, to
 
 const MOST_INNER = 600;
 
-/** Give the bars of iterations their tasks, when that is not more than can be told apart. */
+/** Add tasks to the bars of iterations, if they can be distinguished. */
 function within(log: Log, lanes: Lane[], begin: number, end: number, now: number) {
   const bars = new Map<string, Bar>();
   const spans = log.spans;
@@ -337,7 +337,7 @@ const overlapping = (bars: Bar[]) => {
   return false;
 };
 
-/** Bars that overlap stand in different lanes; the first free one takes each. */
+/** Assign overlapping bars to lanes: each to the first free one. */
 function packed(bars: Bar[]): Bar[][] {
   const lanes: Bar[][] = [];
   const ends: number[] = [];
@@ -350,9 +350,9 @@ function packed(bars: Bar[]): Bar[][] {
   return lanes.length ? lanes : [[]];
 }
 
-/** How many ran at once on average in each part of the window. */
+/** Average concurrency in each part of the window. */
 function curve(log: Log, found: number[], begin: number, from: number, to: number, end: number, now: number): Curve {
-  const whole = new Float64Array(BUCKETS + 1); // differences: buckets that a span covers from end to end
+  const whole = new Float64Array(BUCKETS + 1); // differences: buckets that a span covers completely
   const running = new Float32Array(BUCKETS);
   const failed = new Float32Array(BUCKETS);
   const width = (to - from) / BUCKETS;

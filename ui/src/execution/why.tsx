@@ -1,14 +1,14 @@
-/** Why it stands where it stands: the server's findings in its own words, and the way its tokens came. */
+/** Explanation of the current status: findings of the server, and the path of its tokens. */
 import { useState } from "preact/hooks";
-import { ErrorState, Loading } from "../frame/pieces";
-import { duration, useNow } from "../frame/times";
-import type { Asked, Explanation, Finding } from "./asked";
+import { ErrorState, Loading } from "../common/components";
+import { duration, useNow } from "../common/times";
+import type { Snapshot, Explanation, Finding } from "./snapshot";
 
 const FEW = 5;
-const LONG_WAY = 200;
+const MAX_PATH_LINES = 200;
 
 interface Props {
-  asked: Asked<Explanation>;
+  asked: Snapshot<Explanation>;
   /** The instant that is shown, in ms; null: now. */
   now: number | null;
   failed: boolean;
@@ -21,7 +21,7 @@ export function Why({ asked, now, failed, onSelect, onSeq }: Props) {
   const [all, setAll] = useState(false);
   const { value, problem, stale } = asked;
   if (problem && !value) return <ErrorState problem={problem} />;
-  if (!value) return <Loading what="Asking why" />;
+  if (!value) return <Loading what="Loading explanation" />;
   const over = value.findings[0]?.subject === "end";
   const reasons = over && value.because?.length ? value.because : null;
   const way = value.way ?? [];
@@ -49,9 +49,9 @@ export function Why({ asked, now, failed, onSelect, onSeq }: Props) {
       )}
       {way.length > 0 && (
         <details class="way">
-          <summary>The way it came</summary>
+          <summary>Path of the tokens</summary>
           <ol>
-            {way.slice(-LONG_WAY).map((line) => (
+            {way.slice(-MAX_PATH_LINES).map((line) => (
               <Way key={line} line={line} onSeq={onSeq} />
             ))}
           </ol>
@@ -78,13 +78,13 @@ function FindingView({ finding, at, onSelect }: { finding: Finding; at: number; 
   );
 }
 
-/** A line `seq: words`; its number leads to that moment. */
+/** A line `seq: text`; the number is a link to that event. */
 function Way({ line, onSeq }: { line: string; onSeq: (seq: number) => void }) {
   const [, seq, words] = /^(\d+): ([^]*)$/.exec(line) ?? [null, null, line];
   return (
     <li>
       {seq && (
-        <button type="button" class="link number" onClick={() => onSeq(Number(seq))} title="show this moment">
+        <button type="button" class="link number" onClick={() => onSeq(Number(seq))} title="Go to this event">
           {seq}
         </button>
       )}{" "}

@@ -1,7 +1,7 @@
-/** The list's rows and the filter that stands in the address. */
+/** Rows of the execution list, and the filter in the URL. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { api, Problem, type Page } from "../frame/api";
-import { usePlace } from "../frame/router";
+import { api, Problem, type Page } from "../common/api";
+import { useLocation } from "../common/router";
 
 export interface Row {
   execution_id: string;
@@ -23,8 +23,8 @@ export const STATUSES = ["running", "paused", "pending", "success", "failed", "c
 export const ENDED = new Set(["success", "failed", "cancelled"]);
 
 const PAGE = 50;
-const LIVELY = 1500;
-const CALM = 4000;
+const POLL_RUNNING = 1500;
+const POLL_IDLE = 4000;
 
 export interface Filter {
   search: string;
@@ -34,7 +34,7 @@ export interface Filter {
 }
 
 export function useFilter(): Filter {
-  const { query } = usePlace();
+  const { query } = useLocation();
   return useMemo(
     () => ({
       search: query.get("search") ?? "",
@@ -50,10 +50,10 @@ export interface Listed {
   rows: Row[] | null;
   problem: Problem | null;
   more: (() => void) | null;
-  again: () => void;
+  reload: () => void;
 }
 
-/** Rows of the filter, newest first; the first page is asked again while the tab is seen. */
+/** Executions that match the filter, newest first; the first page is polled while the tab is visible. */
 export function useExecutions(filter: Filter): Listed {
   const key = JSON.stringify(filter);
   const [rows, setRows] = useState<Row[] | null>(null);
@@ -73,7 +73,7 @@ export function useExecutions(filter: Filter): Listed {
   useEffect(() => {
     const leaving = new AbortController();
     let timer = 0;
-    const look = async () => {
+    const poll = async () => {
       let lively = false;
       if (!document.hidden) {
         try {
@@ -87,9 +87,9 @@ export function useExecutions(filter: Filter): Listed {
           setProblem(error as Problem);
         }
       }
-      if (!leaving.signal.aborted) timer = window.setTimeout(look, lively ? LIVELY : CALM);
+      if (!leaving.signal.aborted) timer = window.setTimeout(poll, lively ? POLL_RUNNING : POLL_IDLE);
     };
-    void look();
+    void poll();
     return () => {
       leaving.abort();
       clearTimeout(timer);
@@ -104,10 +104,10 @@ export function useExecutions(filter: Filter): Listed {
         setNext(found.next);
       }
     : null;
-  return { rows, problem, more, again: () => setRound((count) => count + 1) };
+  return { rows, problem, more, reload: () => setRound((count) => count + 1) };
 }
 
-/** Newer rows first; where both know a row, the first list is fresher. */
+/** Merge two lists; rows of the first list take precedence. */
 function merged(fresh: Row[], older: Row[] | null): Row[] {
   if (!older) return fresh;
   const seen = new Set(fresh.map((row) => row.execution_id));

@@ -1,18 +1,18 @@
-/** The list of executions: live, filtered by the address, steered in bulk. */
+/** The list of executions: live updates, filters in the URL, bulk actions. */
 import "./executions.css";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, once } from "../frame/api";
-import { Button, Dialog, EmptyState, ErrorState, Loading, note, noteProblem, Status } from "../frame/pieces";
-import { go, Link, setQuery } from "../frame/router";
-import { useMay } from "../frame/session";
-import { Duration, Time } from "../frame/times";
+import { api, once } from "../common/api";
+import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status } from "../common/components";
+import { go, Link, setQuery } from "../common/router";
+import { useHasRole } from "../common/session";
+import { Duration, Time } from "../common/times";
 import { ENDED, STATUSES, useExecutions, useFilter, type Row } from "./data";
 
 export function Executions() {
   const filter = useFilter();
-  const { rows, problem, more, again } = useExecutions(filter);
+  const { rows, problem, more, reload } = useExecutions(filter);
   const [chosen, setChosen] = useState<Set<string>>(new Set());
-  const steering = useMay("operator");
+  const canOperate = useHasRole("operator");
   const filtered = !!(filter.search || filter.status.length || filter.path || filter.parent);
 
   const toggle = (id: string) =>
@@ -29,19 +29,19 @@ export function Executions() {
         <Filters />
       </div>
       {chosen.size > 0 && rows && (
-        <Bulk rows={rows.filter((row) => chosen.has(row.execution_id))} clear={() => setChosen(new Set())} again={again} />
+        <Bulk rows={rows.filter((row) => chosen.has(row.execution_id))} clear={() => setChosen(new Set())} reload={reload} />
       )}
       {problem && !rows ? (
-        <ErrorState problem={problem} retry={again} />
+        <ErrorState problem={problem} retry={reload} />
       ) : !rows ? (
-        <Loading what="Looking for executions" />
+        <Loading what="Loading executions" />
       ) : rows.length === 0 ? (
         filtered ? (
           <EmptyState
-            title="Nothing matches"
+            title="No matching executions"
             action={<Button onClick={() => setQuery({ search: null, status: null, path: null, parent: null })}>Show all executions</Button>}
           >
-            <p>No execution has this status, path or id.</p>
+            <p>No execution matches the filter.</p>
           </EmptyState>
         ) : (
           <FirstRun />
@@ -53,10 +53,10 @@ export function Executions() {
               {problem.title}. {problem.detail}
             </p>
           )}
-          <Table rows={rows} chosen={chosen} toggle={toggle} setChosen={setChosen} steering={steering} />
+          <Table rows={rows} chosen={chosen} toggle={toggle} setChosen={setChosen} canOperate={canOperate} />
           {more && (
             <p class="more">
-              <Button onClick={more}>Show older ones</Button>
+              <Button onClick={more}>Show more</Button>
             </p>
           )}
         </>
@@ -119,10 +119,10 @@ interface TableProps {
   chosen: Set<string>;
   toggle: (id: string) => void;
   setChosen: (ids: Set<string>) => void;
-  steering: boolean;
+  canOperate: boolean;
 }
 
-function Table({ rows, chosen, toggle, setChosen, steering }: TableProps) {
+function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
   const body = useRef<HTMLTableSectionElement>(null);
   const onKey = (event: KeyboardEvent) => {
     const row = (event.target as HTMLElement).closest("tr");
@@ -130,7 +130,7 @@ function Table({ rows, chosen, toggle, setChosen, steering }: TableProps) {
     if (beside) {
       event.preventDefault();
       beside.querySelector<HTMLElement>("a.name")?.focus();
-    } else if (event.key === "x" && row?.dataset.id && steering) toggle(row.dataset.id);
+    } else if (event.key === "x" && row?.dataset.id && canOperate) toggle(row.dataset.id);
   };
   const all = rows.every((row) => chosen.has(row.execution_id));
   return (
@@ -138,11 +138,11 @@ function Table({ rows, chosen, toggle, setChosen, steering }: TableProps) {
       <table class="list executions">
         <thead>
           <tr>
-            {steering && (
+            {canOperate && (
               <th class="pick">
                 <input
                   type="checkbox"
-                  aria-label="Choose all shown"
+                  aria-label="Select all shown"
                   checked={all}
                   onChange={() => setChosen(all ? new Set() : new Set(rows.map((row) => row.execution_id)))}
                 />
@@ -158,11 +158,11 @@ function Table({ rows, chosen, toggle, setChosen, steering }: TableProps) {
         <tbody ref={body} onKeyDown={onKey}>
           {rows.map((row) => (
             <tr key={row.execution_id} data-id={row.execution_id} class={chosen.has(row.execution_id) ? "chosen" : ""} onClick={(event) => open(event, row)}>
-              {steering && (
+              {canOperate && (
                 <td class="pick">
                   <input
                     type="checkbox"
-                    aria-label={`Choose ${row.execution_id}`}
+                    aria-label={`Select ${row.execution_id}`}
                     checked={chosen.has(row.execution_id)}
                     onChange={() => toggle(row.execution_id)}
                   />
@@ -202,13 +202,13 @@ function open(event: MouseEvent, row: Row) {
   go(`/executions/${row.execution_id}`);
 }
 
-const MOST_DOTS = 8;
+const MAX_DOTS = 8;
 
-/** Steps as dots, done ones first; a number where there are many. */
+/** Steps as dots, completed ones first, with their number. */
 function Steps({ done, running, failed }: { done: number; running: number; failed: boolean }) {
   const words = `${done} ${done === 1 ? "step" : "steps"} done${running ? `, ${running} running` : ""}`;
   const bad = failed && done > 0 ? 1 : 0;
-  const dots = [...Array(Math.min(done - bad, MOST_DOTS)).fill("done"), ...Array(bad).fill("failed"), ...Array(Math.min(running, 4)).fill("running")];
+  const dots = [...Array(Math.min(done - bad, MAX_DOTS)).fill("done"), ...Array(bad).fill("failed"), ...Array(Math.min(running, 4)).fill("running")];
   return (
     <span class="dots" title={words}>
       <span aria-hidden="true">
@@ -225,22 +225,22 @@ function Steps({ done, running, failed }: { done: number; running: number; faile
   );
 }
 
-function Bulk({ rows, clear, again }: { rows: Row[]; clear: () => void; again: () => void }) {
+function Bulk({ rows, clear, reload }: { rows: Row[]; clear: () => void; reload: () => void }) {
   const [asking, setAsking] = useState<"cancel" | "rerun" | null>(null);
   const live = rows.filter((row) => !ENDED.has(row.status));
   const act = async (what: "cancel" | "rerun") => {
     const each = what === "cancel" ? live : rows;
     const answers = await Promise.allSettled(each.map((row) => api.post(`/api/executions/${row.execution_id}/${what}`, {}, what === "rerun" ? once() : {})));
     const wrong = answers.filter((answer) => answer.status === "rejected");
-    note(`${what === "cancel" ? "Cancelled" : "Started again"}: ${answers.length - wrong.length}`);
-    if (wrong.length) noteProblem((wrong[0] as PromiseRejectedResult).reason);
+    notify(`${what === "cancel" ? "Cancelled" : "Rerun"}: ${answers.length - wrong.length}`);
+    if (wrong.length) notifyProblem((wrong[0] as PromiseRejectedResult).reason);
     setAsking(null);
     clear();
-    again();
+    reload();
   };
   return (
-    <div class="bulk card" role="region" aria-label="Chosen executions">
-      <strong>{rows.length} chosen</strong>
+    <div class="bulk card" role="region" aria-label="Selected executions">
+      <strong>{rows.length} selected</strong>
       <Button kind="danger" class="small" disabled={!live.length} onClick={() => setAsking("cancel")}>
         Cancel {live.length || ""}
       </Button>
@@ -256,14 +256,14 @@ function Bulk({ rows, clear, again }: { rows: Row[]; clear: () => void; again: (
           onClose={() => setAsking(null)}
           actions={
             <Button kind={asking === "cancel" ? "danger" : "primary"} onClick={() => act(asking)}>
-              {asking === "cancel" ? "Cancel them" : "Rerun them"}
+              {asking === "cancel" ? "Cancel executions" : "Rerun"}
             </Button>
           }
         >
           <p>
             {asking === "cancel"
-              ? "What runs is stopped, children too. This cannot be taken back; they can be run again."
-              : "Each starts once more as a new execution, with the payload it had."}
+              ? "Running steps and child executions are stopped. This cannot be undone; the executions can be rerun."
+              : "Each is started as a new execution with the same payload."}
           </p>
         </Dialog>
       )}
@@ -277,15 +277,15 @@ function FirstRun() {
       title="No executions yet"
       action={
         <Link to="/playbooks" class="button primary">
-          Go to the playbooks
+          Go to playbooks
         </Link>
       }
     >
-      <p>An execution is one run of a playbook. Start one here from a playbook’s form, or from a terminal:</p>
+      <p>An execution is one run of a playbook. Start one from a playbook’s page, or from a terminal:</p>
       <pre>
         noetl register playbook.yaml{"\n"}noetl execute examples/quickstart
       </pre>
-      <p class="quiet">It appears here at once, and every step can be watched while it runs.</p>
+      <p class="quiet">It appears here immediately; you can follow every step while it runs.</p>
     </EmptyState>
   );
 }

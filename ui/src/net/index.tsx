@@ -1,4 +1,4 @@
-/** The net drawn: steps and arcs, with the state of a moment on them when there is one. */
+/** The workflow graph: steps and arcs, with their status at a position in the log. */
 import "@xyflow/react/dist/base.css";
 import "./net.css";
 import { BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
@@ -38,7 +38,7 @@ function StepNode({ data }: NodeProps<Node<StepData>>) {
       <div class="net-name">
         <i aria-hidden="true" />
         <span>{node.step}</span>
-        {node.gate && <b title="has a gate: admit rules decide when a token enters">◇</b>}
+        {node.gate && <b title="has admission rules">◇</b>}
         {node.loop && <b title={`loop, ${node.loop.mode}`}>↻</b>}
       </div>
       <div class="net-kinds">{moment?.status === "running" && moment.task ? moment.task : kinds}</div>
@@ -66,7 +66,7 @@ function StepNode({ data }: NodeProps<Node<StepData>>) {
         </span>
       )}
       {(moment?.parked.size ?? 0) > 0 && (
-        <span class="net-badge parked" title={`tokens that wait: ${[...moment!.parked.values()].join(", ")}`}>
+        <span class="net-badge parked" title={`waiting tokens: ${[...moment!.parked.values()].join(", ")}`}>
           ● {moment!.parked.size}
         </span>
       )}
@@ -104,14 +104,14 @@ function ArcEdge(props: EdgeProps<Edge<ArcData>>) {
 const LEGIBLE = 0.85;
 const SMALLEST = 0.5;
 
-/** The step one wants to see first: what failed, what runs, else the entry. */
+/** The step to show first: a failed one, a running one, else the entry. */
 function mostInteresting(net: Net, moment: Moment | null | undefined): string {
   const steps = [...(moment?.steps.values() ?? [])];
   const found = (status: string) => steps.filter((each) => each.status === status).at(-1)?.step;
   return found("failed") ?? found("running") ?? found("parked") ?? net.entry;
 }
 
-/** Arcs that were taken are drawn last, over the others. */
+/** Taken arcs are drawn last, above the others. */
 function inOrder(arcs: NetArc[], moment: Moment | null | undefined): NetArc[] {
   const taken = (arc: NetArc) => (moment?.arcs.get(`${arc.source}#${arc.index}`)?.taken ? 1 : 0);
   return [...arcs].sort((a, b) => taken(a) - taken(b));
@@ -136,7 +136,7 @@ export function NetView(props: NetProps) {
     return () => watch.disconnect();
   }, []);
   return (
-    <div class="net" ref={frame} role="region" aria-label={`The net of ${props.net.path}`}>
+    <div class="net" ref={frame} role="region" aria-label={`Graph of ${props.net.path}`}>
       {wide !== null && (
         <ReactFlowProvider>
           <Drawing {...props} across={wide} />
@@ -151,24 +151,24 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
   const flow = useReactFlow();
   const room = placed.loops ? 0.14 : 0.05;
   const frame = useRef<HTMLDivElement>(null);
-  const look = (step: string) => {
+  const centerOn = (step: string) => {
     const at = placed.positions.get(step);
     if (at) void flow.setCenter(at.x + WIDTH / 2, at.y + HEIGHT / 2, { zoom: LEGIBLE });
   };
-  // What does not fit legibly is not shrunk: we look at the step that matters most, and the rest is a drag away.
+  // A graph that does not fit legibly is not shrunk: it is centered on the most relevant step and can be dragged.
   const large = () => {
     const box = frame.current?.getBoundingClientRect();
     return !!box && Math.min(box.width / placed.width, box.height / placed.height) < SMALLEST;
   };
   useEffect(() => {
     const timer = setTimeout(() => {
-      if (large()) look(selected ?? mostInteresting(net, moment));
+      if (large()) centerOn(selected ?? mostInteresting(net, moment));
       else void flow.fitView({ padding: room, maxZoom: 1.1 });
     }, 0);
     return () => clearTimeout(timer);
   }, [placed]);
   useEffect(() => {
-    if (selected && large()) look(selected);
+    if (selected && large()) centerOn(selected);
   }, [selected]);
 
   const nodes = useMemo<Node<StepData>[]>(

@@ -1,4 +1,4 @@
-/** Where the steps of a net stand: layers from the entry on, crossings kept few. */
+/** Layout of the graph: layers from the entry, with few crossings. */
 import { graphlib, layout } from "@dagrejs/dagre";
 
 export interface NetStep {
@@ -22,7 +22,7 @@ export interface NetArc {
   sets: string[];
 }
 
-/** What `/graph` answers. */
+/** Response of `/graph`. */
 export interface Net {
   path: string;
   name: string;
@@ -37,11 +37,11 @@ export const HEIGHT = 66;
 
 export interface Placed {
   positions: Map<string, { x: number; y: number }>;
-  /** `step#index` -> the way of the arc, and where its words stand. */
+  /** `step#index` -> the path of the arc, and the position of its label. */
   ways: Map<string, Way>;
   width: number;
   height: number;
-  /** Some arc leads back: room around the steps is needed for it. */
+  /** An arc leads back: space around the steps is required for it. */
   loops: boolean;
 }
 
@@ -51,7 +51,7 @@ export interface Way {
   y: number;
 }
 
-/** A guard in a few characters; the whole is shown on hover. */
+/** A shortened guard; the full text is shown on hover. */
 export function shortened(when: unknown): string {
   if (when === null || when === undefined) return "";
   const bare = String(when).replace(/^\{\{\s*|\s*\}\}$/g, "");
@@ -98,14 +98,14 @@ interface Point {
   y: number;
 }
 
-/** From a step to itself: a loop over its head. */
+/** From a step to itself: a loop above it. */
 function aroundItself({ x, y }: Point): Way {
   const top = y - HEIGHT / 2;
   const side = WIDTH / 5;
   return { path: `M${x + side},${top}C${x + side},${top - 36} ${x - side},${top - 36} ${x - side},${top}`, x, y: top - 27 };
 }
 
-/** From a later step to an earlier one: below the row, or right of the column, that lies between. */
+/** From a later step to an earlier one: below the row, or right of the column, between them. */
 function backwards(source: Point, target: Point, across: boolean): Way {
   if (across) {
     const low = Math.max(source.y, target.y) + HEIGHT / 2;
@@ -121,7 +121,7 @@ function backwards(source: Point, target: Point, across: boolean): Way {
 
 /** A curve through the points that leaves and arrives along the direction of the layers and never overshoots. */
 function smooth(points: Point[], across: boolean): string {
-  // Along `u` the layers follow each other; `v` is the place within a layer. Slopes are dv/du.
+  // Along `u` the layers follow each other; `v` is the position within a layer. Slopes are dv/du.
   const u = points.map((point) => (across ? point.x : point.y));
   const v = points.map((point) => (across ? point.y : point.x));
   const last = points.length - 1;

@@ -1,6 +1,6 @@
-/** A small chart of one hour: lines or areas over time, read out by the pointer, the arrow keys, or a screen reader. */
+/** A small time-series chart, accessible by pointer, arrow keys and screen reader. */
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { shortTime } from "../frame/times";
+import { shortTime } from "../common/times";
 
 export interface Series {
   name: string;
@@ -14,10 +14,10 @@ export interface Series {
 interface ChartProps {
   title: string;
   unit: string;
-  /** Milliseconds, rising. */
+  /** Milliseconds, ascending. */
   times: number[];
   series: Series[];
-  /** Milliseconds between two samples: what is farther apart is a gap. */
+  /** Milliseconds between two samples; a longer distance is a gap. */
   every: number;
   digits?: number;
 }
@@ -36,7 +36,7 @@ export function Chart({ title, unit, times, series, every, digits = 0 }: ChartPr
   useLayoutEffect(() => {
     if (!box.current) return;
     const fit = (to: number) => setWidth(Math.max(NARROWEST, to));
-    fit(box.current.clientWidth); // before the first painting: nothing jumps
+    fit(box.current.clientWidth); // before the first paint, to avoid a layout shift
     const watch = new ResizeObserver(([entry]) => fit(entry.contentRect.width));
     watch.observe(box.current);
     return () => watch.disconnect();
@@ -92,7 +92,7 @@ export function Chart({ title, unit, times, series, every, digits = 0 }: ChartPr
           width={width}
           height={HEIGHT}
           role="img"
-          aria-label={`${title}, ${unit}. Now: ${spoken}. Arrow keys read earlier samples.`}
+          aria-label={`${title}, ${unit}. Now: ${spoken}. Use the arrow keys to read earlier samples.`}
           tabIndex={0}
           onPointerMove={point}
           onPointerLeave={() => setAt(null)}
@@ -152,7 +152,7 @@ function drawn(times: number[], values: number[], every: number, x: (time: numbe
   return { line, area };
 }
 
-/** The least of 1, 2, 5 times a power of ten that holds the value. */
+/** The smallest of 1, 2, 5 times a power of ten that is not less than the value. */
 function niceTop(value: number): number {
   if (value <= 1) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -161,7 +161,7 @@ function niceTop(value: number): number {
 
 const compact = (value: number) => new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
-/** Round instants inside a span, at most so many. */
+/** Round times within a span, up to a maximum number. */
 function ticks(from: number, to: number, most: number): number[] {
   const minutes = [1, 2, 5, 10, 15, 20, 30].find((each) => (to - from) / 60_000 / each <= most) ?? 30;
   const step = minutes * 60_000;

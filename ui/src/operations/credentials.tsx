@@ -1,16 +1,16 @@
-/** Credentials of this installation: written here, never read back; the page knows names and types alone. */
+/** Credentials: the page reads names and types only; values are write-only. */
 import { useState } from "preact/hooks";
-import { api, type Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
-import { Above, deedThen, FormDialog, List, Sure, TextField } from "./pieces";
+import { api, type Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
+import { ListHeader, actThenReload, FormDialog, List, ConfirmDialog, TextField } from "./components";
 
 interface Credential {
   name: string;
   type: string;
 }
 
-/** Fields one usually needs, by type; any other may be added. */
+/** Default fields by type; others can be added. */
 const USUAL: Record<string, string[]> = {
   generic: ["value"],
   postgres: ["host", "port", "database", "user", "password"],
@@ -21,19 +21,19 @@ const USUAL: Record<string, string[]> = {
   nats: ["url", "user", "password"],
 };
 
-/** Fields that are no secrets: what is typed may be seen while it is typed. */
+/** Fields that are not secret and are shown while they are typed. */
 const PLAIN = /^((db|nats)_)?(host|port|database|dbname|name|user|username|url|region|endpoint|schema)$/;
 
 export function Credentials() {
-  const { value, problem, again } = useFetched<Page<Credential>>("/api/credentials");
+  const { value, problem, reload } = useFetch<Page<Credential>>("/api/credentials");
   const [writing, setWriting] = useState<Credential | null>(null);
-  const [leaving, setLeaving] = useState<string | null>(null);
-  if (problem) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Reading names" />;
-  const act = deedThen(again);
-  const forget = (name: string) => {
-    setLeaving(null);
-    void act(() => api.delete(`/api/credentials/${encodeURIComponent(name)}`), `Forgot ${name}`);
+  const [removing, setRemoving] = useState<string | null>(null);
+  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading credentials" />;
+  const act = actThenReload(reload);
+  const remove = (name: string) => {
+    setRemoving(null);
+    void act(() => api.delete(`/api/credentials/${encodeURIComponent(name)}`), `Deleted ${name}`);
   };
   const add = (
     <Button kind="primary" onClick={() => setWriting({ name: "", type: "generic" })}>
@@ -45,14 +45,14 @@ export function Credentials() {
       {!value.items.length ? (
         <EmptyState title="No credentials yet" action={add}>
           <p>
-            Playbooks name secrets in <code>keychain</code> or <code>auth</code>; their values live here, encrypted. Nobody can
-            read them back, not even here. From a terminal:
+            Playbooks refer to secrets by name in <code>keychain</code> or <code>auth</code>. Their values are stored encrypted and
+            cannot be read back. From a terminal:
           </p>
           <pre tabIndex={0}>noetl credential set shop_db --type postgres --data @shop_db.json</pre>
         </EmptyState>
       ) : (
         <>
-          <Above words="Values are encrypted and write-only: to change one, write it again.">{add}</Above>
+          <ListHeader words="Values are encrypted and write-only. To change a value, replace the credential.">{add}</ListHeader>
           <List heads={["Name", "Type"]}>
             {value.items.map((each) => (
               <tr key={each.name}>
@@ -62,8 +62,8 @@ export function Credentials() {
                   <Button class="small" onClick={() => setWriting(each)} aria-label={`Replace ${each.name}`}>
                     Replace
                   </Button>{" "}
-                  <Button class="small" kind="danger" onClick={() => setLeaving(each.name)} aria-label={`Forget ${each.name}`}>
-                    Forget
+                  <Button class="small" kind="danger" onClick={() => setRemoving(each.name)} aria-label={`Delete ${each.name}`}>
+                    Delete
                   </Button>
                 </td>
               </tr>
@@ -77,15 +77,15 @@ export function Credentials() {
           onClose={() => setWriting(null)}
           onDone={(name) => {
             setWriting(null);
-            note(`Keeping ${name}`);
-            again();
+            notify(`Saved ${name}`);
+            reload();
           }}
         />
       )}
-      {leaving && (
-        <Sure title={`Forget ${leaving}?`} action="Forget it" onClose={() => setLeaving(null)} onYes={() => forget(leaving)}>
-          Playbooks that name it will not start any more. Executions that run keep what they were given.
-        </Sure>
+      {removing && (
+        <ConfirmDialog title={`Delete ${removing}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
+          Playbooks that use it can no longer start. Running executions are not affected.
+        </ConfirmDialog>
       )}
     </>
   );
@@ -106,7 +106,7 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
   const change = (index: number, changes: Partial<Row>) => setRows((all) => all.map((row, at) => (at === index ? { ...row, ...changes } : row)));
 
   const save = async () => {
-    if (!/^[A-Za-z_][A-Za-z0-9_.-]{0,199}$/.test(name)) return "A name begins with a letter and has letters, digits, dots, dashes and underscores.";
+    if (!/^[A-Za-z_][A-Za-z0-9_.-]{0,199}$/.test(name)) return "A name starts with a letter or underscore and contains letters, digits, dots, dashes and underscores.";
     if (!given.length) return "Fill in at least one field.";
     if (new Set(given.map((row) => row.key.trim())).size < given.length) return "Two fields have the same name.";
     const data = Object.fromEntries(given.map((row) => [row.key.trim(), /^port$/.test(row.key.trim()) && /^\d+$/.test(row.value) ? Number(row.value) : row.value]));
@@ -119,7 +119,7 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
   };
 
   return (
-    <FormDialog id="credential-form" title={begun.name ? `Replace ${begun.name}` : "Add a credential"} action="Keep it" onClose={onClose} onSave={save}>
+    <FormDialog id="credential-form" title={begun.name ? `Replace ${begun.name}` : "Add credential"} action="Save" onClose={onClose} onSave={save}>
       <div class="pair">
         <TextField id="credential-name" label="Name" value={name} disabled={!!begun.name} onInput={setName} />
         <TextField id="credential-type" label="Type" value={type} offered={Object.keys(USUAL)} onInput={choose} />
@@ -139,7 +139,7 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
           Add field
         </Button>
       </fieldset>
-      {begun.name && <p class="quiet">All of its fields are replaced: what is left empty is gone.</p>}
+      {begun.name && <p class="quiet">All fields are replaced. Empty fields are removed.</p>}
     </FormDialog>
   );
 }

@@ -1,8 +1,8 @@
-/** Workers, queue, limits, schedules, webhooks, credentials: `params.rest` is what follows /operations/ in the address. */
+/** Workers, queue, limits, schedules, webhooks, credentials; `params.rest` is the part of the path after /operations/. */
 import "./operations.css";
-import { EmptyState, Tabs } from "../frame/pieces";
-import { go, Link } from "../frame/router";
-import { useMay } from "../frame/session";
+import { EmptyState, Tabs } from "../common/components";
+import { go, Link } from "../common/router";
+import { useHasRole } from "../common/session";
 import { Credentials } from "./credentials";
 import { Limits } from "./limits";
 import { Overview } from "./overview";
@@ -10,26 +10,26 @@ import { Schedules } from "./schedules";
 import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 
-type Room = "overview" | "workers" | "limits" | "schedules" | "webhooks" | "credentials";
+type Section = "overview" | "workers" | "limits" | "schedules" | "webhooks" | "credentials";
 
-const ROOMS: Record<Room, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, webhooks: Webhooks, credentials: Credentials };
+const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, webhooks: Webhooks, credentials: Credentials };
 
 export function Operations({ params }: { params: Record<string, string> }) {
-  const mayKeepSecrets = useMay("admin");
-  const room = (params.rest || "overview") as Room;
-  const Shown = ROOMS[room];
-  const tabs: [Room, string][] = [
+  const isAdmin = useHasRole("admin");
+  const section = (params.rest || "overview") as Section;
+  const Shown = SECTIONS[section];
+  const tabs: [Section, string][] = [
     ["overview", "Overview"],
     ["workers", "Workers"],
     ["limits", "Limits"],
     ["schedules", "Schedules"],
     ["webhooks", "Webhooks"],
   ];
-  if (mayKeepSecrets) tabs.push(["credentials", "Credentials"]);
+  if (isAdmin) tabs.push(["credentials", "Credentials"]);
   if (!Shown) {
     return (
-      <EmptyState title="There is no such page" action={<Link to="/operations">To the overview</Link>}>
-        <p>The address may be old, or a letter is missing.</p>
+      <EmptyState title="Page not found" action={<Link to="/operations">Go to overview</Link>}>
+        <p>The address may be outdated or misspelled.</p>
       </EmptyState>
     );
   }
@@ -38,8 +38,8 @@ export function Operations({ params }: { params: Record<string, string> }) {
       <div class="page-head">
         <h1>Operations</h1>
       </div>
-      <Tabs label="Parts of operations" tabs={tabs} value={room} onChange={(to) => go(to === "overview" ? "/operations" : `/operations/${to}`)} />
-      <div role="tabpanel" id={`panel-${room}`} aria-labelledby={`tab-${room}`} class="room">
+      <Tabs label="Operations" tabs={tabs} value={section} onChange={(to) => go(to === "overview" ? "/operations" : `/operations/${to}`)} />
+      <div role="tabpanel" id={`panel-${section}`} aria-labelledby={`tab-${section}`} class="section">
         <Shown />
       </div>
     </>

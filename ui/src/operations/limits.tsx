@@ -1,12 +1,12 @@
-/** At most so many at once: what is held, by whom, who waits; set, change, remove. */
+/** Concurrency limits: usage, holders and waiting runs; set, change, delete. */
 import { useState } from "preact/hooks";
-import { api, type Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { useMay } from "../frame/session";
-import { Time } from "../frame/times";
-import { Above, Choice, deedThen, FormDialog, List, Sure, TextField } from "./pieces";
+import { api, type Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
+import { Link } from "../common/router";
+import { useHasRole } from "../common/session";
+import { Time } from "../common/times";
+import { ListHeader, Choice, actThenReload, FormDialog, List, ConfirmDialog, TextField } from "./components";
 
 interface Limit {
   subject: string;
@@ -28,33 +28,33 @@ const route = (subject: string, name: string) => `/api/limits/${subject}/${name.
 const called = (limit: Limit) => `${limit.subject} ${limit.name}`;
 
 export function Limits() {
-  const { value, problem, again } = useFetched<Page<Limit>>("/api/limits", { limit: 500 }, 3000);
+  const { value, problem, reload } = useFetch<Page<Limit>>("/api/limits", { limit: 500 }, 3000);
   const [writing, setWriting] = useState<Limit | "new" | null>(null);
-  const [leaving, setLeaving] = useState<Limit | null>(null);
-  const mayAct = useMay("operator");
-  if (problem && !value) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Reading limits" />;
-  const act = deedThen(again);
+  const [removing, setRemoving] = useState<Limit | null>(null);
+  const canEdit = useHasRole("operator");
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading limits" />;
+  const act = actThenReload(reload);
   const remove = (limit: Limit) => {
-    setLeaving(null);
-    void act(() => api.delete(route(limit.subject, limit.name)), `Removed the limit of ${called(limit)}`);
+    setRemoving(null);
+    void act(() => api.delete(route(limit.subject, limit.name)), `Deleted the limit for ${called(limit)}`);
   };
-  const add = mayAct && (
+  const add = canEdit && (
     <Button kind="primary" onClick={() => setWriting("new")}>
-      Set a limit
+      Add limit
     </Button>
   );
   return (
     <>
       {!value.items.length ? (
         <EmptyState title="No limits yet" action={add}>
-          <p>A limit lets at most so many run at once, whatever the number of workers; the others wait in line. From a terminal:</p>
+          <p>A limit restricts how many runs or executions are active at the same time, on all workers together. The others wait. From a terminal:</p>
           <pre tabIndex={0}>noetl limit set credential pg_main 5</pre>
         </EmptyState>
       ) : (
         <>
-          <Above words="Limits hold for the whole installation. Lowering one takes nothing away from who holds it.">{add}</Above>
-          <List heads={["Limit", "At once", "Held", "Waiting"]}>
+          <ListHeader words="Limits apply to the whole installation. Lowering a limit does not affect runs that are already active.">{add}</ListHeader>
+          <List heads={["Limit", "Maximum", "In use", "Waiting"]}>
             {value.items.map((each) => (
               <tr key={called(each)}>
                 <td>
@@ -62,7 +62,7 @@ export function Limits() {
                   <div class="quiet">{SUBJECTS[each.subject] ?? each.subject}</div>
                 </td>
                 <td class="number">
-                  {each.most ?? "any number"}
+                  {each.most ?? "unlimited"}
                   {each.weight > 1 && <div class="quiet">weight {each.weight}</div>}
                 </td>
                 <td>
@@ -83,13 +83,13 @@ export function Limits() {
                   )}
                 </td>
                 <td class="right">
-                  {mayAct && (
+                  {canEdit && (
                     <>
-                      <Button class="small" aria-label={`Change ${called(each)}`} onClick={() => setWriting(each)}>
-                        Change
+                      <Button class="small" aria-label={`Edit ${called(each)}`} onClick={() => setWriting(each)}>
+                        Edit
                       </Button>{" "}
-                      <Button class="small" kind="danger" aria-label={`Remove ${called(each)}`} onClick={() => setLeaving(each)}>
-                        Remove
+                      <Button class="small" kind="danger" aria-label={`Delete ${called(each)}`} onClick={() => setRemoving(each)}>
+                        Delete
                       </Button>
                     </>
                   )}
@@ -105,15 +105,15 @@ export function Limits() {
           onClose={() => setWriting(null)}
           onDone={(limit) => {
             setWriting(null);
-            note(`Set the limit of ${called(limit)}`);
-            again();
+            notify(`Saved the limit for ${called(limit)}`);
+            reload();
           }}
         />
       )}
-      {leaving && (
-        <Sure title={`Remove the limit of ${called(leaving)}?`} action="Remove it" onClose={() => setLeaving(null)} onYes={() => remove(leaving)}>
-          Who waits for it goes on.
-        </Sure>
+      {removing && (
+        <ConfirmDialog title={`Delete the limit for ${called(removing)}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
+          Waiting runs can start.
+        </ConfirmDialog>
       )}
     </>
   );
@@ -126,27 +126,27 @@ function Write({ begun, onClose, onDone }: { begun: Limit | null; onClose: () =>
   const [weight, setWeight] = useState(begun && begun.weight > 1 ? begun.weight.toString() : "");
   const weighed = subject === "playbook";
   const save = async () => {
-    if (!name.trim()) return "Say what is limited.";
+    if (!name.trim()) return "Enter a name.";
     const body: Record<string, number> = {};
     for (const [key, text] of [["most", most], ["weight", weighed ? weight : ""]]) {
       if (!text.trim()) continue;
-      if (!/^\d+$/.test(text.trim())) return `${text.trim()} is no whole number.`;
+      if (!/^\d+$/.test(text.trim())) return `${text.trim()} is not an integer.`;
       body[key] = Number(text);
     }
-    if (!Object.keys(body).length) return weighed ? "Say how many at once, or how much weight." : "Say how many at once.";
+    if (!Object.keys(body).length) return weighed ? "Enter a maximum or a weight." : "Enter a maximum.";
     onDone(await api.put<Limit>(route(subject, name.trim()), body));
   };
   return (
-    <FormDialog id="limit-form" title={begun ? `Limit of ${called(begun)}` : "Set a limit"} action="Set it" onClose={onClose} onSave={save}>
+    <FormDialog id="limit-form" title={begun ? `Limit for ${called(begun)}` : "Add limit"} action="Save" onClose={onClose} onSave={save}>
       {!begun && (
         <div class="pair">
-          <Choice id="limit-subject" label="Of" value={subject} onChange={setSubject} choices={SUBJECTS} />
-          <TextField id="limit-name" label="Name" hint={weighed ? "its path" : undefined} value={name} onInput={setName} />
+          <Choice id="limit-subject" label="Applies to" value={subject} onChange={setSubject} choices={SUBJECTS} />
+          <TextField id="limit-name" label="Name" hint={weighed ? "path" : undefined} value={name} onInput={setName} />
         </div>
       )}
       <div class="pair">
-        <TextField id="limit-most" label="At once, at most" hint="0 holds all back" value={most} onInput={setMost} />
-        {weighed && <TextField id="limit-weight" label="Weight" hint="turns where others get one" value={weight} onInput={setWeight} />}
+        <TextField id="limit-most" label="Maximum" hint="0 blocks all" value={most} onInput={setMost} />
+        {weighed && <TextField id="limit-weight" label="Weight" hint="share relative to others" value={weight} onInput={setWeight} />}
       </div>
     </FormDialog>
   );

@@ -1,10 +1,10 @@
-/** Is it making progress: health with its reasons, what waits, who works, and the last hour. */
+/** Overview: health, queue, workers, and charts of the last hour. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { address, Problem } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { ErrorState, Loading } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { duration, Time } from "../frame/times";
+import { address, Problem } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { ErrorState, Loading } from "../common/components";
+import { Link } from "../common/router";
+import { duration, Time } from "../common/times";
 import { Chart } from "./chart";
 
 interface Sample {
@@ -28,7 +28,7 @@ interface Pool {
   slots: number;
 }
 
-interface Told {
+interface OperationsData {
   at: string;
   executions: Record<string, number>;
   pools: Pool[];
@@ -41,22 +41,22 @@ interface Told {
 const EVERY = 5000;
 
 export function Overview() {
-  const { value, problem, again } = useFetched<Told>("/api/operations", {}, EVERY);
-  if (!value) return problem ? <ErrorState problem={problem} retry={again} /> : <Loading what="Asking the server" />;
+  const { value, problem, reload } = useFetch<OperationsData>("/api/operations", {}, EVERY);
+  if (!value) return problem ? <ErrorState problem={problem} retry={reload} /> : <Loading what="Loading overview" />;
   const slots = value.pools.reduce((sum, pool) => sum + pool.slots, 0);
   const workers = value.pools.reduce((sum, pool) => sum + pool.workers, 0);
   const waiting = value.pools.reduce((sum, pool) => sum + pool.waiting, 0);
   const oldest = Math.max(0, ...value.pools.map((pool) => pool.oldest_wait_s));
   return (
     <div class="overview">
-      <Health told={value} problem={problem} />
+      <Health data={value} problem={problem} />
       <div class="tiles">
         <Tile words="Executions running" value={value.executions.running ?? 0} to="/executions?status=running" />
-        <Tile words="Failed so far" value={value.executions.failed ?? 0} to="/executions?status=failed" />
-        <Tile words="Runs waiting" value={waiting} more={waiting ? `the oldest for ${duration(oldest * 1000)}` : "nothing has to wait"} />
-        <Tile words="Slots in use" value={`${value.leases} / ${slots}`} more={workers === 1 ? "one worker" : `${workers} workers`} to="/operations/workers" />
+        <Tile words="Executions failed" value={value.executions.failed ?? 0} to="/executions?status=failed" />
+        <Tile words="Runs waiting" value={waiting} more={waiting ? `oldest: ${duration(oldest * 1000)}` : "queue is empty"} />
+        <Tile words="Slots in use" value={`${value.leases} / ${slots}`} more={workers === 1 ? "1 worker" : `${workers} workers`} to="/operations/workers" />
       </div>
-      <Charts told={value} />
+      <Charts data={value} />
       <Pools pools={value.pools} />
     </div>
   );
@@ -72,24 +72,24 @@ function Tile({ words, value, more, to }: { words: string; value: number | strin
   );
 }
 
-function Charts({ told }: { told: Told }) {
-  // The last sample is of this very moment: rates over less than half a step say little.
-  const samples = useMemo(() => settled(told.samples, told.every_s * 1000), [told.samples]);
+function Charts({ data }: { data: OperationsData }) {
+  // The last sample covers a partial interval: rates over less than half an interval are not meaningful.
+  const samples = useMemo(() => settled(data.samples, data.every_s * 1000), [data.samples]);
   const times = useMemo(() => samples.map((each) => Date.parse(each.at)), [samples]);
-  const every = told.every_s * 1000;
+  const every = data.every_s * 1000;
   const of = (name: keyof Sample, by = 1) => samples.map((each) => Number(each[name]) * by);
   return (
     <div class="charts">
       <Chart
         title="Queue"
-        unit="runs that wait for a worker"
+        unit="runs waiting for a worker"
         times={times}
         every={every}
         series={[{ name: "waiting", colour: "wait", values: of("queue_depth"), area: true }]}
       />
       <Chart
         title="Capacity"
-        unit="runs in workers' hands"
+        unit="runs leased by workers"
         times={times}
         every={every}
         series={[
@@ -110,7 +110,7 @@ function Charts({ told }: { told: Told }) {
       />
       <Chart
         title="Events"
-        unit="written per second"
+        unit="per second"
         times={times}
         every={every}
         digits={1}
@@ -131,45 +131,45 @@ interface Ready {
   warnings?: string[];
 }
 
-/** Whether progress is possible, and why not: `/readyz` answers 503 with its reasons, which are what we want to read. */
+/** Readiness and its problems; `/readyz` returns them with status 503, too. */
 function useReady(): Ready | null {
   const [ready, setReady] = useState<Ready | null>(null);
   useEffect(() => {
-    const leaving = new AbortController();
-    const look = async () => {
+    const removing = new AbortController();
+    const poll = async () => {
       try {
-        const response = await fetch(address("/readyz"), { signal: leaving.signal, cache: "no-store" });
+        const response = await fetch(address("/readyz"), { signal: removing.signal, cache: "no-store" });
         setReady(await response.json());
       } catch {
-        if (!leaving.signal.aborted) setReady({ ready: false, problems: ["the server does not answer"] });
+        if (!removing.signal.aborted) setReady({ ready: false, problems: ["server unreachable"] });
       }
     };
-    void look();
-    const timer = setInterval(look, EVERY);
+    void poll();
+    const timer = setInterval(poll, EVERY);
     return () => {
-      leaving.abort();
+      removing.abort();
       clearInterval(timer);
     };
   }, []);
   return ready;
 }
 
-function Health({ told, problem }: { told: Told; problem: Problem | null }) {
+function Health({ data, problem }: { data: OperationsData; problem: Problem | null }) {
   const ready = useReady();
-  const problems = [...(ready?.problems ?? []), ...(problem && !problem.away ? [problem.message] : [])];
+  const problems = [...(ready?.problems ?? []), ...(problem && !problem.unreachable ? [problem.message] : [])];
   const warnings = ready?.warnings ?? [];
   const state = problems.length ? "failed" : warnings.length ? "waiting" : "ok";
-  const words = problems.length ? "No progress is possible" : warnings.length ? "Healthy, and somebody is missing" : "Healthy";
+  const words = problems.length ? "Not ready" : warnings.length ? "Healthy, with warnings" : "Healthy";
   return (
     <section class={`health card ${state}`} aria-label="Health">
       <div class="row">
         <span class={`status ${state}`} role="status">
           <i aria-hidden="true" />
-          {ready ? words : "Asking …"}
+          {ready ? words : "Checking …"}
         </span>
         <span class="grow" />
         <span class="quiet">
-          last progress <Time at={told.last_progress_at} />
+          last progress <Time at={data.last_progress_at} />
         </span>
       </div>
       {[...problems, ...warnings].length > 0 && (
@@ -192,8 +192,8 @@ function Pools({ pools }: { pools: Pool[] }) {
   if (!pools.length) {
     return (
       <section class="card pad" aria-label="Pools">
-        <h2>No workers yet</h2>
-        <p class="quiet">Executions wait until one asks for work. Start one where the tools can reach what they need:</p>
+        <h2>No workers connected</h2>
+        <p class="quiet">Executions wait until a worker connects. Start one on a machine that can reach the systems your tools use:</p>
         <pre tabIndex={0}>noetl worker start</pre>
       </section>
     );
@@ -217,7 +217,7 @@ function Pools({ pools }: { pools: Pool[] }) {
                 <strong>{each.pool}</strong>
                 {each.waiting > 0 && each.workers === 0 && (
                   <div class="wrong">
-                    Nobody works here: <code>noetl worker start --pool {each.pool}</code>
+                    No workers in this pool: <code>noetl worker start --pool {each.pool}</code>
                   </div>
                 )}
               </td>

@@ -1,12 +1,12 @@
-/** Playbooks that start by the clock: what ticks next, what came of the last tick, add, pause, remove. */
+/** Schedules: next and last start; add, pause, resume, delete. */
 import { useEffect, useState } from "preact/hooks";
-import { api, type Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { useMay } from "../frame/session";
-import { Time } from "../frame/times";
-import { Above, Choice, deedThen, FormDialog, List, PlaybookField, Starter, Sure, TextField, wordsOf } from "./pieces";
+import { api, type Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
+import { Link } from "../common/router";
+import { useHasRole } from "../common/session";
+import { Time } from "../common/times";
+import { ListHeader, Choice, actThenReload, FormDialog, List, PlaybookField, NameCell, ConfirmDialog, TextField, messageOf } from "./components";
 
 interface Schedule {
   name: string;
@@ -29,20 +29,20 @@ interface Schedule {
 }
 
 export function Schedules() {
-  const { value, problem, again } = useFetched<Page<Schedule>>("/api/schedules", { limit: 500 }, 5000);
+  const { value, problem, reload } = useFetch<Page<Schedule>>("/api/schedules", { limit: 500 }, 5000);
   const [adding, setAdding] = useState(false);
-  const [leaving, setLeaving] = useState<string | null>(null);
-  const mayAct = useMay("operator");
-  if (problem && !value) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Reading schedules" />;
+  const [removing, setRemoving] = useState<string | null>(null);
+  const canEdit = useHasRole("operator");
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading schedules" />;
 
-  const act = deedThen(again);
+  const act = actThenReload(reload);
   const remove = (name: string) => {
-    setLeaving(null);
-    void act(() => api.delete(route(name)), `Removed ${name}`);
+    setRemoving(null);
+    void act(() => api.delete(route(name)), `Deleted ${name}`);
   };
   const route = (name: string) => `/api/schedules/${encodeURIComponent(name)}`;
-  const add = mayAct && (
+  const add = canEdit && (
     <Button kind="primary" onClick={() => setAdding(true)}>
       Add schedule
     </Button>
@@ -51,27 +51,27 @@ export function Schedules() {
     <>
       {!value.items.length ? (
         <EmptyState title="No schedules yet" action={add}>
-          <p>A schedule starts a playbook of the catalog by the clock, in the time zone you name. From a terminal:</p>
+          <p>A schedule starts a playbook of the catalog at times given by a cron expression and a time zone. From a terminal:</p>
           <pre tabIndex={0}>noetl schedule add examples/hello --cron "30 6 * * mon-fri" --tz Europe/Berlin</pre>
         </EmptyState>
       ) : (
         <>
-          <Above words="Times are shown in your own zone; hover for the exact instant.">{add}</Above>
-          <List class="schedules" heads={["Schedule", "Starts", "Next", "Last", "Started"]}>
+          <ListHeader words="Times are shown in your time zone; hover to see the exact time.">{add}</ListHeader>
+          <List class="schedules" heads={["Schedule", "Cron", "Next run", "Last run", "Started"]}>
             {value.items.map((each) => (
               <tr key={each.name} class={each.paused ? "paused" : ""}>
-                <Starter name={each.name} path={each.path} version={each.version} />
+                <NameCell name={each.name} path={each.path} version={each.version} />
                 <td>
                   <code>{each.cron}</code> <span class="quiet">{each.tz}</span>
                   <div class="quiet">{each.description}</div>
                 </td>
                 <td title={each.upcoming.join("\n")}>
                   {each.paused ? <span class="status paused"><i aria-hidden="true" />paused</span> : <Time at={each.next_at} />}
-                  {each.queued.length > 0 && <div class="quiet">{each.queued.length} wait for their turn</div>}
+                  {each.queued.length > 0 && <div class="quiet">{each.queued.length} queued</div>}
                 </td>
                 <td>
                   {each.last_execution ? (
-                    <Link to={`/executions/${each.last_execution}`} title="The execution it started last">
+                    <Link to={`/executions/${each.last_execution}`} title="Last execution">
                       <Time at={each.last_tick} />
                     </Link>
                   ) : (
@@ -84,17 +84,17 @@ export function Schedules() {
                   {each.skipped > 0 && <div class="quiet">{each.skipped} skipped</div>}
                 </td>
                 <td class="right actions">
-                  {mayAct && (
+                  {canEdit && (
                     <>
                       <Button
                         class="small"
                         aria-label={`${each.paused ? "Resume" : "Pause"} ${each.name}`}
-                        onClick={() => act(() => api.post(`${route(each.name)}/${each.paused ? "resume" : "pause"}`), each.paused ? `${each.name} ticks again` : `Paused ${each.name}`)}
+                        onClick={() => act(() => api.post(`${route(each.name)}/${each.paused ? "resume" : "pause"}`), each.paused ? `Resumed ${each.name}` : `Paused ${each.name}`)}
                       >
                         {each.paused ? "Resume" : "Pause"}
                       </Button>{" "}
-                      <Button class="small" kind="danger" aria-label={`Remove ${each.name}`} onClick={() => setLeaving(each.name)}>
-                        Remove
+                      <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => setRemoving(each.name)}>
+                        Delete
                       </Button>
                     </>
                   )}
@@ -109,30 +109,30 @@ export function Schedules() {
           onClose={() => setAdding(false)}
           onDone={(name) => {
             setAdding(false);
-            note(`Added ${name}`);
-            again();
+            notify(`Added ${name}`);
+            reload();
           }}
         />
       )}
-      {leaving && (
-        <Sure title={`Remove ${leaving}?`} action="Remove it" onClose={() => setLeaving(null)} onYes={() => remove(leaving)}>
-          It starts nothing any more. Executions that it started go on.
-        </Sure>
+      {removing && (
+        <ConfirmDialog title={`Delete ${removing}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
+          It starts no more executions. Executions that it has started continue.
+        </ConfirmDialog>
       )}
     </>
   );
 }
 
 const CATCH_UP: Record<string, string> = {
-  last: "make up for the newest one",
-  none: "let them go",
-  all: "make up for every one",
+  last: "run the latest missed one",
+  none: "skip all",
+  all: "run all missed ones",
 };
 const OVERLAP: Record<string, string> = {
-  allow: "start another one beside it",
-  skip: "skip this tick",
-  queue: "wait for its turn",
-  cancel: "cancel the running one and start",
+  allow: "start another execution",
+  skip: "skip this run",
+  queue: "queue until it ends",
+  cancel: "cancel the running execution and start",
 };
 
 interface Previewed {
@@ -164,7 +164,7 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) 
       } catch (error) {
         if (left) return;
         setPreview(null);
-        setRefused(wordsOf(error));
+        setRefused(messageOf(error));
       }
     }, 250);
     return () => {
@@ -174,7 +174,7 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) 
   }, [cron, tz]);
 
   const save = async () => {
-    if (!path.trim()) return "Name the playbook that shall start.";
+    if (!path.trim()) return "Enter the path of a playbook.";
     let given: unknown = {};
     if (payload.trim()) {
       const read = await api.post<{ values: Record<string, unknown>; problems: Record<string, string> }>("/api/values", { texts: { payload } });
@@ -187,14 +187,14 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) 
   };
 
   return (
-    <FormDialog id="schedule-form" title="Add a schedule" action="Add" disabled={!!refused} onClose={onClose} onSave={save}>
+    <FormDialog id="schedule-form" title="Add schedule" action="Add" disabled={!!refused} onClose={onClose} onSave={save}>
       <div class="pair">
         <PlaybookField id="schedule-path" value={path} onInput={setPath} />
-        <TextField id="schedule-name" label="Name" hint="after the path, if empty" value={name} onInput={setName} />
+        <TextField id="schedule-name" label="Name" hint="default: derived from the path" value={name} onInput={setName} />
       </div>
       <div class="pair">
         <div>
-          <label for="schedule-cron">When (cron)</label>
+          <label for="schedule-cron">Cron expression</label>
           <input id="schedule-cron" type="text" class="mono" value={cron} spellcheck={false} aria-describedby="schedule-preview" aria-invalid={refused ? "true" : undefined} onInput={(event) => setCron(event.currentTarget.value)} />
         </div>
         <TextField id="schedule-tz" label="Time zone" offered={ZONES} value={tz} onInput={setTz} />
@@ -219,12 +219,12 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (name: string) 
         )}
       </div>
       <div class="pair">
-        <Choice id="schedule-catch-up" label="Ticks missed while no server ran" value={catchUp} onChange={setCatchUp} choices={CATCH_UP} />
-        <Choice id="schedule-overlap" label="When the one before still runs" value={overlap} onChange={setOverlap} choices={OVERLAP} />
+        <Choice id="schedule-catch-up" label="Catch-up of missed runs" value={catchUp} onChange={setCatchUp} choices={CATCH_UP} />
+        <Choice id="schedule-overlap" label="If the previous execution is running" value={overlap} onChange={setOverlap} choices={OVERLAP} />
       </div>
       <div class="whole">
         <label for="schedule-payload">
-          Payload <span class="quiet">(YAML or JSON, merged over the workload)</span>
+          Payload <span class="quiet">(YAML or JSON, merged into the workload)</span>
         </label>
         <textarea id="schedule-payload" rows={2} spellcheck={false} value={payload} onInput={(event) => setPayload(event.currentTarget.value)} />
       </div>

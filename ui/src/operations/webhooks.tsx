@@ -1,11 +1,11 @@
-/** Playbooks that signed requests start: where to send them, add, remove. A secret is told once. */
+/** Webhooks: URL and credential; add and delete. A generated secret is shown once. */
 import { useState } from "preact/hooks";
-import { address, api, type Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, Dialog, EmptyState, ErrorState, Loading, note } from "../frame/pieces";
-import { useMay } from "../frame/session";
-import { Time } from "../frame/times";
-import { Above, deedThen, FormDialog, List, PlaybookField, Starter, Sure, TextField } from "./pieces";
+import { address, api, type Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, Dialog, EmptyState, ErrorState, Loading, notify } from "../common/components";
+import { useHasRole } from "../common/session";
+import { Time } from "../common/times";
+import { ListHeader, actThenReload, FormDialog, List, PlaybookField, NameCell, ConfirmDialog, TextField } from "./components";
 
 interface Webhook {
   name: string;
@@ -22,19 +22,19 @@ interface Webhook {
 const whole = (webhook: Webhook) => new URL(address(webhook.url), window.location.href).href;
 
 export function Webhooks() {
-  const { value, problem, again } = useFetched<Page<Webhook>>("/api/webhooks", { limit: 500 });
+  const { value, problem, reload } = useFetch<Page<Webhook>>("/api/webhooks", { limit: 500 });
   const [adding, setAdding] = useState(false);
   const [made, setMade] = useState<Webhook | null>(null);
-  const [leaving, setLeaving] = useState<string | null>(null);
-  const mayAct = useMay("admin");
-  if (problem) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Reading webhooks" />;
-  const act = deedThen(again);
+  const [removing, setRemoving] = useState<string | null>(null);
+  const canEdit = useHasRole("admin");
+  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading webhooks" />;
+  const act = actThenReload(reload);
   const remove = (name: string) => {
-    setLeaving(null);
-    void act(() => api.delete(`/api/webhooks/${encodeURIComponent(name)}`), `Removed ${name}`);
+    setRemoving(null);
+    void act(() => api.delete(`/api/webhooks/${encodeURIComponent(name)}`), `Deleted ${name}`);
   };
-  const add = mayAct && (
+  const add = canEdit && (
     <Button kind="primary" onClick={() => setAdding(true)}>
       Add webhook
     </Button>
@@ -48,26 +48,26 @@ export function Webhooks() {
         </EmptyState>
       ) : (
         <>
-          <Above words="Requests need no token: their signature says that they may start this playbook, and nothing else.">{add}</Above>
-          <List heads={["Webhook", "Send to", "Signed with", "Made"]}>
+          <ListHeader words="Requests are authenticated by their signature and need no token. They can start only this playbook.">{add}</ListHeader>
+          <List heads={["Webhook", "URL", "Signed with", "Created"]}>
             {value.items.map((each) => (
               <tr key={each.name}>
-                <Starter name={each.name} path={each.path} version={each.version} />
+                <NameCell name={each.name} path={each.path} version={each.version} />
                 <td>
                   <code class="url">{whole(each)}</code>
                 </td>
                 <td>
                   <span class="mono">{each.credential}</span>
-                  <div class="quiet">each signature for {each.window} s</div>
+                  <div class="quiet">signature valid for {each.window} s</div>
                 </td>
                 <td>
                   <Time at={each.created_at} />
                   <div class="quiet">{each.created_by}</div>
                 </td>
                 <td class="right">
-                  {mayAct && (
-                    <Button class="small" kind="danger" aria-label={`Remove ${each.name}`} onClick={() => setLeaving(each.name)}>
-                      Remove
+                  {canEdit && (
+                    <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => setRemoving(each.name)}>
+                      Delete
                     </Button>
                   )}
                 </td>
@@ -82,26 +82,26 @@ export function Webhooks() {
           onDone={(webhook) => {
             setAdding(false);
             if (webhook.secret) setMade(webhook);
-            else note(`Added ${webhook.name}`);
-            again();
+            else notify(`Added ${webhook.name}`);
+            reload();
           }}
         />
       )}
       {made && (
-        <Dialog title={`The secret of ${made.name}`} onClose={() => setMade(null)}>
-          <p>Give it to whoever sends the requests. It is shown this once and never again.</p>
-          <pre tabIndex={0} class="told" aria-label="Secret">
+        <Dialog title={`Secret of ${made.name}`} onClose={() => setMade(null)}>
+          <p>Configure it in the system that sends the requests. It is shown only once.</p>
+          <pre tabIndex={0} class="secret" aria-label="Secret">
             {made.secret}
           </pre>
           <p class="quiet">
-            Send to <code class="url">{whole(made)}</code>
+            URL: <code class="url">{whole(made)}</code>
           </p>
         </Dialog>
       )}
-      {leaving && (
-        <Sure title={`Remove ${leaving}?`} action="Remove it" onClose={() => setLeaving(null)} onYes={() => remove(leaving)}>
-          Requests to it are refused from now on, and the secret that was made for it is gone.
-        </Sure>
+      {removing && (
+        <ConfirmDialog title={`Delete ${removing}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
+          Requests to this webhook are rejected, and its generated secret is deleted.
+        </ConfirmDialog>
       )}
     </>
   );
@@ -112,16 +112,16 @@ function Add({ onClose, onDone }: { onClose: () => void; onDone: (webhook: Webho
   const [name, setName] = useState("");
   const [credential, setCredential] = useState("");
   const save = async () => {
-    if (!path.trim()) return "Name the playbook that shall start.";
+    if (!path.trim()) return "Enter the path of a playbook.";
     onDone(await api.post<Webhook>("/api/webhooks", { path: path.trim(), name: name.trim() || null, credential: credential.trim() || null }));
   };
   return (
-    <FormDialog id="webhook-form" title="Add a webhook" action="Add" onClose={onClose} onSave={save}>
+    <FormDialog id="webhook-form" title="Add webhook" action="Add" onClose={onClose} onSave={save}>
       <div class="pair">
         <PlaybookField id="webhook-path" value={path} onInput={setPath} />
-        <TextField id="webhook-name" label="Name" hint="after the path, if empty" value={name} onInput={setName} />
+        <TextField id="webhook-name" label="Name" hint="default: derived from the path" value={name} onInput={setName} />
       </div>
-      <TextField id="webhook-credential" class="whole" label="Credential with the secret" hint="a secret is made, if empty" value={credential} onInput={setCredential} />
+      <TextField id="webhook-credential" class="whole" label="Credential with the secret" hint="default: a generated secret" value={credential} onInput={setCredential} />
     </FormDialog>
   );
 }

@@ -1,9 +1,9 @@
-/** Every worker that asked for work lately: its slots, what it holds, its last sign of life. */
-import type { Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { EmptyState, ErrorState, Loading } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { duration, exactly, Time, useNow } from "../frame/times";
+/** Connected workers: slots, leases and last heartbeat. */
+import type { Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { EmptyState, ErrorState, Loading } from "../common/components";
+import { Link } from "../common/router";
+import { duration, exactly, Time, useNow } from "../common/times";
 
 interface Worker {
   worker: string;
@@ -21,20 +21,20 @@ interface Lease {
   expires_in_s: number | null;
 }
 
-const SILENT = 60_000; // a worker asks, extends or listens at least every half minute
+const LOST_AFTER = 60_000; // a worker sends a request at least every 30 s
 const SHOWN = 6;
 
 export function Workers() {
-  const { value, problem, again } = useFetched<Page<Worker>>("/api/workers", {}, 3000);
+  const { value, problem, reload } = useFetch<Page<Worker>>("/api/workers", {}, 3000);
   const now = useNow(true);
-  if (problem && !value) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Asking for workers" />;
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading workers" />;
   if (!value.items.length) {
     return (
-      <EmptyState title="No worker has asked for work">
-        <p>Workers run the tools of a playbook; the server only decides what comes next. Start one:</p>
+      <EmptyState title="No workers connected">
+        <p>Workers run the tools of a playbook; the server schedules them. Start a worker:</p>
         <pre tabIndex={0}>noetl worker start</pre>
-        <p>It needs the server's address and a token of the role worker. `noetl dev` starts a server with workers.</p>
+        <p>It requires the server's URL and a token with the role worker. `noetl dev` starts a server with workers.</p>
       </EmptyState>
     );
   }
@@ -46,15 +46,15 @@ export function Workers() {
             <th>Worker</th>
             <th>Pool</th>
             <th>Slots in use</th>
-            <th>Holds</th>
-            <th>Last heard of</th>
+            <th>Leases</th>
+            <th>Last heartbeat</th>
             <th>Since</th>
           </tr>
         </thead>
         <tbody>
           {value.items.map((each) => {
             const ago = Math.max(0, now - Date.parse(each.last_seen));
-            const silent = ago > SILENT;
+            const silent = ago > LOST_AFTER;
             return (
               <tr key={each.worker}>
                 <td>
@@ -75,7 +75,7 @@ export function Workers() {
                   <time dateTime={each.last_seen} title={exactly(each.last_seen)} class={silent ? "wrong" : ""}>
                     {ago < 2000 ? "just now" : `${ago < 60_000 ? `${Math.round(ago / 1000)} s` : duration(ago)} ago`}
                   </time>
-                  {silent && <div class="quiet">silent: what it held is given to others when the lease ends</div>}
+                  {silent && <div class="quiet">no heartbeat: its runs are reassigned when their leases expire</div>}
                 </td>
                 <td>
                   <Time at={each.first_seen} />
@@ -100,16 +100,16 @@ function Load({ used, of }: { used: number; of: number }) {
   );
 }
 
-/** Runs as links to their executions; a run's id begins with its execution's, then the step. */
+/** Runs as links to their executions; a run id starts with the execution id and the step. */
 function Held({ leases }: { leases: Lease[] }) {
-  if (!leases.length) return <span class="quiet">nothing</span>;
+  if (!leases.length) return <span class="quiet">none</span>;
   const soonest = Math.min(...leases.map((each) => each.expires_in_s ?? Infinity));
   return (
     <span class="held">
       {leases.slice(0, SHOWN).map(({ run_id: run, epoch, expires_in_s: left }) => {
         const [head, iteration] = run.split("/");
         const [execution, step] = head.split(":");
-        const words = left === null ? "the lease does not end" : `the lease ends in ${left} s unless the worker is heard of`;
+        const words = left === null ? "the lease does not expire" : `the lease expires in ${left} s without a heartbeat`;
         return (
           <Link key={run} to={`/executions/${execution}`} title={`${run}, epoch ${epoch}: ${words}`} class="mono">
             {step}
@@ -118,7 +118,7 @@ function Held({ leases }: { leases: Lease[] }) {
         );
       })}
       {leases.length > SHOWN && <span class="quiet">and {leases.length - SHOWN} more</span>}
-      {soonest < Infinity && <span class="quiet number">leased for {Math.round(soonest)} s more</span>}
+      {soonest < Infinity && <span class="quiet number">lease expires in {Math.round(soonest)} s</span>}
     </span>
   );
 }

@@ -1,13 +1,13 @@
-/** Every playbook of the catalog in its newest version. */
+/** The latest version of every playbook in the catalog. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { api, type Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
+import { api, type Page } from "../common/api";
+import { useFetch } from "../common/fetch";
 import type { Row } from "../executions/data";
-import { Button, EmptyState, ErrorState, Loading, noteProblem, Status } from "../frame/pieces";
-import { go, Link, useQueryValue } from "../frame/router";
-import { useMay } from "../frame/session";
-import { Time } from "../frame/times";
-import { placeOf, type Stored } from "./playbook";
+import { Button, EmptyState, ErrorState, Loading, notifyProblem, Status } from "../common/components";
+import { go, Link, useQueryValue } from "../common/router";
+import { useHasRole } from "../common/session";
+import { Time } from "../common/times";
+import { pagePath, type Stored } from "./playbook";
 import { RunDialog } from "./run";
 import { STARTER } from "./starter";
 
@@ -17,9 +17,9 @@ export function Catalog() {
   const [more, setMore] = useState<Stored[]>([]);
   const [next, setNext] = useState<string | null>(null);
   const [running, setRunning] = useState<Stored | null>(null);
-  const mayRun = useMay("operator");
-  const mayWrite = useMay("author");
-  const { value, problem, again } = useFetched<Page<Stored>>("/api/catalog", { search });
+  const canRun = useHasRole("operator");
+  const canWrite = useHasRole("author");
+  const { value, problem, reload } = useFetch<Page<Stored>>("/api/catalog", { search });
   const latest = useLatest();
   const box = useRef<HTMLInputElement>(null);
 
@@ -51,12 +51,12 @@ export function Catalog() {
       setMore((all) => [...all, ...page.items]);
       setNext(page.next);
     } catch (error) {
-      noteProblem(error);
+      notifyProblem(error);
     }
   };
 
-  if (problem) return <ErrorState problem={problem} retry={again} />;
-  if (value && !value.items.length && !search) return <FirstRun mayWrite={mayWrite} />;
+  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  if (value && !value.items.length && !search) return <FirstRun canWrite={canWrite} />;
   const rows = [...(value?.items ?? []), ...more];
   return (
     <>
@@ -70,16 +70,16 @@ export function Catalog() {
           value={typed}
           onInput={(event) => setTyped(event.currentTarget.value)}
         />
-        {mayWrite && (
+        {canWrite && (
           <Button kind="primary" onClick={() => go("/playbooks?new=1")}>
             New playbook
           </Button>
         )}
       </div>
-      {!value && <Loading what="Reading the catalog" />}
+      {!value && <Loading what="Loading catalog" />}
       {value && !rows.length && (
-        <EmptyState title="No playbook has such a path" action={<Button onClick={() => setTyped("")}>Show all</Button>}>
-          <p>Nothing in the catalog contains “{search}”.</p>
+        <EmptyState title="No matching playbooks" action={<Button onClick={() => setTyped("")}>Show all</Button>}>
+          <p>No path in the catalog contains “{search}”.</p>
         </EmptyState>
       )}
       {rows.length > 0 && (
@@ -101,7 +101,7 @@ export function Catalog() {
               {rows.map((each) => (
                 <tr key={each.path}>
                   <td>
-                    <Link to={placeOf(each.path)} class="title">
+                    <Link to={pagePath(each.path)} class="title">
                       {each.path}
                     </Link>
                     {each.description && <div class="quiet">{each.description}</div>}
@@ -117,7 +117,7 @@ export function Catalog() {
                   </td>
                   <td class="right number">{each.steps}</td>
                   <td class="right number">
-                    <Link to={`${placeOf(each.path)}?tab=versions`} aria-label={`v${each.version}, versions of ${each.path}`}>
+                    <Link to={`${pagePath(each.path)}?tab=versions`} aria-label={`v${each.version}, versions of ${each.path}`}>
                       v{each.version}
                     </Link>
                   </td>
@@ -125,7 +125,7 @@ export function Catalog() {
                     <Time at={each.registered_at} />
                   </td>
                   <td class="right">
-                    {mayRun && (
+                    {canRun && (
                       <Button class="small" onClick={() => setRunning(each)} aria-label={`Run ${each.path}`}>
                         Run
                       </Button>
@@ -147,9 +147,9 @@ export function Catalog() {
   );
 }
 
-/** The newest execution of each playbook, among the last few hundred. */
+/** The latest execution of each playbook, among the last 300. */
 function useLatest(): Map<string, Row> {
-  const { value } = useFetched<Page<Row>>("/api/executions", { limit: 300 }, 4000);
+  const { value } = useFetch<Page<Row>>("/api/executions", { limit: 300 }, 4000);
   return useMemo(() => {
     const found = new Map<string, Row>();
     for (const row of value?.items ?? []) if (!found.has(row.path)) found.set(row.path, row);
@@ -164,22 +164,22 @@ function stepTo(by: number) {
   titles[Math.min(titles.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.focus();
 }
 
-function FirstRun({ mayWrite }: { mayWrite: boolean }) {
+function FirstRun({ canWrite }: { canWrite: boolean }) {
   return (
     <EmptyState
       title="No playbooks yet"
       action={
-        mayWrite && (
+        canWrite && (
           <Button kind="primary" onClick={() => go("/playbooks?new=1")}>
-            Write the first one here
+            New playbook
           </Button>
         )
       }
     >
-      <p>A playbook is a YAML file that says which steps run, in which order, with which tools. From a terminal:</p>
+      <p>A playbook is a YAML file that defines steps, their order and their tools. From a terminal:</p>
       <pre tabIndex={0}>noetl register playbook.yaml</pre>
-      <p>{mayWrite ? "Or open the editor with this one in it; it runs as it is:" : "This one runs as it is:"}</p>
-      <pre class="starter" tabIndex={0} aria-label="A first playbook">
+      <p>{canWrite ? "Or start with this example in the editor:" : "Example:"}</p>
+      <pre class="starter" tabIndex={0} aria-label="Example playbook">
         {STARTER}
       </pre>
     </EmptyState>

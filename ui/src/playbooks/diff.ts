@@ -1,9 +1,9 @@
-/** What changed between two texts, line by line: the shortest edit (Myers), after cutting what is equal at both ends. */
+/** Line diff of two texts: shortest edit (Myers), after removing the common prefix and suffix. */
 
 export interface Row {
   kind: "same" | "added" | "removed";
   text: string;
-  /** Line numbers in the old and the new text; null where the line is not there. */
+  /** Line numbers in the old and the new text; null if the line does not exist. */
   old: number | null;
   new: number | null;
 }
@@ -28,7 +28,7 @@ export function difference(before: string, after: string): Row[] {
   return rows;
 }
 
-/** Rows worth showing: changes with a few lines around them; a gap is the number of lines left out. */
+/** Rows to show: changes with context lines; a number is the size of an omitted gap. */
 export function hunks(rows: Row[], around = 3): (Row | number)[] {
   const near = rows.map(() => false);
   rows.forEach((row, index) => {
@@ -66,7 +66,7 @@ function script(a: string[], b: string[]): Pair[] {
       if (x >= a.length && x - k >= b.length) return walked(trace, a.length, b.length);
     }
   }
-  // Nothing in common that is worth looking for: all of one, then all of the other.
+  // Too many differences: all lines of one, then all lines of the other.
   return [...a.map((_, x): Pair => [x, null]), ...b.map((_, y): Pair => [null, y])];
 }
 

@@ -1,26 +1,26 @@
-/** Texts that were begun and not registered: kept for this tab, so that leaving a page loses nothing. */
+/** Unregistered changes, stored for this tab, so that leaving a page does not lose them. */
 const key = (path: string | null) => `noetl.draft.${path ?? ""}`;
 
-export function draftOf(path: string | null): string | null {
+export function loadDraft(path: string | null): string | null {
   try {
     return window.sessionStorage.getItem(key(path));
   } catch {
-    return null; // storage is closed to us: the registered text is shown
+    return null; // storage is not available: the registered source is shown
   }
 }
 
-export function keepDraft(path: string | null, text: string) {
+export function saveDraft(path: string | null, text: string) {
   try {
     window.sessionStorage.setItem(key(path), text);
   } catch {
-    // not kept: the text lives as long as the page
+    // not stored: the text is lost when the page is closed
   }
 }
 
-export function forgetDraft(path: string | null) {
+export function deleteDraft(path: string | null) {
   try {
     window.sessionStorage.removeItem(key(path));
   } catch {
-    // nothing was kept
+    // nothing is stored
   }
 }

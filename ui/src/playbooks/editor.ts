@@ -1,4 +1,4 @@
-/** The text editor: CodeMirror with the language's own words. Loaded only when a playbook is opened. */
+/** The editor: CodeMirror with completion and diagnostics of the language. Loaded when a playbook is opened. */
 import { acceptCompletion, autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, insertBracket, type CompletionContext, type CompletionResult } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
 import { yaml } from "@codemirror/lang-yaml";
@@ -8,14 +8,14 @@ import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/sea
 import { EditorState } from "@codemirror/state";
 import { crosshairCursor, Decoration, drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers, MatchDecorator, rectangularSelection, ViewPlugin, type DecorationSet, type Tooltip, type ViewUpdate } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { api, type Diagnostic } from "../frame/api";
-import { stays } from "./findings";
+import { api, type Diagnostic } from "../common/api";
+import { stays } from "./problem_list";
 
 interface Options {
   text: string;
   readOnly: boolean;
   label: string;
-  /** Where a code's page is: its name is appended. */
+  /** Base URL of the diagnostic pages; the code is appended. */
   docs: () => string;
   onExplain: (code: string) => void;
   onChange: (text: string) => void;
@@ -70,7 +70,7 @@ export function open(parent: HTMLElement, options: Options): Opened {
         EditorView.contentAttributes.of({
           tabindex: "0",
           "aria-label": options.label,
-          "aria-description": "Escape, then Tab leaves the editor. Control and Space offers words.",
+          "aria-description": "Press Escape, then Tab to leave the editor. Press Control and Space for completion.",
         }),
         EditorView.domEventHandlers({ beforeinput: overSelection }),
         EditorView.updateListener.of((update) => {
@@ -85,7 +85,7 @@ export function open(parent: HTMLElement, options: Options): Opened {
     set: (text) => {
       const shown = view.state.doc.toString();
       if (text === shown) return;
-      // Only what differs is replaced, so that the cursor and the folds stay where they are.
+      // Only the difference is replaced, so that the cursor and the folds are kept.
       let from = 0;
       while (from < text.length && from < shown.length && text[from] === shown[from]) from++;
       let back = 0;
@@ -112,7 +112,7 @@ function overSelection(event: InputEvent, view: EditorView): boolean {
   return true;
 }
 
-/** The offset of a line and a column, both from 1; places behind the text are its end. */
+/** The offset of a line and a column, both from 1; positions after the text are its end. */
 function position(state: EditorState, line: number, column: number): number {
   const found = state.doc.line(Math.min(Math.max(line, 1), state.doc.lines));
   return Math.min(found.from + Math.max(column, 1) - 1, found.to);
@@ -122,7 +122,7 @@ function marked(state: EditorState, found: Diagnostic, options: Options): Mark {
   const from = position(state, found.line, found.column);
   const end = position(state, found.end_line ?? found.line, found.end_column ?? found.column + 1);
   const line = state.doc.lineAt(from);
-  // A finding about a whole block is shown on its first line alone.
+  // A diagnostic for a whole block is shown on its first line only.
   const to = Math.min(Math.max(end, from + 1), Math.max(line.to, from));
   return {
     from: to === from ? Math.max(line.from, from - 1) : from,
@@ -163,7 +163,7 @@ function element(name: string, className: string, text = ""): HTMLElement {
   return made;
 }
 
-/** Text with `words in backticks` set as code; nothing in it is read as markup. */
+/** Text in which `backticks` are rendered as code; it is not parsed as markup. */
 function prose(text: string): HTMLElement {
   const made = document.createElement("span");
   text.split("`").forEach((part, index) => made.append(index % 2 ? element("code", "", part) : part));
@@ -208,7 +208,7 @@ interface Meaning {
 async function meaning(view: EditorView, at: number): Promise<Tooltip | null> {
   const asked = view.state;
   const found = (await ask<{ hover: Meaning | null }>("/api/hover", asked, at))?.hover;
-  if (!found || view.state.doc !== asked.doc) return null; // typed meanwhile: the place may be another, or gone
+  if (!found || view.state.doc !== asked.doc) return null; // the text has changed since the request
   const line = asked.doc.lineAt(at);
   return {
     pos: line.from + found.column - 1,
@@ -221,10 +221,10 @@ async function meaning(view: EditorView, at: number): Promise<Tooltip | null> {
       if (found.required) first.append(element("span", "badge", "required"));
       dom.append(first);
       if (found.doc) dom.append(prose(found.doc));
-      const told = [found.takes && `takes ${found.takes}`, found.default !== null && `default ${JSON.stringify(found.default)}`].filter(Boolean).join("; ");
-      if (told) {
+      const details = [found.takes && `takes ${found.takes}`, found.default !== null && `default ${JSON.stringify(found.default)}`].filter(Boolean).join("; ");
+      if (details) {
         const last = element("div", "quiet");
-        last.append(prose(told));
+        last.append(prose(details));
         dom.append(last);
       }
       return { dom };
@@ -232,7 +232,7 @@ async function meaning(view: EditorView, at: number): Promise<Tooltip | null> {
   };
 }
 
-/** Ask about a place; what cannot be answered now is not worth a message while somebody types. */
+/** Request information about a position; errors are ignored, as they would disturb typing. */
 async function ask<T>(path: string, state: EditorState, at: number): Promise<T | null> {
   const line = state.doc.lineAt(at);
   try {

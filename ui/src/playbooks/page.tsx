@@ -1,20 +1,20 @@
-/** One playbook: its text in the editor beside its net, its versions, its executions. */
+/** One playbook: editor, graph, versions and executions. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { api, Problem, type Diagnostic } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, Dialog, ErrorState, Loading, note, noteProblem, Tabs } from "../frame/pieces";
-import { addressOf, go, Link, usePlace, useQueryValue } from "../frame/router";
-import { useMay } from "../frame/session";
-import { counted, Findings } from "./findings";
-import { draftOf, forgetDraft, keepDraft } from "./drafts";
-import { Explained } from "./explained";
-import { placeOf, routeOf, type Checked, type Stored } from "./playbook";
+import { api, Problem, type Diagnostic } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, Dialog, ErrorState, Loading, notify, notifyProblem, Tabs } from "../common/components";
+import { pageUrl, go, Link, useLocation, useQueryValue } from "../common/router";
+import { useHasRole } from "../common/session";
+import { counted, ProblemList } from "./problem_list";
+import { loadDraft, deleteDraft, saveDraft } from "./drafts";
+import { DiagnosticDialog } from "./diagnostic_dialog";
+import { pagePath, catalogPath, type Checked, type Stored } from "./playbook";
 import { Preview, type Net } from "./preview";
 import { RunDialog } from "./run";
 import { Runs } from "./runs";
 import { STARTER } from "./starter";
 import { Versions } from "./versions";
-import { Writing } from "./writing";
+import { EditorView } from "./editor_view";
 
 type Tab = "text" | "versions" | "runs";
 
@@ -32,12 +32,12 @@ export function NewPlaybook() {
 }
 
 export function RegisteredPlaybook({ path }: { path: string }) {
-  const { query } = usePlace();
+  const { query } = useLocation();
   const [tab, setTab] = useQueryValue("tab", "text");
   const version = query.get("version");
-  const { value, problem, again } = useFetched<Stored>(routeOf(path), { version });
+  const { value, problem, reload } = useFetch<Stored>(catalogPath(path), { version });
   if (problem) {
-    return <ErrorState problem={problem.status === 404 ? new Problem(404, "There is no such playbook", `${problem.detail}. It may have been registered on another server; noetl register FILE adds it here.`) : problem} retry={again} />;
+    return <ErrorState problem={problem.status === 404 ? new Problem(404, "Playbook not found", `${problem.detail}. Register it with: noetl register FILE.`) : problem} retry={reload} />;
   }
   return (
     <>
@@ -46,26 +46,26 @@ export function RegisteredPlaybook({ path }: { path: string }) {
           <Link to="/playbooks">Playbooks</Link> <span class="quiet">/</span> {path}
         </h1>
         {value && (
-          <span class="pill number" title="The version that is shown">
+          <span class="pill number" title="Shown version">
             v{value.version}
           </span>
         )}
       </div>
       {value?.description && <p class="lead">{value.description}</p>}
       <Tabs
-        label="Parts of the playbook"
+        label="Playbook"
         tabs={[
-          ["text", "Text"],
+          ["text", "Source"],
           ["versions", "Versions"],
           ["runs", "Executions"],
         ]}
         value={tab as Tab}
         onChange={setTab}
       />
-      <div role="tabpanel" id={`panel-${tab}`} aria-labelledby={`tab-${tab}`} class="room">
-        {!value && <Loading what="Reading the playbook" />}
+      <div role="tabpanel" id={`panel-${tab}`} aria-labelledby={`tab-${tab}`} class="section">
+        {!value && <Loading what="Loading playbook" />}
         {value && tab === "text" && (
-          <Text path={path} base={value.version} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={again} />
+          <Text path={path} base={value.version} version={version ? value.version : undefined} saved={value.content!} begun={value.content!} onSaved={reload} />
         )}
         {value && tab === "versions" && <Versions path={path} />}
         {tab === "runs" && <Runs path={path} />}
@@ -75,11 +75,11 @@ export function RegisteredPlaybook({ path }: { path: string }) {
 }
 
 interface TextProps {
-  /** Null for a playbook that is in no catalog yet. */
+  /** Null for a playbook that is not registered. */
   path: string | null;
-  /** The version that is shown. */
+  /** The shown version. */
   base?: number;
-  /** An older version, when one is looked at. */
+  /** An older version, if one is shown. */
   version?: number;
   saved: string;
   begun: string;
@@ -87,30 +87,30 @@ interface TextProps {
 }
 
 function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
-  const mayWrite = useMay("author");
-  const mayRun = useMay("operator");
-  const [given, setGiven] = useState(() => ({ text: version ? begun : (draftOf(path) ?? begun) }));
+  const canWrite = useHasRole("author");
+  const canRun = useHasRole("operator");
+  const [given, setGiven] = useState(() => ({ text: version ? begun : (loadDraft(path) ?? begun) }));
   const [text, setText] = useState(given.text);
   const [checked, setChecked] = useState<Checked | null>(null);
   const [net, setNet] = useState<Net | null>(null);
   const [target, setTarget] = useState<{ line: number; column: number } | null>(null);
   const [legacy, setLegacy] = useState(false);
   const [running, setRunning] = useState(false);
-  const [overtaken, setOvertaken] = useState<Stored | null>(null);
+  const [conflict, setConflict] = useState<Stored | null>(null);
   const [explaining, setExplaining] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
-  const readOnly = !mayWrite && !mayRun;
+  const readOnly = !canWrite && !canRun;
   const changed = text !== saved;
   const found: Diagnostic[] = checked?.diagnostics ?? [];
   const round = useRef(0);
 
   useEffect(() => {
     if (version) return;
-    if (changed && text !== begun) keepDraft(path, text);
-    else forgetDraft(path);
+    if (changed && text !== begun) saveDraft(path, text);
+    else deleteDraft(path);
   }, [text, changed]);
 
-  // The same validator as on the command line, asked when the hands rest; an older answer never replaces a newer one.
+  // Validates with a debounce; an older response never replaces a newer one.
   useEffect(() => {
     const mine = ++round.current;
     const timer = setTimeout(
@@ -123,7 +123,7 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
           const drawn = await api.post<Net>("/api/graph", { content: text, legacy });
           if (mine === round.current) setNet(drawn);
         } catch (error) {
-          if (mine === round.current && !(error instanceof Problem && error.away)) noteProblem(error);
+          if (mine === round.current && !(error instanceof Problem && error.unreachable)) notifyProblem(error);
         }
       },
       checked ? 250 : 0,
@@ -136,61 +136,61 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
     setGiven({ text: made });
   };
   const goTo = (line: number, column: number) => setTarget({ line, column });
-  const act = async (deed: () => Promise<void>) => {
+  const act = async (action: () => Promise<void>) => {
     if (busy) return;
     setBusy(true);
     try {
-      await deed();
+      await action();
     } catch (error) {
       if (error instanceof Problem && error.diagnostics.length) {
         setChecked({ valid: false, diagnostics: error.diagnostics, docs: checked?.docs ?? "" });
         const first = error.diagnostics.find((each) => each.severity === "error") ?? error.diagnostics[0];
         goTo(first.line, first.column);
-        note(`Not done: ${counted(error.diagnostics)}. The first is in line ${first.line}.`, { bad: true });
-      } else noteProblem(error);
+        notify(`Failed: ${counted(error.diagnostics)}. The first is in line ${first.line}.`, { bad: true });
+      } else notifyProblem(error);
     } finally {
       setBusy(false);
     }
   };
-  const save = (knowingly = false) =>
+  const save = (force = false) =>
     act(async () => {
-      if (!mayWrite) return note("Your token may look but not register; a token of the role author may.", { bad: true });
-      if (path && !version && !knowingly) {
-        const newest = await api.get<Stored>(routeOf(path));
-        if (newest.version !== base && newest.content !== text) return setOvertaken(newest);
+      if (!canWrite) return notify("Registering a playbook requires the role author.", { bad: true });
+      if (path && !version && !force) {
+        const newest = await api.get<Stored>(catalogPath(path));
+        if (newest.version !== base && newest.content !== text) return setConflict(newest);
       }
-      setOvertaken(null);
+      setConflict(null);
       const stored = await api.post<Stored>("/api/catalog/register", { content: text, legacy });
-      forgetDraft(path);
-      note(`Registered ${stored.path}, version ${stored.version}`);
+      deleteDraft(path);
+      notify(`Registered ${stored.path}, version ${stored.version}`);
       if (stored.path === path && !version) onSaved?.();
-      else go(placeOf(stored.path));
+      else go(pagePath(stored.path));
     });
   const format = () =>
     act(async () => {
       const made = await api.post<{ content: string; changed: boolean }>("/api/format", { content: text });
       replace(made.content);
-      note(made.changed ? "Formatted" : "The layout is canonical already");
+      notify(made.changed ? "Formatted" : "Already formatted");
     });
   const migrate = () =>
     act(async () => {
       const made = await api.post<{ content: string; changed: boolean; notes: { line: number; message: string }[] }>("/api/migrate", { content: text });
       replace(made.content);
-      const left = made.notes.length ? ` ${made.notes.length} places need your eye: line ${made.notes[0].line}: ${made.notes[0].message}` : "";
-      note(made.changed ? `Rewritten in canonical words.${left}` : "The words are canonical already");
+      const left = made.notes.length ? ` ${made.notes.length} places need review: line ${made.notes[0].line}: ${made.notes[0].message}` : "";
+      notify(made.changed ? `Migrated to the current syntax.${left}` : "Already in the current syntax");
     });
   const older = useMemo(() => found.some((each) => OLDER.test(each.code) || /noetl migrate/.test(each.hint ?? "")), [found]);
 
   return (
     <div class="workbench">
       <div class="row tools">
-        {mayWrite && (
+        {canWrite && (
           <Button kind="primary" onClick={() => save()} disabled={busy || !changed || checked?.valid === false} title="Register a new version (Ctrl+S)">
-            {version ? "Register as newest" : path ? "Register" : "Register playbook"}
+            {version ? "Register as latest" : path ? "Register" : "Register playbook"}
           </Button>
         )}
-        {mayRun && (
-          <Button onClick={() => setRunning(true)} disabled={checked?.valid === false} title="Run this text (Ctrl+Enter)">
+        {canRun && (
+          <Button onClick={() => setRunning(true)} disabled={checked?.valid === false} title="Run this playbook (Ctrl+Enter)">
             Run…
           </Button>
         )}
@@ -199,18 +199,18 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
             <Button onClick={format} disabled={busy}>
               Format
             </Button>
-            <Button onClick={migrate} disabled={busy} title="Rewrite older words in canonical ones" class={older ? "hinted" : ""}>
+            <Button onClick={migrate} disabled={busy} title="Rewrite older syntax in the current one" class={older ? "hinted" : ""}>
               Migrate
             </Button>
           </>
         )}
         {(legacy || found.some((each) => each.code.startsWith("legacy-"))) && (
-          <label class="check" title="Accept the words of 2025-11 as they are, as --legacy does">
-            <input type="checkbox" checked={legacy} onChange={(event) => setLegacy(event.currentTarget.checked)} /> legacy words
+          <label class="check" title="Accept the syntax of 2025-11, like --legacy">
+            <input type="checkbox" checked={legacy} onChange={(event) => setLegacy(event.currentTarget.checked)} /> legacy syntax
           </label>
         )}
         {changed && path && !version && (
-          <Button onClick={() => replace(saved)} title="Back to the registered text">
+          <Button onClick={() => replace(saved)} title="Discard changes">
             Revert
           </Button>
         )}
@@ -222,53 +222,53 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
         </span>
       </div>
       <div class="halves">
-        <section class="card text" aria-label="Text">
-          <Writing
+        <section class="card text" aria-label="Source">
+          <EditorView
             given={given}
             readOnly={readOnly}
-            label={path ? `Text of ${path}` : "Text of the new playbook"}
+            label={path ? `Source of ${path}` : "Source of the new playbook"}
             found={found}
             docs={checked?.docs ?? ""}
             target={target}
             onExplain={setExplaining}
             onChange={setText}
             onSave={() => save()}
-            onRun={() => mayRun && setRunning(true)}
+            onRun={() => canRun && setRunning(true)}
           />
         </section>
-        <div class="beside">
-          <section class="card drawing" aria-label="Net">
+        <div class="right-column">
+          <section class="card drawing" aria-label="Graph">
             <Preview net={net} stale={checked?.valid === false} onGo={(line) => goTo(line, 1)} />
           </section>
           <section class="card problems" aria-label="Problems">
-            {checked ? <Findings found={found} docs={checked.docs} onGo={goTo} onExplain={setExplaining} /> : <Loading what="Checking" />}
+            {checked ? <ProblemList found={found} docs={checked.docs} onGo={goTo} onExplain={setExplaining} /> : <Loading what="Checking" />}
           </section>
         </div>
       </div>
-      {explaining && <Explained code={explaining} docs={checked?.docs ?? ""} onClose={() => setExplaining(null)} />}
-      {overtaken && (
+      {explaining && <DiagnosticDialog code={explaining} docs={checked?.docs ?? ""} onClose={() => setExplaining(null)} />}
+      {conflict && (
         <Dialog
-          title={`Version ${overtaken.version} was registered meanwhile`}
-          onClose={() => setOvertaken(null)}
+          title={`Version ${conflict.version} was registered in the meantime`}
+          onClose={() => setConflict(null)}
           actions={
             <Button kind="primary" onClick={() => save(true)}>
-              Register mine as newest
+              Register mine as latest
             </Button>
           }
         >
           <p>
-            You began with version {base}. Yours would stand before what somebody else has written since; nothing is lost either way, every version stays.
+            Your changes are based on version {base}. If you register them as the latest version, the changes made since then are not included. All versions are kept.
           </p>
           <p>
-            <a href={addressOf(`${placeOf(path!)}?tab=versions&from=${base}&to=${overtaken.version}`)} target="_blank" rel="noreferrer">
-              See what they changed
+            <a href={pageUrl(`${pagePath(path!)}?tab=versions&from=${base}&to=${conflict.version}`)} target="_blank" rel="noreferrer">
+              Show the changes
             </a>
           </p>
         </Dialog>
       )}
       {running && (
         <RunDialog
-          title={path ?? "this text"}
+          title={path ?? "playbook"}
           legacy={legacy}
           {...(changed || !path ? { content: text } : { path, version })}
           onClose={() => setRunning(false)}
@@ -278,5 +278,5 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   );
 }
 
-// Findings that `migrate` takes away.
+// Diagnostics that `migrate` fixes.
 const OLDER = /^(v10|legacy)-/;

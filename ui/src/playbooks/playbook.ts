@@ -1,5 +1,5 @@
-/** A playbook of the catalog, as the API tells it, and where its page is. */
-import type { Diagnostic } from "../frame/api";
+/** A playbook of the catalog as returned by the API, and its paths. */
+import type { Diagnostic } from "../common/api";
 
 export interface Stored {
   path: string;
@@ -20,9 +20,9 @@ export interface Checked {
 
 const encoded = (path: string) => path.split("/").map(encodeURIComponent).join("/");
 
-/** The address of a playbook's page. */
-export const placeOf = (path: string) => `/playbooks/${encoded(path)}`;
+/** The path of a playbook's page. */
+export const pagePath = (path: string) => `/playbooks/${encoded(path)}`;
 
-/** The API's address of a playbook. */
-export const routeOf = (path: string) => `/api/catalog/${encoded(path)}`;
-export const versionsOf = (path: string) => `/api/versions/${encoded(path)}`;
+/** The API path of a playbook. */
+export const catalogPath = (path: string) => `/api/catalog/${encoded(path)}`;
+export const versionsPath = (path: string) => `/api/versions/${encoded(path)}`;

@@ -1,9 +1,9 @@
-/** The form a playbook is run with: one field for each key of `workload`, typed by its default. */
+/** The run form: one field for each key of `workload`, typed by its default. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { api, once, Problem } from "../frame/api";
-import { Button, Dialog, ErrorState, Loading } from "../frame/pieces";
-import { go } from "../frame/router";
-import { Prose } from "./findings";
+import { api, once, Problem } from "../common/api";
+import { Button, Dialog, ErrorState, Loading } from "../common/components";
+import { go } from "../common/router";
+import { Prose } from "./problem_list";
 
 type Kind = "text" | "lines" | "integer" | "number" | "boolean" | "list" | "mapping" | "template" | "any";
 
@@ -39,12 +39,12 @@ interface RunProps {
 const WORDS: Record<Kind, string> = {
   text: "",
   lines: "",
-  integer: "a whole number",
+  integer: "an integer",
   number: "a number",
-  boolean: "yes or no",
+  boolean: "",
   list: "a list, as YAML or JSON",
   mapping: "a mapping, as YAML or JSON",
-  template: "computed unless you fill it in",
+  template: "computed by default",
   any: "YAML or JSON",
 };
 
@@ -92,7 +92,7 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
       const started = await api.post<{ execution_id: string }>("/api/execute", { ...what, payload }, key);
       go(`/executions/${started.execution_id}`);
     } catch (error) {
-      setRefused(error instanceof Problem ? error : new Problem(-1, "It did not start", String(error)));
+      setRefused(error instanceof Problem ? error : new Problem(-1, "Start failed", String(error)));
     } finally {
       setBusy(false);
     }
@@ -111,13 +111,13 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
       }
     >
       {failed ? <ErrorState problem={failed} /> : null}
-      {!form && !failed && <Loading what="Reading the workload" />}
+      {!form && !failed && <Loading what="Loading form" />}
       {form && (
         <form id="run-form" class="run-form" onSubmit={run} noValidate>
           {form.description && <p class="quiet">{form.description}</p>}
-          {!form.fields.length && <p class="quiet">This playbook asks for nothing: it has no `workload`.</p>}
+          {!form.fields.length && <p class="quiet">This playbook has no `workload`, so there is nothing to fill in.</p>}
           {form.fields.map((field) => (
-            <Asked key={field.name} field={field} value={given[field.name] ?? ""} wrong={wrong[field.name]} onChange={(value) => change(field.name, value)} />
+            <FormField key={field.name} field={field} value={given[field.name] ?? ""} wrong={wrong[field.name]} onChange={(value) => change(field.name, value)} />
           ))}
           {form.keychain.length > 0 && (
             <p class="quiet">
@@ -148,14 +148,14 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
   );
 }
 
-interface AskedProps {
+interface FormFieldProps {
   field: Field;
   value: Value;
   wrong: string | undefined;
   onChange: (value: Value) => void;
 }
 
-function Asked({ field, value, wrong, onChange }: AskedProps) {
+function FormField({ field, value, wrong, onChange }: FormFieldProps) {
   const id = `field-${field.name}`;
   const common = {
     id,
@@ -188,7 +188,7 @@ function Asked({ field, value, wrong, onChange }: AskedProps) {
     );
   }
   return (
-    <div class={`asked ${field.type}`}>
+    <div class={`form-field ${field.type}`}>
       <label for={id}>
         {field.name}
         {field.required && <span class="badge">required</span>}
@@ -201,7 +201,7 @@ function Asked({ field, value, wrong, onChange }: AskedProps) {
   );
 }
 
-/** What was given, as the request's payload: only what differs from the default travels. */
+/** The payload of the request: only values that differ from the default. */
 async function read(fields: Field[], given: Record<string, Value>) {
   const payload: Record<string, unknown> = {};
   const problems: Record<string, string> = {};
@@ -209,7 +209,7 @@ async function read(fields: Field[], given: Record<string, Value>) {
   for (const field of fields) {
     const value = given[field.name];
     if (value === begun(field)) {
-      if (field.required) problems[field.name] = "This has no default: fill it in.";
+      if (field.required) problems[field.name] = "Required.";
       continue;
     }
     if (typeof value === "boolean" || field.secret || field.type === "text" || field.type === "lines") payload[field.name] = value;

@@ -1,9 +1,9 @@
 /** The latest executions of one playbook. */
-import type { Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { EmptyState, ErrorState, Loading, Status } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { Duration, Time } from "../frame/times";
+import type { Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { EmptyState, ErrorState, Loading, Status } from "../common/components";
+import { Link } from "../common/router";
+import { Duration, Time } from "../common/times";
 
 interface Run {
   execution_id: string;
@@ -15,13 +15,13 @@ interface Run {
 }
 
 export function Runs({ path }: { path: string }) {
-  const { value, problem, again } = useFetched<Page<Run>>("/api/executions", { path, limit: 50 }, 3000);
-  if (problem && !value) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Reading executions" />;
+  const { value, problem, reload } = useFetch<Page<Run>>("/api/executions", { path, limit: 50 }, 3000);
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading executions" />;
   if (!value.items.length) {
     return (
-      <EmptyState title="It has not run yet">
-        <p>Run it from the Text tab, or from a terminal:</p>
+      <EmptyState title="No executions yet">
+        <p>Run it from the Source tab, or from a terminal:</p>
         <pre tabIndex={0}>noetl execute {path}</pre>
       </EmptyState>
     );

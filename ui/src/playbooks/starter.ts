@@ -1,14 +1,14 @@
-/** The playbook a new text begins with: small, complete, and it runs. */
+/** The source of a new playbook: small, complete and runnable. */
 export const STARTER = `apiVersion: noetl.io/v2
 kind: Playbook
 
 metadata:
   name: hello
   path: examples/hello
-  description: Greets everybody on the list, side by side.
+  description: Greets every name in the list, in parallel.
 
 workload:
-  greeting: Hello   # said before each name
+  greeting: Hello   # printed before each name
   names: [Ada, Grace, Katherine]
 
 workflow:

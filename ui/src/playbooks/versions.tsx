@@ -1,18 +1,18 @@
-/** The versions of a playbook, and what changed between two of them. */
+/** The versions of a playbook, and the differences between two of them. */
 import { useMemo } from "preact/hooks";
-import type { Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, ErrorState, Loading } from "../frame/pieces";
-import { go, Link, setQuery, usePlace } from "../frame/router";
-import { Time } from "../frame/times";
+import type { Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, ErrorState, Loading } from "../common/components";
+import { go, Link, setQuery, useLocation } from "../common/router";
+import { Time } from "../common/times";
 import { difference, hunks } from "./diff";
-import { placeOf, routeOf, versionsOf, type Stored } from "./playbook";
+import { pagePath, catalogPath, versionsPath, type Stored } from "./playbook";
 
 export function Versions({ path }: { path: string }) {
-  const { query } = usePlace();
-  const { value, problem, again } = useFetched<Page<Stored>>(versionsOf(path), { limit: 200 });
-  if (problem) return <ErrorState problem={problem} retry={again} />;
-  if (!value) return <Loading what="Reading versions" />;
+  const { query } = useLocation();
+  const { value, problem, reload } = useFetch<Page<Stored>>(versionsPath(path), { limit: 200 });
+  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading versions" />;
   const newest = value.items[0].version;
   const to = Number(query.get("to")) || newest;
   const from = Number(query.get("from")) || Math.max(1, to - 1);
@@ -35,10 +35,10 @@ export function Versions({ path }: { path: string }) {
             {value.items.map((each) => (
               <tr key={each.version}>
                 <td>
-                  <Link to={`${placeOf(path)}?version=${each.version}`} class="number">
+                  <Link to={`${pagePath(path)}?version=${each.version}`} class="number">
                     v{each.version}
                   </Link>
-                  {each.version === newest && <span class="quiet"> newest</span>}
+                  {each.version === newest && <span class="quiet"> latest</span>}
                 </td>
                 <td>
                   <Time at={each.registered_at} />
@@ -50,7 +50,7 @@ export function Versions({ path }: { path: string }) {
                   <input type="radio" name="to" checked={each.version === to} onChange={() => setQuery({ to: String(each.version) })} aria-label={`Compare to version ${each.version}`} />
                 </td>
                 <td class="right">
-                  <Button class="small" onClick={() => go(`${placeOf(path)}?version=${each.version}`)} aria-label={`Open version ${each.version}`}>
+                  <Button class="small" onClick={() => go(`${pagePath(path)}?version=${each.version}`)} aria-label={`Open version ${each.version}`}>
                     Open
                   </Button>
                 </td>
@@ -66,14 +66,14 @@ export function Versions({ path }: { path: string }) {
 }
 
 function Difference({ path, from, to }: { path: string; from: number; to: number }) {
-  const before = useFetched<Stored>(routeOf(path), { version: from });
-  const after = useFetched<Stored>(routeOf(path), { version: to });
+  const before = useFetch<Stored>(catalogPath(path), { version: from });
+  const after = useFetch<Stored>(catalogPath(path), { version: to });
   const rows = useMemo(
     () => (before.value && after.value ? difference(before.value.content!, after.value.content!) : null),
     [before.value, after.value],
   );
   const problem = before.problem ?? after.problem;
-  if (problem) return <ErrorState problem={problem} retry={() => (before.again(), after.again())} />;
+  if (problem) return <ErrorState problem={problem} retry={() => (before.reload(), after.reload())} />;
   if (!rows) return <Loading what="Comparing" />;
   const added = rows.filter((row) => row.kind === "added").length;
   const removed = rows.filter((row) => row.kind === "removed").length;
@@ -90,13 +90,13 @@ function Difference({ path, from, to }: { path: string; from: number; to: number
         )}
       </header>
       {added + removed === 0 ? (
-        <p class="quiet pad">{from === to ? "Choose two versions to compare." : "Both have the same text."}</p>
+        <p class="quiet pad">{from === to ? "Select two versions to compare." : "The versions are identical."}</p>
       ) : (
         <div class="lines" tabIndex={0} role="group" aria-label="Changed lines">
           {hunks(rows).map((row, index) =>
             typeof row === "number" ? (
               <div key={index} class="gap">
-                {row} equal line{row > 1 ? "s" : ""}
+                {row} unchanged line{row > 1 ? "s" : ""}
               </div>
             ) : (
               <div key={index} class={`line ${row.kind}`}>

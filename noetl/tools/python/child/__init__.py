@@ -1,12 +1,12 @@
-"""The other end of the Python pool: a process that runs authors' code, one call after another.
+"""The child process of the Python pool: runs authors' code, one call at a time.
 
-It is started by `python_pool.py` with a socket. A request is `marshal` data (this process trusts
-its parent); an answer is JSON (the parent does not trust the code that ran here). Standard output
-and error are pipes that the parent reads, so a `print` can never disturb the protocol.
+`process_pool.py` starts it with a socket. A request is `marshal` data (the child trusts its parent); a reply is JSON
+(the parent does not trust the code that ran here). Standard output and standard error are pipes that the parent
+reads, so a `print` cannot corrupt the protocol.
 
-Starting must be cheap, so nothing is imported here that an average call does not need:
+Start-up must be fast, so modules that an average call does not need are imported lazily:
 
-    code.py    find out what to run, run it, find its output
-    data.py    the output as JSON
-    serve.py   the life of the process: requests, surroundings, errors
+    code.py    compiles and executes the code, and finds its output
+    data.py    encodes the output as JSON
+    serve.py   reads requests, sets up and restores the process state, reports errors
 """

@@ -1,18 +1,18 @@
-"""Authors' code: what to run, with which names and arguments, and what its output is."""
+"""Compiles and executes authors' code, and finds its output."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from noetl.tools.python.child.data import Refused
+from noetl.tools.python.child.data import TaskError
 
 FILE = "<task>"
-MOST_COMPILED = 256
+MAX_COMPILED = 256
 
 
 class Scope(dict):  # type: ignore[type-arg]
-    """A mapping whose keys are attributes too, all the way down: `context.workload.get("x")`."""
+    """A mapping whose keys are also attributes, at every level: `context.workload.get("x")`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -20,7 +20,7 @@ class Scope(dict):  # type: ignore[type-arg]
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"{name!r} is not there; there is: {', '.join(map(str, self)) or 'nothing'}") from None
+            raise AttributeError(f"no key {name!r}; available keys: {', '.join(map(str, self)) or 'none'}") from None
 
     def __getitem__(self, name: Any) -> Any:
         value = dict.__getitem__(self, name)
@@ -30,46 +30,46 @@ class Scope(dict):  # type: ignore[type-arg]
 
     def get(self, name: Any, default: Any = None) -> Any:
         """The value of a key, or the default."""
-        return self[name] if name in self else default  # noqa: SIM401 - that would be this method
+        return self[name] if name in self else default  # noqa: SIM401 - dict.get would be this method
 
 
 _compiled: dict[str, tuple[Any, bool]] = {}
 
 
-def compiled(source: str) -> tuple[Any, bool]:
-    """Code to execute, and whether it is a body with top-level `return` or `await`."""
-    known = _compiled.get(source)
-    if known is None:
+def compile_code(source: str) -> tuple[Any, bool]:
+    """The compiled code, and whether it is a body with top-level `return` or `await`."""
+    compiled = _compiled.get(source)
+    if compiled is None:
         try:
-            known = compile(source, FILE, "exec", dont_inherit=True), False
+            compiled = compile(source, FILE, "exec", dont_inherit=True), False
         except SyntaxError as failure:
             if "outside function" not in (failure.msg or ""):
                 raise
-            known = compiled_body(source), True
-        if len(_compiled) >= MOST_COMPILED:
+            compiled = compile_body(source), True
+        if len(_compiled) >= MAX_COMPILED:
             _compiled.clear()
-        _compiled[source] = known
-    return known
+        _compiled[source] = compiled
+    return compiled
 
 
-def compiled_body(source: str) -> Any:
-    """Code with top-level `return` or `await`, as the body of a function named `__body__`.
+def compile_body(source: str) -> Any:
+    """Compile code with top-level `return` or `await` as the body of a function named `__body__`.
 
-    All names it binds are declared global, so that it behaves like the module it was written as."""
+    All names it binds are declared global, so that it behaves like a module."""
     import ast
 
     tree = ast.parse(source, FILE)
     awaits = False
 
-    class Flat(ast.NodeTransformer):
-        """Top-level statements only: what is inside functions and classes stays as it is."""
+    class TopLevel(ast.NodeTransformer):
+        """Transforms top-level statements only; nested functions and classes are unchanged."""
 
         def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
             return node
 
         visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_FunctionDef  # type: ignore[assignment]  # noqa: N815
 
-        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:  # a global may not be annotated
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:  # a global cannot be annotated
             self.generic_visit(node)
             return ast.copy_location(ast.Assign([node.target], node.value), node) if node.value else None
 
@@ -81,23 +81,23 @@ def compiled_body(source: str) -> Any:
 
         visit_AsyncFor = visit_AsyncWith = visit_Await  # type: ignore[assignment]  # noqa: N815
 
-    tree = Flat().visit(tree)
-    nothing = ast.arguments([], [], None, [], [], None, [])
+    tree = TopLevel().visit(tree)
+    no_arguments = ast.arguments([], [], None, [], [], None, [])
     future = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     statements = [node for node in tree.body if node not in future] or [ast.Pass()]
-    shape = ast.AsyncFunctionDef if awaits else ast.FunctionDef
+    node_type = ast.AsyncFunctionDef if awaits else ast.FunctionDef
 
-    def module(body: list[Any]) -> Any:
-        function = shape("__body__", nothing, body, [], None)
-        if "type_params" in shape._fields:  # since 3.12
+    def compile_module(body: list[Any]) -> Any:
+        function = node_type("__body__", no_arguments, body, [], None)
+        if "type_params" in node_type._fields:  # since 3.12
             function.type_params = []  # type: ignore[union-attr]
-        whole = ast.Module([*future, function], [])
-        return compile(ast.fix_missing_locations(whole), FILE, "exec", dont_inherit=True)
+        module = ast.Module([*future, function], [])
+        return compile(ast.fix_missing_locations(module), FILE, "exec", dont_inherit=True)
 
-    code = module(statements)
+    code = compile_module(statements)
     body = next(const for const in code.co_consts if hasattr(const, "co_varnames"))
     bound = [name for name in (*body.co_varnames, *body.co_cellvars) if not name.startswith(".")]
-    return module([ast.Global(bound), *statements]) if bound else code
+    return compile_module([ast.Global(bound), *statements]) if bound else code
 
 
 def import_libraries(libs: Any, names: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def bind_library(alias: str | None, entry: Any, names: dict[str, Any]) -> None:
             names[renamed.strip() or given or only or attribute] = attribute_of(source, attribute.strip())
         return None
     if not isinstance(entry, str):
-        raise Refused(f"`libs` takes module names and {{from, import}} entries, not {entry!r}", "schema")
+        raise TaskError(f"`libs` accepts module names and {{from, import}} entries, not {entry!r}", "schema")
     module, _, renamed = entry.partition(" as ")
     alias = renamed.strip() or alias
     module = module.strip()
@@ -169,20 +169,20 @@ def attribute_of(module: str, attribute: str) -> Any:
         raise ImportError(f"cannot import name {attribute!r} from {module!r}", name=module) from None
 
 
-def arguments_of(function: Any, inputs: dict[str, Any], scopes: dict[str, Any], name: str) -> tuple[list[Any], Any]:
-    """Positional and keyword arguments for the parameters that a function names."""
+def bind_arguments(function: Any, inputs: dict[str, Any], scopes: dict[str, Any], name: str) -> tuple[list[Any], Any]:
+    """Positional and keyword arguments for the parameters of a function."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
     missing: list[str] = []
     names, only_keywords, takes_rest, defaults = parameters_of(function)
-    for place, parameter in enumerate(names):
+    for index, parameter in enumerate(names):
         if parameter in inputs:
             value = inputs[parameter]
         elif parameter in scopes:
             value = scopes[parameter]
-        elif place >= len(names) - defaults:
-            # From here on by keyword: a default stands before what may follow.
-            for later in names[place + 1 :]:
+        elif index >= len(names) - defaults:
+            # This parameter uses its default, so the following ones are passed by keyword.
+            for later in names[index + 1 :]:
                 if later in inputs or later in scopes:
                     keywords[later] = inputs[later] if later in inputs else scopes[later]
             break
@@ -196,9 +196,9 @@ def arguments_of(function: Any, inputs: dict[str, Any], scopes: dict[str, Any], 
         elif required:
             missing.append(parameter)
     if missing:
-        there = ", ".join(sorted(inputs)) or "nothing"
+        available = ", ".join(sorted(inputs)) or "none"
         wanted = ", ".join(f'"{each}"' for each in missing)
-        raise Refused(f"{name}() wants {wanted}, which the task's input does not have (it has: {there})")
+        raise TaskError(f"{name}() requires {wanted}, which is not in the task's input (available: {available})")
     if takes_rest:
         used = {*names, *keywords}
         keywords.update({key: value for key, value in inputs.items() if key not in used})
@@ -206,7 +206,7 @@ def arguments_of(function: Any, inputs: dict[str, Any], scopes: dict[str, Any], 
 
 
 def parameters_of(function: Any) -> tuple[list[str], dict[str, bool], bool, int]:
-    """Positional names, keyword-only names (required?), whether `**` is there, number of defaults."""
+    """Positional names, keyword-only names (and whether required), whether `**` is accepted, number of defaults."""
     code = getattr(function, "__code__", None)
     if code is not None and not hasattr(function, "__wrapped__") and not hasattr(function, "__self__"):
         count, extra = code.co_argcount, code.co_kwonlyargcount
@@ -228,8 +228,8 @@ def parameters_of(function: Any) -> tuple[list[str], dict[str, bool], bool, int]
     return names, only, rest, defaults
 
 
-def settled(value: Any) -> Any:
-    """The value itself, or what a coroutine returns."""
+def await_result(value: Any) -> Any:
+    """The value, or the result of the coroutine."""
     if hasattr(value, "__await__"):
         import asyncio
 
@@ -241,7 +241,7 @@ def settled(value: Any) -> Any:
 
 
 def execute(request: dict[str, Any], names: dict[str, Any]) -> Any:
-    """Run the author's code in these globals and find its output."""
+    """Run the author's code in these globals and return its output."""
     inputs: dict[str, Any] = request["inputs"]
     scopes = Scope(request.get("scopes") or {})
     context = Scope({**(scopes.get("ctx") or {}), **scopes, **inputs})
@@ -264,34 +264,34 @@ def execute(request: dict[str, Any], names: dict[str, Any]) -> Any:
                 raise ImportError(f"module {module!r} has no {attribute!r}", name=module)
             function = getattr(function, part)
         if not callable(function):
-            raise Refused(f"{module}:{attribute} is not callable")
-        positional, keywords = arguments_of(function, inputs, special, attribute)
-        return settled(function(*positional, **keywords))
-    code, is_body = compiled(request["code"])
+            raise TaskError(f"{module}:{attribute} is not callable")
+        positional, keywords = bind_arguments(function, inputs, special, attribute)
+        return await_result(function(*positional, **keywords))
+    code, is_body = compile_code(request["code"])
     for name in ("context", "args", "input", "input_data"):
         names[name] = special[name]
     names.update(inputs)
-    given = names.get("result", names)  # an input may be called `result`; it is not the output
-    main_given = names.get("main")
+    before = names.get("result", names)  # an input may be named `result`; it is not the output
+    main_before = names.get("main")
     try:
         exec(code, names)
-        returned = settled(names["__body__"]()) if is_body else None
+        returned = await_result(names["__body__"]()) if is_body else None
     except SystemExit as exit:
         if exit.code not in (None, 0):
-            raise Refused(f"the code called sys.exit({exit.code!r})") from exit
-        found = names.get("result", given)
-        return None if found is given else found
+            raise TaskError(f"the code called sys.exit({exit.code!r})") from exit
+        result = names.get("result", before)
+        return None if result is before else result
     if returned is not None:
         return returned
-    found = names.get("result", given)
-    if found is not given:
-        return found
+    result = names.get("result", before)
+    if result is not before:
+        return result
     main = names.get("main")
-    if callable(main) and main is not main_given:
-        positional, keywords = arguments_of(main, inputs, special, "main")
+    if callable(main) and main is not main_before:
+        positional, keywords = bind_arguments(main, inputs, special, "main")
         try:
-            return settled(main(*positional, **keywords))
+            return await_result(main(*positional, **keywords))
         except SystemExit as exit:
             if exit.code not in (None, 0):
-                raise Refused(f"the code called sys.exit({exit.code!r})") from exit
+                raise TaskError(f"the code called sys.exit({exit.code!r})") from exit
     return None

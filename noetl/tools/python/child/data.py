@@ -1,20 +1,20 @@
-"""The output of authors' code as JSON, or words about what in it is not data."""
+"""Encodes the output of authors' code as JSON; a value that is not data is an error with its path."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Refused(Exception):
-    """The task cannot run or its result cannot travel: words for the author, and an error kind."""
+class TaskError(Exception):
+    """The code cannot run or its result cannot be encoded: a message for the author, and an error kind."""
 
     def __init__(self, message: str, kind: str = "python") -> None:
         super().__init__(message)
         self.kind = kind
 
 
-def converted(value: Any) -> Any:
-    """One object that JSON does not know, one level closer to data; TypeError when it cannot be."""
+def convert(value: Any) -> Any:
+    """Convert an object that JSON does not support by one level; TypeError if that is not possible."""
     kind = type(value)
     if kind is bytes or kind is bytearray or kind is memoryview:
         import binascii
@@ -27,13 +27,13 @@ def converted(value: Any) -> Any:
             return list(value)
     package = kind.__module__.partition(".")[0]
     if package == "decimal" and kind.__name__ == "Decimal":
-        return number_of(value)
+        return decimal_value(value)
     if package == "datetime" and kind.__name__ == "timedelta":
         return value.total_seconds()
     for method in ("isoformat", "tolist", "to_pylist", "to_dicts", "model_dump", "_asdict"):
-        convert = getattr(value, method, None)
-        if convert is not None and not isinstance(value, type):
-            return convert()
+        to_data = getattr(value, method, None)
+        if to_data is not None and not isinstance(value, type):
+            return to_data()
     if package == "pandas" and hasattr(value, "to_dict"):
         return value.to_dict(orient="records")
     if isinstance(value, type) or callable(value):
@@ -52,18 +52,20 @@ def converted(value: Any) -> Any:
     raise TypeError
 
 
-def number_of(value: Any) -> Any:
-    """A Decimal as the number it is, or as text when a float would change it."""
+def decimal_value(value: Any) -> Any:
+    """A Decimal as a number, or as a string if a float cannot represent it exactly."""
     if not value.is_finite():
         return None
     if value == value.to_integral_value():
         return int(value)
-    near = float(value)
-    return near if type(value)(repr(near)) == value else str(value)
+    number = float(value)
+    return number if type(value)(repr(number)) == value else str(value)
 
 
 def plain(value: Any, path: str = "result", depth: int = 0) -> Any:
-    """The slow, thorough way: pure JSON data, or a Refused that says where it is not."""
+    """Convert recursively to JSON data; a TaskError names the path of a value that is not data.
+
+    Slower than `encode`, which is why it runs only after `encode` failed."""
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, int):
@@ -71,63 +73,61 @@ def plain(value: Any, path: str = "result", depth: int = 0) -> Any:
     if isinstance(value, float):
         return float(value) if value - value == 0 else None  # NaN and infinities are null
     if depth > 300:
-        raise Refused(f"{path[:80]}... is nested too deeply, or contains itself", "schema")
+        raise TaskError(f"{path[:80]}... is nested too deeply, or contains itself", "schema")
     if isinstance(value, dict):
-        return {key_of(key, path): plain(each, f"{path}.{key}", depth + 1) for key, each in value.items()}
+        return {plain_key(key, path): plain(each, f"{path}.{key}", depth + 1) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each, f"{path}[{place}]", depth + 1) for place, each in enumerate(value)]
+        return [plain(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
     try:
-        closer = converted(value)
+        converted = convert(value)
     except TypeError:
-        raise Refused(
+        raise TaskError(
             f"{path} is of type {type(value).__module__}.{type(value).__qualname__}, "
-            "which is not data: return text, numbers, lists and mappings",
+            "which is not data: return strings, numbers, lists and mappings",
             "schema",
         ) from None
-    return plain(closer, path, depth + 1)
+    return plain(converted, path, depth + 1)
 
 
-def key_of(key: Any, path: str) -> Any:
-    """A mapping's key as text."""
+def plain_key(key: Any, path: str) -> Any:
+    """A mapping's key as a string."""
     if isinstance(key, str):
         return str(key)
     if key is None or isinstance(key, (bool, int, float)):
         return "null" if key is None else str(key).lower() if isinstance(key, bool) else str(key)
-    if isinstance(key, tuple):
-        raise Refused(f"{path} has the key {key!r}: keys of a result are text", "schema")
-    try:
-        return str(converted(key))
-    except TypeError:
-        raise Refused(f"{path} has the key {key!r}: keys of a result are text", "schema") from None
+    if not isinstance(key, tuple):
+        try:
+            return str(convert(key))
+        except TypeError:
+            pass
+    raise TaskError(f"{path} has the key {key!r}: keys of a result must be strings", "schema")
 
 
-def make_encoder() -> Any:
-    """A function from data to JSON text.
+def create_encoder() -> Any:
+    """A function that encodes data as JSON.
 
-    The encoder's C part alone: importing the json package would be a third of this process's start."""
+    It uses the C encoder directly: importing the json package takes a third of the start-up time of this process."""
     try:
         from _json import encode_basestring, make_encoder
 
         def encode(value: Any) -> str:
-            return "".join(
-                make_encoder({}, converted, encode_basestring, None, ":", ",", False, False, False)(value, 0)
-            )
+            return "".join(make_encoder({}, convert, encode_basestring, None, ":", ",", False, False, False)(value, 0))
 
         encode([1.5, "é", None])
-    except (ImportError, TypeError):  # another Python, another inside
+    except (ImportError, TypeError):  # a Python version without this C function
         import json
 
         def encode(value: Any) -> str:
-            return json.dumps(value, default=converted, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return json.dumps(value, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     return encode
 
 
-encode = make_encoder()
+encode = create_encoder()
 
 
-def encoded(value: Any) -> bytes:
-    """The result as JSON."""
+def encode_result(value: Any) -> bytes:
+    """Encode the result as JSON."""
     try:
         text = encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -135,4 +135,4 @@ def encoded(value: Any) -> bytes:
     try:
         return text.encode()  # type: ignore[no-any-return]
     except UnicodeEncodeError:
-        raise Refused("the result contains text that is not valid Unicode (a lone surrogate)", "schema") from None
+        raise TaskError("the result contains a string that is not valid Unicode (lone surrogate)", "schema") from None

@@ -1,8 +1,8 @@
-"""The life of the process: read a request, make its surroundings, run it, answer, put things back.
+"""Main loop of the child process: reads a request, sets up the process state, runs the code, replies.
 
-Every call gets a module of its own for its globals, and what a call commonly leaves behind (working
-folder, environment, import path, modules from beside the playbook) is put back. A call that leaves a
-thread or a child process behind asks the parent to retire this process.
+Every call gets its own module for its globals. The state that calls commonly change (working directory,
+environment, import path, modules of the playbook's folder) is restored after each call. After a call that leaves a
+thread or a child process running, the reply asks the parent to retire this process.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import sys
 from typing import Any
 
 from noetl.tools.python.child.code import FILE, execute
-from noetl.tools.python.child.data import Refused, encoded
+from noetl.tools.python.child.data import TaskError, encode_result
 
 NAME = "noetl_task"  # module of the author's code; not __main__, so that `if __name__ == ...` does not run
-OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-MESSAGE_CHARS = 1_000_000  # the parent masks before it cuts to what people read
+CHILD_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+MESSAGE_CHARS = 1_000_000  # the parent masks the message before it truncates it further
 
 
-def words_of(failure: BaseException) -> str:
+def message_of(failure: BaseException) -> str:
     """An exception's message."""
     try:
         return str(failure)
     except Exception as second:  # noqa: BLE001 - the author's own __str__ may fail
-        return f"(its message cannot be shown: {type(second).__name__})"
+        return f"(message not available: {type(second).__name__})"
 
 
-def described(failure: BaseException) -> dict[str, Any]:
-    """An exception in the author's terms: type, message, and the frames of the author's own code."""
-    message = words_of(failure)
+def describe(failure: BaseException) -> dict[str, Any]:
+    """An exception as data: type, message, and the frames of the author's code."""
+    message = message_of(failure)
     notes = getattr(failure, "__notes__", None)
     if notes:
         message = " ".join([message, *map(str, notes)])
@@ -42,7 +42,7 @@ def described(failure: BaseException) -> dict[str, Any]:
         code = trace.tb_frame.f_code
         if code.co_filename == FILE:
             frames.append([trace.tb_lineno, "" if code.co_name in ("<module>", "__body__") else code.co_name])
-        elif not code.co_filename.startswith(OURS):
+        elif not code.co_filename.startswith(CHILD_FOLDER):
             innermost = f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}"
         trace = trace.tb_next
     if isinstance(failure, SyntaxError) and failure.filename == FILE:
@@ -54,13 +54,13 @@ def described(failure: BaseException) -> dict[str, Any]:
         "message": message[:MESSAGE_CHARS],
         "frames": frames[-50:],
         "library": innermost,
-        "cause": None if cause is None else f"{type(cause).__qualname__}: {words_of(cause)[:MESSAGE_CHARS]}",
+        "cause": None if cause is None else f"{type(cause).__qualname__}: {message_of(cause)[:MESSAGE_CHARS]}",
         "kind": "limit" if isinstance(failure, MemoryError) else "python",
     }
 
 
-class Surroundings:
-    """What a call may change around it and the next call must not see."""
+class ProcessState:
+    """Process-wide state that a call may change and the next call must not see."""
 
     def __init__(self) -> None:
         self.folder = os.getcwd()
@@ -73,7 +73,7 @@ class Surroundings:
         self.modules = 0
 
     def enter(self, request: dict[str, Any]) -> None:
-        """Make the surroundings of one call."""
+        """Set up the state for one call."""
         self.modules = len(sys.modules)
         folder = request.get("folder")
         if folder:
@@ -90,15 +90,15 @@ class Surroundings:
             self.limits = limits
 
     def set_limits(self, limits: dict[str, Any]) -> None:
-        """Soft limits of this process; the hard ones stay, so that the next call can have others."""
+        """Set the soft limits of this process; hard limits are unchanged, so that the next call can set others."""
         import resource
 
         used = resource.getrusage(resource.RUSAGE_SELF)
-        spent = int(used.ru_utime + used.ru_stime) + 1
+        used_s = int(used.ru_utime + used.ru_stime) + 1
         wanted = {
-            # On Linux RLIMIT_DATA counts what is really allocated; RLIMIT_AS would count reservations.
+            # On Linux RLIMIT_DATA counts allocated memory; RLIMIT_AS would also count reservations.
             resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS: limits.get("memory"),
-            resource.RLIMIT_CPU: limits["cpu"] + spent if limits.get("cpu") else None,
+            resource.RLIMIT_CPU: limits["cpu"] + used_s if limits.get("cpu") else None,
             resource.RLIMIT_NOFILE: limits.get("files"),
             resource.RLIMIT_FSIZE: limits.get("file_size"),
             resource.RLIMIT_NPROC: limits.get("processes"),
@@ -110,17 +110,17 @@ class Surroundings:
                 soft = hard
             resource.setrlimit(limit, (soft, hard))
         if limits.get("cpu"):
-            self.limits = {}  # counted from here: set it again for the next call
+            self.limits = {}  # relative to the CPU time used so far, so it is set again for the next call
 
-    def leave(self, request: dict[str, Any]) -> bool:
-        """Put things back; False when the process had better not be used again."""
+    def restore(self, request: dict[str, Any]) -> bool:
+        """Restore the state; False if the process should not be reused."""
         sys.modules.pop(NAME, None)
         folder = request.get("folder")
         if sys.path != self.path:
             sys.path[:] = self.path
         if folder and len(sys.modules) != self.modules:
-            beside = [name for name, module in list(sys.modules.items()) if stands_in(module, folder)]
-            for name in beside:  # another playbook may have a module of this name, and files change
+            imported = [name for name, module in list(sys.modules.items()) if is_from(module, folder)]
+            for name in imported:  # another playbook may have a module of this name, and files change
                 del sys.modules[name]
         if dict(os.environ) != self.environment:
             os.environ.clear()
@@ -134,10 +134,10 @@ class Surroundings:
                 os.chdir(self.folder)
         except OSError:
             return False
-        return not self.something_is_running()
+        return not self.has_leftovers()
 
-    def something_is_running(self) -> bool:
-        """Whether a thread or a child process of the call is still there."""
+    def has_leftovers(self) -> bool:
+        """Whether a thread or a child process of the call is still running."""
         if _thread._count() > self.threads:
             return True
         try:
@@ -147,82 +147,82 @@ class Surroundings:
         return True
 
 
-def stands_in(module: Any, folder: str) -> bool:
+def is_from(module: Any, folder: str) -> bool:
     """Whether a module (or a namespace package, which has no file) was imported from this folder."""
-    places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
-    return any(isinstance(place, str) and place.startswith(folder + os.sep) for place in places)
+    paths = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
+    return any(isinstance(path, str) and path.startswith(folder + os.sep) for path in paths)
 
 
-def answer(request: dict[str, Any], surroundings: Surroundings) -> tuple[bytes, bytes]:
-    """Tag and body: `R` a result as JSON, `E` an error as JSON; in lower case: retire this process."""
+def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
+    """Tag and body of the reply: `R` a result, `E` an error, both JSON; in lower case: retire this process."""
     module = type(sys)(NAME)
     names = module.__dict__
     process = os.getpid()
     try:
-        surroundings.enter(request)
+        state.enter(request)
         sys.modules[NAME] = module
-        body = encoded(execute(request, names))
-        most = request.get("most_bytes") or 0
-        if 0 < most < len(body):
-            raise Refused(
-                f"the result is {len(body):,} bytes of JSON, more than spec.max_output_bytes ({most:,})", "limit"
+        body = encode_result(execute(request, names))
+        max_bytes = request.get("max_bytes") or 0
+        if 0 < max_bytes < len(body):
+            raise TaskError(
+                f"the result is {len(body):,} bytes of JSON, more than spec.max_output_bytes ({max_bytes:,})", "limit"
             )
         tag = b"R"
-    except Refused as refused:
-        error: dict[str, Any] = {"type": None, "message": str(refused), "frames": [], "kind": refused.kind}
-        if isinstance(refused.__cause__, SystemExit):
-            error.update(type="SystemExit", frames=described(refused.__cause__)["frames"])
-        tag, body = b"E", encoded(error)
-    except BaseException as failure:  # noqa: BLE001 - whatever the author's code raises is the answer
-        surroundings.limits = {}
-        tag, body = b"E", encoded(described(failure))
+    except TaskError as failure:
+        error: dict[str, Any] = {"type": None, "message": str(failure), "frames": [], "kind": failure.kind}
+        if isinstance(failure.__cause__, SystemExit):
+            error.update(type="SystemExit", frames=describe(failure.__cause__)["frames"])
+        tag, body = b"E", encode_result(error)
+    except BaseException as failure:  # noqa: BLE001 - every exception of the author's code is a reply
+        state.limits = {}
+        tag, body = b"E", encode_result(describe(failure))
     if os.getpid() != process:
-        os._exit(0)  # a copy made by os.fork() in the author's code: it has no line to the parent
-    reusable = surroundings.leave(request)
+        os._exit(0)  # a copy created by os.fork() in the author's code: it must not reply
+    reusable = state.restore(request)
     names.clear()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            reusable = False  # the code closed it
+            reusable = False  # the code closed the stream
     return (tag if reusable else tag.lower()), body
 
 
-def serve(line: int) -> None:
-    """Answer requests until the parent closes the line."""
-    surroundings = Surroundings()
+def serve(fd: int) -> None:
+    """Handle requests until the parent closes the socket."""
+    state = ProcessState()
     while True:
-        header = read_exactly(line, 8)
+        header = read_exactly(fd, 8)
         if header is None:
             return
-        body = read_exactly(line, int.from_bytes(header, "little"))
+        body = read_exactly(fd, int.from_bytes(header, "little"))
         if body is None:
             return
-        tag, reply = answer(marshal.loads(body), surroundings)
-        write_all(line, (len(reply) + 1).to_bytes(8, "little") + tag + reply)
+        tag, reply = handle(marshal.loads(body), state)
+        write_all(fd, (len(reply) + 1).to_bytes(8, "little") + tag + reply)
 
 
-def read_exactly(line: int, count: int) -> bytes | None:
-    """So many bytes, or None at the end of the line."""
-    data = os.read(line, min(count, 1 << 20))
+def read_exactly(fd: int, count: int) -> bytes | None:
+    """Read `count` bytes; None if the socket was closed."""
+    data = os.read(fd, min(count, 1 << 20))
     if len(data) == count:
         return data
-    pieces = bytearray(data)
-    while data and len(pieces) < count:
-        data = os.read(line, min(count - len(pieces), 1 << 20))
-        pieces += data
-    return bytes(pieces) if len(pieces) == count else None
+    buffer = bytearray(data)
+    while data and len(buffer) < count:
+        data = os.read(fd, min(count - len(buffer), 1 << 20))
+        buffer += data
+    return bytes(buffer) if len(buffer) == count else None
 
 
-def write_all(line: int, data: bytes) -> None:
-    """All of it."""
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes."""
     view = memoryview(data)
     while view:
-        view = view[os.write(line, view) :]
+        view = view[os.write(fd, view) :]
 
 
-def die_with(parent: int) -> None:
-    """End when the parent ends, however it ends."""
+def exit_with_parent(parent: int) -> None:
+    """Make this process exit when its parent exits, even if the parent is killed."""
     if sys.platform == "linux":
         try:
             import _ctypes
@@ -230,34 +230,34 @@ def die_with(parent: int) -> None:
             prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
             _ctypes.call_function(prctl, (1, 9))  # PR_SET_PDEATHSIG, SIGKILL
         except (ImportError, AttributeError, OSError):
-            watch(parent)
+            poll_parent(parent)
     else:
-        watch(parent)
+        poll_parent(parent)
     if parent and os.getppid() != parent:
         os._exit(0)
 
 
-def watch(parent: int) -> None:
-    """Where the kernel cannot tell us: look every second."""
+def poll_parent(parent: int) -> None:
+    """Check once a second whether the parent is alive, where the kernel cannot signal its end."""
     import time
 
-    def look() -> None:
+    def poll() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(0)
 
-    _thread.start_new_thread(look, ())
+    _thread.start_new_thread(poll, ())
 
 
-def main(line: int, parent: int) -> None:
-    """Set up and serve."""
-    die_with(parent)
-    os.set_inheritable(line, False)
+def main(fd: int, parent: int) -> None:
+    """Set up the process and serve requests."""
+    exit_with_parent(parent)
+    os.set_inheritable(fd, False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.argv = [NAME]
     try:
-        serve(line)
+        serve(fd)
     except KeyboardInterrupt:
         pass
     os._exit(0)

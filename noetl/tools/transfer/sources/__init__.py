@@ -1,4 +1,4 @@
-"""Where rows come from: every kind of source as a stream of Arrow batches."""
+"""Sources of a transfer: each yields its rows as Arrow batches."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from noetl.data.sql import bind, quote_name, split
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.sources import postgres_source as pg_source
-from noetl.tools.transfer.sources.arrow_rows import RowsSource, Shaper, rows_at
-from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, writable
+from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, find_rows
+from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, normalize_batch
 from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
-ROWS = 10_000  # of a batch, where the source lets us choose
+BATCH_ROWS = 10_000
 
 
 class Source(Protocol):
-    """Rows, once, from front to back."""
+    """A source that can be read once."""
 
     def batches(self) -> AsyncGenerator[Any, None]:
-        """The rows as Arrow batches; one empty batch when there are columns and no rows."""
+        """The rows as Arrow batches; one empty batch if there are columns but no rows."""
 
     async def count(self) -> int | None:
-        """How many rows there will be, if that can be known."""
+        """The number of rows; None if it is not known in advance."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Release resources."""
 
 
 async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
-    """The source of a transfer, ready to be read."""
+    """Open the source of a transfer."""
     kind, fields = source.kind, source.fields
     if kind == "postgres":
         return await PostgresSource.open(call, fields)
@@ -54,7 +54,7 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
 
 
 class PostgresSource:
-    """A query or table of Postgres."""
+    """A query or table of PostgreSQL."""
 
     def __init__(self, info: str, connection: Any, query: pg_source.Query) -> None:
         self.info = info
@@ -63,11 +63,11 @@ class PostgresSource:
 
     @classmethod
     async def open(cls, call: ToolCall, fields: dict[str, Any]) -> PostgresSource:
-        """Connect and look at the query."""
-        info = await postgres_info(call, fields)
+        """Connect and describe the query."""
+        info = await postgres_conninfo(call, fields)
         connection = await postgres.open_connection(info, timeout=call.timeout.connect)
         try:
-            return cls(info, connection, await pg_source.query_of(connection, fields))
+            return cls(info, connection, await pg_source.read_query(connection, fields))
         except BaseException:
             await connection.close()
             raise
@@ -77,7 +77,7 @@ class PostgresSource:
         return pg_source.batches(self.info, self.query)
 
     async def count(self) -> int | None:
-        """By counting."""
+        """The number of rows, from `SELECT count(*)`."""
         return await pg_source.count(self._connection, self.query)
 
     async def close(self) -> None:
@@ -85,19 +85,19 @@ class PostgresSource:
         await self._connection.close()
 
 
-async def postgres_info(call: ToolCall, fields: Mapping[str, Any]) -> str:
-    """The connection string of a source or target in Postgres."""
-    known = await fields_of(fields.get("auth"), call.host, prefixes=postgres.PREFIXES)
-    own = {
+async def postgres_conninfo(call: ToolCall, fields: Mapping[str, Any]) -> str:
+    """The connection string of a PostgreSQL source or target."""
+    credential = await fields_of(fields.get("auth"), call.host, prefixes=postgres.PREFIXES)
+    overrides = {
         name: fields[name]
         for name in ("dsn", "host", "port", "user", "password", "database", "sslmode")
         if fields.get(name)
     }
-    return postgres.conninfo({**known, **own})
+    return postgres.conninfo({**credential, **overrides})
 
 
-async def file_of(call: ToolCall, fields: Mapping[str, Any], what: str) -> str:
-    """The file of a source or target in an embedded database."""
+async def database_file(call: ToolCall, fields: Mapping[str, Any], what: str) -> str:
+    """The database file of a DuckDB or SQLite source or target."""
     path, auth = fields.get("file"), fields.get("auth")
     if (
         not path
@@ -105,12 +105,12 @@ async def file_of(call: ToolCall, fields: Mapping[str, Any], what: str) -> str:
         and "://" not in auth
         and auth.endswith((".duckdb", ".db", ".ddb", ".sqlite"))
     ):
-        path = auth  # the file itself, where others have a credential
+        path = auth  # `auth` is the file itself
     if not path and auth:
-        known = await fields_of(auth, call.host, prefixes=("db_", "duckdb_", "sqlite_"))
-        path = known.get("file") or known.get("database") or known.get("path") or known.get("dsn")
+        credential = await fields_of(auth, call.host, prefixes=("db_", "duckdb_", "sqlite_"))
+        path = next((credential[name] for name in ("file", "database", "path", "dsn") if credential.get(name)), None)
     if not path or path == ":memory:":
-        raise BadInput(f"{what} needs the `file` of the database")
+        raise BadInput(f"{what} requires the `file` of the database")
     return call.host.resolve_path(str(path).removeprefix("duckdb://").removeprefix("sqlite://"))
 
 
@@ -119,12 +119,12 @@ def _statement(fields: Mapping[str, Any], dialect: Any) -> Any:
         return bind(f"SELECT * FROM {quote_name(str(fields['table']))}", None, dialect)
     statements = split(str(fields.get("query") or ""), dialect)
     if len(statements) != 1:
-        raise BadInput("the source needs `query` with one statement, or `table`")
+        raise BadInput("the source requires `query` with one statement, or `table`")
     return bind(statements[0], fields.get("params"), dialect)
 
 
 class DuckdbSource:
-    """A query or table of DuckDB, or a query over files."""
+    """A query or table of DuckDB; without a database, a query over files."""
 
     def __init__(self, call: ToolCall, fields: dict[str, Any]) -> None:
         self._call = call
@@ -133,8 +133,8 @@ class DuckdbSource:
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
-        wants_file = bool(self._fields.get("file") or self._fields.get("auth"))
-        path = await file_of(self._call, self._fields, "the source") if wants_file else duckdb.MEMORY
+        has_file = bool(self._fields.get("file") or self._fields.get("auth"))
+        path = await database_file(self._call, self._fields, "the source") if has_file else duckdb.MEMORY
         database = duckdb.database(path)
         async with database.cursor(writes=False, wait=self._call.timeout.connect or duckdb.WAIT_FOR_FILE) as cursor:
             folder = self._call.host.resolve_path(".").replace("'", "''")
@@ -143,18 +143,18 @@ class DuckdbSource:
                 lambda: duckdb.run_statement(cursor, self._bound), interrupt=cursor.interrupt
             )
             if not columns:
-                raise BadInput("the source's statement gives no rows")
+                raise BadInput("the source's statement returns no rows")
             stream = duckdb.batches(cursor, parts)
             async with aclosing(stream):
                 async for batch in stream:
-                    yield writable(batch)
+                    yield normalize_batch(batch)
 
     async def count(self) -> int | None:
-        """Not known before."""
+        """Not known in advance."""
         return None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
 
 class SqliteSource:
@@ -167,7 +167,7 @@ class SqliteSource:
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
-        path = await file_of(self._call, self._fields, "the source")
+        path = await database_file(self._call, self._fields, "the source")
         connection = await asyncio.to_thread(sqlite.connect, path)
         try:
             values = [sqlite.adapted(value) for value in self._bound.values]
@@ -175,27 +175,27 @@ class SqliteSource:
                 lambda: connection.execute(self._bound.text, values), interrupt=connection.interrupt
             )
             names = sqlite.columns_of(cursor)
-            shaper = Shaper(self._fields.get("types"), "the source", names)
-            while rows := await in_thread(lambda: cursor.fetchmany(ROWS), interrupt=connection.interrupt):
-                yield shaper.batch([dict(zip(names, row, strict=True)) for row in rows])
-            if shaper.schema is None:
-                yield shaper.batch([])
+            builder = BatchBuilder(self._fields.get("types"), "the source", names)
+            while rows := await in_thread(lambda: cursor.fetchmany(BATCH_ROWS), interrupt=connection.interrupt):
+                yield builder.batch([dict(zip(names, row, strict=True)) for row in rows])
+            if builder.schema is None:
+                yield builder.batch([])
         finally:
             await asyncio.to_thread(connection.close)
 
     async def count(self) -> int | None:
-        """Not known before."""
+        """Not known in advance."""
         return None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
 
 async def data_source(call: ToolCall, fields: Mapping[str, Any], path: str | None) -> Source:
-    """Rows that the task itself was given, or a stored result."""
+    """Rows in the task's fields, or a stored result."""
     data = fields.get("data") if fields.get("data") is not None else fields.get("ref")
     reference = reference_in(data)
     if reference is not None:
         return ReferenceSource(call, reference, path)
-    rows = rows_at(data, path, "`data`")
+    rows = find_rows(data, path, "`data`")
     return RowsSource(rows, fields.get("types"))

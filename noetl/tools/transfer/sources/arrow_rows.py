@@ -1,4 +1,4 @@
-"""Rows of plain data on their way into Arrow: found in a value, and shaped into batches of one schema."""
+"""Converts rows of plain data to Arrow batches with one schema."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from noetl.data import arrow_tables as tables
 from noetl.data.duckdb_files import ROWS_KEYS
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.mapping import conforming
+from noetl.tools.transfer.mapping import conform_rows
 
-ROWS = 10_000  # of a batch
+BATCH_ROWS = 10_000
 
 
 class RowsSource:
@@ -24,20 +24,20 @@ class RowsSource:
         """The rows."""
         if not self._rows:
             return
-        shaper = Shaper(self._types, "the source", (), sample=self._rows)
-        for start in range(0, len(self._rows), ROWS):
-            yield shaper.batch(self._rows[start : start + ROWS])
+        builder = BatchBuilder(self._types, "the source", (), sample=self._rows)
+        for start in range(0, len(self._rows), BATCH_ROWS):
+            yield builder.batch(self._rows[start : start + BATCH_ROWS])
 
     async def count(self) -> int | None:
-        """How many there are."""
+        """The number of rows."""
         return len(self._rows)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
 
-def rows_at(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
-    """The list of rows in a value: at a dotted path, or itself, or under `rows` or `data`."""
+def find_rows(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
+    """The list of rows in a value: at a dotted path, the value itself, or under `rows` or `data`."""
     value = data
     for step in path.split(".") if path else ():
         if isinstance(value, Mapping) and step in value:
@@ -45,12 +45,12 @@ def rows_at(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
         elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
             value = value[int(step)]
         else:
-            raise BadInput(f"{what} has nothing at {path!r} (no {step!r})")
+            raise BadInput(f"{what}: path {path!r} not found (no {step!r})")
     if path is None and isinstance(value, Mapping):
         found = next((value[name] for name in ROWS_KEYS if isinstance(value.get(name), list)), None)
         value = [value] if found is None else found
     if not isinstance(value, list):
-        raise BadInput(f"{what} is no list of rows: say where it is with `chunk: {{path: ...}}`")
+        raise BadInput(f"{what} is not a list of rows: set its path with `chunk: {{path: ...}}`")
     return [row if type(row) is dict or isinstance(row, Mapping) else {"value": row} for row in value]  # type: ignore[misc]
 
 
@@ -61,62 +61,56 @@ _TYPES = {
 }  # fmt: skip
 
 
-JSONS, NUMERICS = ("json", "jsonb"), ("numeric", "decimal")
+JSON_TYPES, NUMERIC_TYPES = ("json", "jsonb"), ("numeric", "decimal")
 
 
-def word_type(column: str, word: str) -> str:
-    """The type that a word of `types` names; of one that does not fit Arrow, text."""
-    if word in NUMERICS:
+def arrow_type_name(column: str, type_name: str) -> str:
+    """The Arrow type of a name in `types`; a number of arbitrary precision is a string."""
+    if type_name in NUMERIC_TYPES:
         return "string"
-    if word not in _TYPES:
-        known = ", ".join(sorted({*_TYPES, "json", "numeric"}))
-        raise BadInput(f"types.{column}: {word!r} is not one of {known}")
-    return _TYPES[word]
+    if type_name not in _TYPES:
+        choices = ", ".join(sorted({*_TYPES, "json", "numeric"}))
+        raise BadInput(f"types.{column}: {type_name!r} is not one of {choices}")
+    return _TYPES[type_name]
 
 
-class Shaper:
-    """Rows of plain data as batches of one schema: that of the first rows, or what `types` says."""
+class BatchBuilder:
+    """Builds batches with one schema: inferred from the first rows, or declared with `types`."""
 
     def __init__(
-        self,
-        types: Any,
-        label: str,
-        known: Any = (),
-        *,
-        sample: list[dict[str, Any]] | None = None,
-        grows: bool = False,
+        self, types: Any, label: str, columns: Any = (), *, sample: list[dict[str, Any]] | None = None
     ) -> None:
         self._types = dict(types) if isinstance(types, Mapping) else {}
         self._label = label
-        self._known = list(known)
+        self._columns = list(columns)
         self._sample = sample
         self.schema: Any = None
 
     def batch(self, rows: list[dict[str, Any]]) -> Any:
         """The rows as a batch."""
         if self.schema is None:
-            self.schema = self._first(self._sample or rows)
+            self.schema = self._infer_schema(self._sample or rows)
             self._names: set[Any] = set(self.schema.names)
         extra = set().union(*rows) - self._names
         if extra:
             raise BadInput(
-                f"{self._label}: a row has {', '.join(sorted(map(str, extra)))}, which the first rows did not have; "
-                "name all columns with `types` in the source ({column: type})"
+                f"{self._label}: a row has the column {', '.join(sorted(map(str, extra)))}, which is not in the first "
+                "rows; declare all columns with `types` in the source ({column: type})"
             )
-        return conforming(rows, self.schema, self._label)
+        return conform_rows(rows, self.schema, self._label)
 
-    def _first(self, rows: list[dict[str, Any]]) -> Any:
+    def _infer_schema(self, rows: list[dict[str, Any]]) -> Any:
         import pyarrow as pa
 
-        schema = tables.inferred_schema(rows, [*self._known, *self._types])
+        schema = tables.inferred_schema(rows, [*self._columns, *self._types])
         fields = []
         for field in schema:
-            wanted = str(self._types.get(field.name, "")).lower()
-            if wanted in JSONS:
+            declared = str(self._types.get(field.name, "")).lower()
+            if declared in JSON_TYPES:
                 field = pa.field(field.name, pa.string(), metadata={"noetl": "json"})
-            elif wanted in NUMERICS:
+            elif declared in NUMERIC_TYPES:
                 field = pa.field(field.name, pa.string(), metadata={"noetl": "number"})
-            elif wanted:
-                field = pa.field(field.name, getattr(pa, word_type(field.name, wanted))())
+            elif declared:
+                field = pa.field(field.name, getattr(pa, arrow_type_name(field.name, declared))())
             fields.append(field)
         return pa.schema(fields)

@@ -1,7 +1,7 @@
-"""Rows of files, objects and stored results.
+"""Sources that read files, objects and stored results.
 
-Parquet and Arrow are read in ranges from wherever they are. CSV and JSON are read by DuckDB, which finds
-out their types, from a local copy if need be: memory stays small whatever their size.
+Parquet and Arrow are read in ranges from their location. CSV and JSON are read by DuckDB, which infers their types,
+from a local copy if they are remote: memory use does not depend on their size.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from noetl.data.content import file_blocks, save
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.sources.arrow_rows import JSONS, NUMERICS, word_type
-
-ROWS = 10_000  # of a batch
+from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, JSON_TYPES, NUMERIC_TYPES, arrow_type_name
 
 
 class ObjectSource:
@@ -42,15 +40,16 @@ class ObjectSource:
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
         address = str(self._fields["uri"])
-        known = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
-        place = place_of(self._call, self._fields, address, known)
+        credential = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
+        place = resolve_address(self._call, self._fields, address, credential)
         if place.scheme == "file":
             stream = self._local(f"{place.bucket}/{place.key}")
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch
             return
-        store = objects.store_of(place, known, connect=self._call.timeout.connect, total=self._call.timeout.total)
+        timeout = self._call.timeout
+        store = objects.store_of(place, credential, connect=timeout.connect, total=timeout.total)
         payload = await objects.payload_of(store, place.key)
         format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
         if format in ("parquet", "arrow"):
@@ -70,36 +69,38 @@ class ObjectSource:
     async def _local(self, path: str, format: str | None = None) -> AsyncGenerator[Any, None]:
         format = format or formats.format_of(given=self._fields.get("format"), path=path.rstrip("*"))
         if not any(mark in path for mark in "*?[") and not await asyncio.to_thread(Path(path).exists):
-            raise FileNotFoundError(2, "there is no such file", path)
+            raise FileNotFoundError(2, "file not found", path)
         stream = file_batches(path, format, self._path, self._fields.get("types"))
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
 
     async def count(self) -> int | None:
-        """Not known before."""
+        """Not known in advance."""
         return None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
 
-def place_of(call: ToolCall, fields: Mapping[str, Any], address: str, known: Mapping[str, Any]) -> objects.Place:
-    """An address of a source or target; relative paths are the playbook's, a bucket may be the credential's."""
-    scheme, bucket = fields.get("provider"), fields.get("bucket") or known.get("bucket")
+def resolve_address(
+    call: ToolCall, fields: Mapping[str, Any], address: str, credential: Mapping[str, Any]
+) -> objects.Place:
+    """The location of a source or target; paths are relative to the playbook, the credential can contain the bucket."""
+    scheme, bucket = fields.get("provider"), fields.get("bucket") or credential.get("bucket")
     if "://" not in address and (scheme or "file") == "file":
         return objects.place_of(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
     return objects.place_of(address, scheme=scheme, bucket=bucket)
 
 
 async def file_batches(path: str, format: str, rows_path: str | None, types: Any = None) -> AsyncGenerator[Any, None]:
-    """The rows of local files: DuckDB reads them, and finds out their types."""
+    """The rows of local files; DuckDB reads them and infers their types."""
     if format == "arrow":
         stream = ranged_batches(LocalPayload(path), "arrow")
     elif format in ("parquet", "csv", "json", "jsonl"):
         stream = _duckdb_batches(path, format, rows_path, types)
     else:
-        raise BadInput(f"{path} is {format}: rows come from Parquet, Arrow, CSV, JSON or JSON lines; say its `format`")
+        raise BadInput(f"{path} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines, or set `format`")
     async with aclosing(stream):
         async for batch in stream:
             yield batch
@@ -110,19 +111,19 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _wanted(types: Any) -> dict[str, str]:
-    """What the source's `types` say, in DuckDB's words; numbers of any size are text that remembers what it is."""
+def _duckdb_types(types: Any) -> dict[str, str]:
+    """The declared `types` as DuckDB types; a number of arbitrary precision is VARCHAR."""
     if types is not None and not isinstance(types, Mapping):
-        raise BadInput("`types` of the source is a map: column -> type")
+        raise BadInput("`types` of the source must be a mapping: column -> type")
     return {
-        str(name): "JSON" if word in JSONS else _TYPES.get(word_type(str(name), word), "VARCHAR")
-        for name, word in ((name, str(kind).lower()) for name, kind in (types or {}).items())
+        str(name): "JSON" if type_name in JSON_TYPES else _TYPES.get(arrow_type_name(str(name), type_name), "VARCHAR")
+        for name, type_name in ((name, str(kind).lower()) for name, kind in (types or {}).items())
     }
 
 
 async def _duckdb_batches(path: str, format: str, rows_path: str | None, types: Any) -> AsyncGenerator[Any, None]:
-    wanted = _wanted(types)
-    numbers = {str(name) for name, kind in (types or {}).items() if str(kind).lower() in NUMERICS}
+    declared = _duckdb_types(types)
+    numbers = {str(name) for name, kind in (types or {}).items() if str(kind).lower() in NUMERIC_TYPES}
     database = duckdb.database(duckdb.MEMORY)
     async with database.cursor(writes=False) as cursor:
 
@@ -130,9 +131,10 @@ async def _duckdb_batches(path: str, format: str, rows_path: str | None, types: 
             if format == "parquet":
                 query = f"SELECT * FROM read_parquet({duck_files.literal(path)})"
             elif format == "csv":
-                query = f"SELECT * FROM {duck_files.csv_call(path, wanted)}"
+                query = f"SELECT * FROM {duck_files.csv_call(path, declared)}"
             else:
-                query = duck_files.json_query(cursor, path, format, rows_path.split(".") if rows_path else [], wanted)
+                steps = rows_path.split(".") if rows_path else []
+                query = duck_files.json_query(cursor, path, format, steps, declared)
             return duckdb.run_statement(cursor, bind(query, None, "duckdb"))
 
         try:
@@ -140,7 +142,7 @@ async def _duckdb_batches(path: str, format: str, rows_path: str | None, types: 
             stream = duckdb.batches(cursor, parts)
             async with aclosing(stream):
                 async for batch in stream:
-                    yield _marked(writable(batch), numbers, mixed=format in ("json", "jsonl"))
+                    yield _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
         except BinderException as failure:
             if not rows_path:
                 raise
@@ -152,8 +154,8 @@ async def _duckdb_batches(path: str, format: str, rows_path: str | None, types: 
             raise BadInput(wrong) from None
 
 
-def _marked(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
-    """The batch, in whose schema columns remember more of what they are."""
+def _annotate(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
+    """The batch with metadata for columns that are numbers or JSON stored as text."""
     import pyarrow as pa
 
     fields = []
@@ -167,7 +169,7 @@ def _marked(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
 
 
 async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerator[Any, None]:
-    """The batches of a Parquet or Arrow payload that is read in ranges."""
+    """The batches of a Parquet or Arrow payload, read in ranges."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -175,34 +177,34 @@ async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerato
     try:
         if format == "parquet":
             opened = await in_thread(lambda: pq.ParquetFile(file))
-            batches, schema = opened.iter_batches(batch_size=ROWS), opened.schema_arrow
+            batches, schema = opened.iter_batches(batch_size=BATCH_ROWS), opened.schema_arrow
         else:
             reader = await in_thread(lambda: table_files.arrow_reader(file))
             batches, schema = iter(reader), reader.schema
-        seen = False
+        is_empty = True
         while (batch := await in_thread(lambda: next(batches, None))) is not None:
-            seen = True
-            yield writable(batch)
-        if not seen:
-            yield writable(pa.RecordBatch.from_pylist([], schema=schema))
+            is_empty = False
+            yield normalize_batch(batch)
+        if is_empty:
+            yield normalize_batch(pa.RecordBatch.from_pylist([], schema=schema))
     finally:
         file.close()
 
 
 class LocalPayload:
-    """A local file as something to read in ranges."""
+    """A local file, readable as a stream or in ranges."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.size = Path(path).stat().st_size
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """All of it."""
+        """The whole file."""
         async for block in file_blocks(self._path):
             yield block
 
     async def read(self, start: int, count: int) -> bytes:
-        """A range of it."""
+        """A range of the file."""
 
         def read() -> bytes:
             with Path(self._path).open("rb") as file:
@@ -221,7 +223,7 @@ class ReferenceSource:
         self._path = path
 
     async def batches(self) -> AsyncGenerator[Any, None]:
-        """The rows; the payload is verified before the first of them is given."""
+        """The rows; the payload is verified before the first row is yielded."""
         format = formats.format_of(content_type=self._reference.meta.content_type)
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
@@ -232,16 +234,16 @@ class ReferenceSource:
                     yield batch
 
     async def count(self) -> int | None:
-        """What the reference says."""
+        """The number of rows in the reference."""
         rows: int | None = self._reference.meta.rows
         return rows
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
 
-def writable(batch: Any) -> Any:
-    """A batch in types that every target knows: dictionaries decoded, intervals as text."""
+def normalize_batch(batch: Any) -> Any:
+    """The batch in types that every target supports: dictionaries decoded, intervals as text."""
     import pyarrow as pa
 
     schema = batch.schema

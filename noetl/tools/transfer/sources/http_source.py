@@ -1,13 +1,13 @@
-"""Rows of an HTTP API: one answer, or page after page.
+"""HTTP source: rows of one response, or of all pages of an API.
 
-`pages` says how to come to the next page:
+`pages` defines how the next page is requested:
 
-    pages: link                                   the answer's Link header with rel="next"
-    pages: {next: "{{ page.data.next_url }}"}     a URL, or a mapping of query parameters; nothing ends it
-    pages: {param: page, start: 1, step: 1}       a query parameter that counts; an empty page ends it
+    pages: link                                   the Link header with rel="next"
+    pages: {next: "{{ page.data.next_url }}"}     a URL, or a mapping of query parameters; an empty value ends it
+    pages: {param: page, start: 1, step: 1}       a query parameter that is incremented; an empty page ends it
 
-`page` is what a template sees: `data` (the body), `index` (from 0), `count` (rows of this page) and `http`.
-The next page is being fetched while the rows of this one are written.
+Templates read `page`: `data` (the body), `index` (from 0), `count` (rows of this page) and `http`.
+The next page is fetched while the rows of the current one are written.
 """
 
 from __future__ import annotations
@@ -28,100 +28,115 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.http import task as http_task
-from noetl.tools.transfer.chunks import Templates
-from noetl.tools.transfer.failures import HttpError
-from noetl.tools.transfer.sources.arrow_rows import Shaper, rows_at
+from noetl.tools.transfer.chunks import TemplateRenderer
+from noetl.tools.transfer.failures import ResponseError
+from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, find_rows
 from noetl.tools.transfer.transfer_plan import Plan
 
-AHEAD = 2
-ATTEMPTS, DELAY, MOST_DELAY = 3, 0.5, 30.0  # for a page that fails
-MOST_PAGES = 1_000_000
-_REQUEST = ("method", "headers", "json", "form", "body", "auth", "params", "verify", "ca", "cert", "key", "proxy")
-_NEXT = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?', re.IGNORECASE)
+PREFETCH = 2
+ATTEMPTS, DELAY, MAX_DELAY = 3, 0.5, 30.0  # retries of a failed page
+MAX_PAGES = 1_000_000
+_REQUEST_FIELDS = (
+    "method",
+    "headers",
+    "json",
+    "form",
+    "body",
+    "auth",
+    "params",
+    "verify",
+    "ca",
+    "cert",
+    "key",
+    "proxy",
+)
+_NEXT_LINK = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?', re.IGNORECASE)
 
 
 class Page(Struct, frozen=True):
-    """One answer."""
+    """One response."""
 
     index: int
     url: str
     data: Any
     http: Mapping[str, Any]
     rows: list[dict[str, Any]]
-    gone: bool = False
+    missing: bool = False
 
-    def names(self) -> dict[str, Any]:
-        """As templates see it."""
+    def template_values(self) -> dict[str, Any]:
+        """The value of `page` in templates."""
         return {"data": self.data, "index": self.index, "count": len(self.rows), "http": self.http}
 
 
 class HttpSource:
-    """An API."""
+    """The rows of an HTTP API."""
 
     def __init__(self, call: ToolCall, fields: Mapping[str, Any], plan: Plan) -> None:
         self._call = call
         self._fields = fields
         self._path = plan.path
-        self._templates = Templates(call)
+        self._templates = TemplateRenderer(call)
         if not isinstance(fields.get("url"), str):
-            raise BadInput("the source needs the `url` of the API")
+            raise BadInput("the source requires the `url` of the API")
         pages = fields.get("pages")
         self._pages: dict[str, Any] = {"link": True} if pages == "link" else dict(pages or {})
         if pages and not {"link", "next", "param"} & set(self._pages):
-            raise BadInput("`pages` is `link`, {next: template} or {param: name, start, step}")
+            raise BadInput("`pages` must be `link`, {next: template} or {param: name, start, step}")
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows of all pages."""
-        shaper = Shaper(self._fields.get("types"), "the source")
-        pages = self._counted() if self._pages.get("param") and not self._pages.get("next") else self._followed()
+        builder = BatchBuilder(self._fields.get("types"), "the source")
+        pages = (
+            self._numbered_pages() if self._pages.get("param") and not self._pages.get("next") else self._linked_pages()
+        )
         async with aclosing(pages):
             async for page in pages:
                 if page.rows:
-                    yield shaper.batch(page.rows)
+                    yield builder.batch(page.rows)
 
     async def count(self) -> int | None:
-        """Not known before."""
+        """Not known in advance."""
         return None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
-    async def _followed(self) -> AsyncGenerator[Page, None]:
-        """Pages of which each one leads to the next."""
+    async def _linked_pages(self) -> AsyncGenerator[Page, None]:
+        """Pages that each contain the link to the next one."""
         url, params = str(self._fields["url"]), dict(self._fields.get("params") or {})
         if self._pages.get("param") and self._pages.get("start") is not None:
             params[str(self._pages["param"])] = self._pages["start"]
-        waiting: asyncio.Task[Page] | None = asyncio.create_task(self._fetch(0, url, params))
+        pending: asyncio.Task[Page] | None = asyncio.create_task(self._fetch(0, url, params))
         seen: set[str] = set()
         try:
-            while waiting is not None:
-                page = await waiting
-                waiting = None
+            while pending is not None:
+                page = await pending
+                pending = None
                 following = self._next(page, url, params)
                 if following is not None:
                     url, params = following
-                    mark = f"{url} {sorted(params.items())}"
-                    if mark in seen or page.index + 1 >= MOST_PAGES:
-                        raise BadInput(f"the pages go round in a circle: {url} comes again")
-                    seen.add(mark)
-                    waiting = asyncio.create_task(self._fetch(page.index + 1, url, params))
+                    request = f"{url} {sorted(params.items())}"
+                    if request in seen or page.index + 1 >= MAX_PAGES:
+                        raise BadInput(f"cycle in the pages: {url} was already fetched")
+                    seen.add(request)
+                    pending = asyncio.create_task(self._fetch(page.index + 1, url, params))
                 yield page
         finally:
-            if waiting is not None:
-                waiting.cancel()
-                await asyncio.wait([waiting])
+            if pending is not None:
+                pending.cancel()
+                await asyncio.wait([pending])
 
     def _next(self, page: Page, url: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
         if self._pages.get("link"):
             headers = {name.lower(): value for name, value in (page.http.get("headers") or {}).items()}
-            found = _NEXT.search(str(headers.get("link", "")))
+            found = _NEXT_LINK.search(str(headers.get("link", "")))
             return (urljoin(page.url, found[1]), {}) if found else None
         template = self._pages.get("next")
         if template is None:
             return None
         if not isinstance(template, DeferredTemplate):
-            raise BadInput("pages.next is a template over `page`, as in '{{ page.data.next_url }}'")
-        value = self._templates.render(template, page=page.names())
+            raise BadInput("pages.next must be a template over `page`, as in '{{ page.data.next_url }}'")
+        value = self._templates.render(template, page=page.template_values())
         if value in (None, False, "", {}, []) or str(value).lower() in ("none", "null", "false"):
             return None
         if isinstance(value, Mapping):
@@ -130,73 +145,75 @@ class HttpSource:
             return url, {**params, str(self._pages["param"]): value}
         if isinstance(value, str):
             return urljoin(page.url, value), {}
-        raise BadInput("pages.next gives a URL or a mapping of query parameters; for a bare value name its `param`")
+        raise BadInput("pages.next must be a URL or a mapping of query parameters; for another value set `param`")
 
-    async def _counted(self) -> AsyncGenerator[Page, None]:
-        """Pages by number: some are asked for ahead, all are given in order."""
+    async def _numbered_pages(self) -> AsyncGenerator[Page, None]:
+        """Pages by number: some are prefetched, all are yielded in order."""
         name = str(self._pages["param"])
         number, step = int(self._pages.get("start", 1)), int(self._pages.get("step", 1))
         size, last = self._pages.get("size"), self._pages.get("last")
-        ahead = max(1, int(self._pages.get("ahead", AHEAD)))
-        waiting: deque[asyncio.Task[Page]] = deque()
+        prefetch = max(1, int(self._pages.get("ahead", PREFETCH)))
+        pending: deque[asyncio.Task[Page]] = deque()
         index = 0
 
-        def ask() -> None:
+        def fetch_next() -> None:
             nonlocal number, index
-            if index < MOST_PAGES and (last is None or number <= int(last)):
+            if index < MAX_PAGES and (last is None or number <= int(last)):
                 params = {**dict(self._fields.get("params") or {}), name: number}
-                fetching = self._fetch(index, str(self._fields["url"]), params, may_be_gone=index > 0)
-                waiting.append(asyncio.create_task(fetching))
+                fetching = self._fetch(index, str(self._fields["url"]), params, may_be_missing=index > 0)
+                pending.append(asyncio.create_task(fetching))
                 number, index = number + step, index + 1
 
         try:
-            for _ in range(ahead):
-                ask()
-            while waiting:
-                page = await waiting.popleft()
-                if page.gone or not page.rows:
+            for _ in range(prefetch):
+                fetch_next()
+            while pending:
+                page = await pending.popleft()
+                if page.missing or not page.rows:
                     return
                 until = self._pages.get("until")
-                done = isinstance(until, DeferredTemplate) and bool(self._templates.render(until, page=page.names()))
+                done = isinstance(until, DeferredTemplate) and bool(
+                    self._templates.render(until, page=page.template_values())
+                )
                 short = size is not None and len(page.rows) < int(size)
                 if not done and not short:
-                    ask()
+                    fetch_next()
                 yield page
                 if done or short:
                     return
         finally:
-            for task in waiting:
+            for task in pending:
                 task.cancel()
-            if waiting:
-                await asyncio.wait(waiting)
+            if pending:
+                await asyncio.wait(pending)
 
-    async def _asked(self, call: ToolCall, given: dict[str, Any], nulls: dict[str, Any]) -> Outcome:
-        """The answer to one request; what may well work later is tried again, or all pages would be lost with one."""
+    async def _request(self, call: ToolCall, fields: dict[str, Any]) -> Outcome:
+        """Send one request; retryable errors are retried here, as a retry of the task would fetch all pages again."""
         retry = self._fields.get("retry")
-        known: Mapping[str, Any] = retry if isinstance(retry, Mapping) else {}
-        safe = str(given.get("method") or "GET").upper() in ("GET", "HEAD")
-        attempts = int(known.get("attempts") or (ATTEMPTS if safe else 1))
-        delay = float(known.get("delay") or DELAY)
+        policy: Mapping[str, Any] = retry if isinstance(retry, Mapping) else {}
+        is_safe = str(fields.get("method") or "GET").upper() in ("GET", "HEAD")
+        attempts = int(policy.get("attempts") or (ATTEMPTS if is_safe else 1))
+        delay = float(policy.get("delay") or DELAY)
         number = 0
         while True:
             number += 1
-            outcome: Outcome = await http_task.perform(call, given, nulls)
+            outcome: Outcome = await http_task.run(call, fields)
             if outcome.error is None or not outcome.error.retryable or number >= attempts:
                 return outcome
-            asked_for = outcome.helpers.get("http", {}).get("retry_after")
-            await asyncio.sleep(min(delay * 2 ** (number - 1) if asked_for is None else float(asked_for), MOST_DELAY))
+            retry_after = outcome.helpers.get("http", {}).get("retry_after")
+            pause = delay * 2 ** (number - 1) if retry_after is None else float(retry_after)
+            await asyncio.sleep(min(pause, MAX_DELAY))
 
-    async def _fetch(self, index: int, url: str, params: dict[str, Any], *, may_be_gone: bool = False) -> Page:
-        given = {name: self._fields[name] for name in _REQUEST if self._fields.get(name) is not None}
-        given |= {"url": url, "params": params}
-        nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
+    async def _fetch(self, index: int, url: str, params: dict[str, Any], *, may_be_missing: bool = False) -> Page:
+        fields = {name: self._fields[name] for name in _REQUEST_FIELDS if self._fields.get(name) is not None}
+        fields |= {"url": url, "params": params}
         call = replace(self._call, spec={**self._call.spec, "stream_above": 1 << 40})
-        outcome = await self._asked(call, given, nulls)
+        outcome = await self._request(call, fields)
         http = outcome.helpers.get("http", {})
         if outcome.error is not None:
-            if may_be_gone and outcome.error.kind == "not_found":
-                return Page(index, url, None, http, [], gone=True)
-            raise HttpError(outcome.error)
-        rows = rows_at(outcome.data, self._path, f"the answer of {url}") if outcome.data is not None else []
+            if may_be_missing and outcome.error.kind == "not_found":
+                return Page(index, url, None, http, [], missing=True)
+            raise ResponseError(outcome.error)
+        rows = find_rows(outcome.data, self._path, f"the response of {url}") if outcome.data is not None else []
         self._call.host.progress(pages=index + 1)
         return Page(index, str(http.get("url") or url), outcome.data, http, rows)

@@ -1,7 +1,7 @@
-"""Rows of Postgres as Arrow batches: through ADBC where the driver and the types allow, else row by row.
+"""Reads PostgreSQL rows as Arrow batches: with ADBC if it is installed and supports the query, otherwise with psycopg.
 
-Types that Arrow has no word for are cast by the database itself: decimals with a precision come as
-decimals, those without as double precision, JSON as text that remembers what it is, all others as text.
+Types that Arrow does not have are cast by the database: numeric with a precision to decimal, without one to double
+precision, JSON to text with metadata, all others to text.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from noetl.tools._common.sql_task import BadInput
 
 BATCH_BYTES = 4 << 20
 # bool, bytea, int8, int2, int4, text, json, float4, float8, bpchar, varchar, date, time, timestamp(tz), jsonb,
-# and arrays of the plain ones: the driver gives these as they are.
+# and arrays of scalar types: the driver returns these without a cast.
 _NATIVE = frozenset({16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1082, 1083, 1114, 1184, 3802})
 _NATIVE_ARRAYS = {
     1000: "bool", 1005: "int2", 1007: "int4", 1016: "int8",
     1009: "text", 1015: "varchar", 1021: "float4", 1022: "float8",
 }  # fmt: skip
 _DECIMAL = 1700
-# What other types are called, so that a table that is made for them elsewhere in Postgres has them again.
-_NAMES = {
+# Names of other types, so that a table created for them in PostgreSQL has the same types.
+_TYPE_NAMES = {
     1700: "numeric", 2950: "uuid", 1186: "interval", 869: "inet", 650: "cidr", 829: "macaddr", 142: "xml", 26: "bigint",
     1266: "timetz", 3904: "int4range", 3926: "int8range", 3906: "numrange", 3908: "tsrange", 3910: "tstzrange",
     3912: "daterange", 3614: "tsvector", 2951: "uuid[]", 1231: "numeric[]", 1182: "date[]", 1185: "timestamptz[]",
@@ -39,13 +39,13 @@ _JSON = frozenset({114, 3802})
 
 
 class Query(NamedTuple):
-    """A query without parameters, and what its columns are (None: it cannot be asked as a subquery)."""
+    """A query without parameters, and its columns (None: it cannot be used as a subquery)."""
 
     text: str
     columns: tuple[Column, ...] | None
 
 
-async def query_of(connection: Any, fields: dict[str, Any]) -> Query:
+async def read_query(connection: Any, fields: dict[str, Any]) -> Query:
     """The query of a source: `query` with its `params`, or all of `table`."""
     if fields.get("table") and not fields.get("query"):
         text = f"SELECT * FROM {quote_name(str(fields['table']))}"
@@ -56,11 +56,12 @@ async def query_of(connection: Any, fields: dict[str, Any]) -> Query:
     try:
         cursor = await connection.execute(f"SELECT * FROM ({text}\n) AS noetl_source LIMIT 0")
     except _syntax_errors():
-        return Query(text, None)  # it says itself what is wrong with it, or changes data as well
+        return Query(text, None)  # invalid, which executing it reports, or a statement that changes data
     return Query(
         text,
         tuple(
-            Column(one.name, one.type_code, _modifier(cursor, number)) for number, one in enumerate(cursor.description)
+            Column(item.name, item.type_code, _modifier(cursor, number))
+            for number, item in enumerate(cursor.description)
         ),
     )
 
@@ -77,12 +78,12 @@ def _syntax_errors() -> Any:
 
 
 def _with_literals(text: str, params: Any) -> str:
-    """One statement with its parameters written as literals, quoted by the driver: COPY takes no parameters."""
+    """The statement with its parameters as literals, quoted by the driver, as COPY does not accept parameters."""
     from psycopg import sql
 
     statements = split(text)
     if len(statements) != 1:
-        raise BadInput("the source needs `query` with one statement, or `table`")
+        raise BadInput("the source requires `query` with one statement, or `table`")
     bound = bind(statements[0], params)
     if not bound.values:
         return bound.text
@@ -96,27 +97,27 @@ def _with_literals(text: str, params: Any) -> str:
     return "".join(pieces)
 
 
-def projected(query: Query) -> str:
-    """The query with the casts that its types need."""
+def add_casts(query: Query) -> str:
+    """The query with a cast for each column whose type requires one."""
     assert query.columns is not None
     names = postgres.names(query.columns)
     casts = [_cast(column, f"c{number}", names[number]) for number, column in enumerate(query.columns)]
     if not any(casts) and names == [column.name for column in query.columns]:
         return query.text
     inner = [f"c{number}" for number in range(len(names))]
-    chosen = ", ".join(
+    selected = ", ".join(
         f"{cast or column} AS {quote_column(name)}" for column, cast, name in zip(inner, casts, names, strict=True)
     )
-    return f"SELECT {chosen} FROM ({query.text}\n) AS noetl_source({', '.join(inner)})"
+    return f"SELECT {selected} FROM ({query.text}\n) AS noetl_source({', '.join(inner)})"
 
 
 def _cast(column: Column, inner: str, name: str) -> str:
     if column.oid in _NATIVE:
         return ""
     if column.oid in _NATIVE_ARRAYS:
-        # The driver would give all elements in one row; a cast of this sentence is the server's way to say it.
-        why = f"the column {name} has arrays of several dimensions; select to_jsonb(...) of it ("
-        text = "'" + why.replace("'", "''") + f"' || array_dims({inner}) || ')'"
+        # The driver would flatten a multidimensional array; the invalid cast of this message raises it as an error.
+        message = f"the column {name} has multidimensional arrays; select to_jsonb(...) of it ("
+        text = "'" + message.replace("'", "''") + f"' || array_dims({inner}) || ')'"
         return f"CASE WHEN array_ndims({inner}) > 1 THEN ({text})::{_NATIVE_ARRAYS[column.oid]}[] ELSE {inner} END"
     if column.oid == _DECIMAL:
         return f"{inner}::text" if _precision(column) else f"{inner}::double precision"
@@ -131,9 +132,9 @@ def _precision(column: Column) -> tuple[int, int] | None:
 async def batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
     """The rows, in batches of a few megabytes."""
     if query.columns is not None and _has_adbc():
-        stream = _through_adbc(info, query)
+        stream = _adbc_batches(info, query)
     else:
-        stream = _row_by_row(info, query)
+        stream = _psycopg_batches(info, query)
     async with aclosing(stream):
         async for batch in stream:
             yield batch
@@ -145,17 +146,17 @@ def _has_adbc() -> bool:
     return find_spec("adbc_driver_postgresql") is not None
 
 
-async def _through_adbc(info: str, query: Query) -> AsyncGenerator[Any, None]:
+async def _adbc_batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
     import pyarrow as pa
     from adbc_driver_postgresql import dbapi
 
     assert query.columns is not None
-    columns, text = query.columns, projected(query)
+    columns, text = query.columns, add_casts(query)
     opened: list[Any] = []
     try:
         await in_thread(lambda: opened.append(dbapi.connect(info, autocommit=True)))
     except asyncio.CancelledError:
-        for connection in opened:  # it came up after nobody wanted it any more
+        for connection in opened:  # connected after the cancellation
             connection.close()
         raise
     (connection,) = opened
@@ -166,19 +167,19 @@ async def _through_adbc(info: str, query: Query) -> AsyncGenerator[Any, None]:
 
             def begin() -> Any:
                 cursor.execute(text)
-                # The public reader says only that something failed; the one inside knows the server's own code.
+                # The public reader hides the server's error code; the internal one does not.
                 return getattr(getattr(cursor, "_results", None), "reader", None) or cursor.fetch_record_batch()
 
-            def following() -> Any:
+            def next_batch() -> Any:
                 try:
-                    return _as(reader.read_next_batch(), schema)
+                    return _cast_batch(reader.read_next_batch(), schema)
                 except StopIteration:
                     return None
 
             reader = await in_thread(begin, interrupt=cursor.adbc_cancel)
             schema = _schema(reader.schema, columns)
             empty = True
-            while (batch := await in_thread(following, interrupt=cursor.adbc_cancel)) is not None:
+            while (batch := await in_thread(next_batch, interrupt=cursor.adbc_cancel)) is not None:
                 empty = False
                 yield batch
             if empty:
@@ -190,7 +191,7 @@ async def _through_adbc(info: str, query: Query) -> AsyncGenerator[Any, None]:
 
 
 def _schema(given: Any, columns: Sequence[Column]) -> Any:
-    """What the driver gives, in plain types: structures are text that remembers what it means."""
+    """The schema of the driver without extension types; JSON is text with metadata."""
     import pyarrow as pa
 
     fields = []
@@ -200,13 +201,13 @@ def _schema(given: Any, columns: Sequence[Column]) -> Any:
         if precision:
             kind = pa.decimal128(*precision)
         metadata = {"noetl": "json"} if column.oid in _JSON else {}
-        if column.oid in _NAMES and not precision:
-            metadata["postgres"] = _NAMES[column.oid]
+        if column.oid in _TYPE_NAMES and not precision:
+            metadata["postgres"] = _TYPE_NAMES[column.oid]
         fields.append(pa.field(field.name, kind, metadata=metadata or None))
     return pa.schema(fields)
 
 
-def _as(batch: Any, schema: Any) -> Any:
+def _cast_batch(batch: Any, schema: Any) -> Any:
     import pyarrow as pa
 
     arrays = []
@@ -217,29 +218,29 @@ def _as(batch: Any, schema: Any) -> Any:
             try:
                 array = array.cast(field.type)
             except pa.ArrowInvalid as wrong:
-                raise BadInput(f"the column {field.name!r} is {field.type}, and a value is not: {wrong}") from None
+                raise BadInput(f"a value of the column {field.name!r} does not fit {field.type}: {wrong}") from None
         arrays.append(far_dates.mended(array))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-async def _row_by_row(info: str, query: Query) -> AsyncGenerator[Any, None]:
+async def _psycopg_batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
     import pyarrow as pa
 
     connection = await postgres.open_connection(info)
     try:
         parts = postgres.run_statement(connection, Bound(query.text, [], frozenset()), chunk=5000)
-        seen = False
+        has_columns = False
         async with aclosing(parts):
             async for part in parts:
                 if not part.columns:
                     continue
                 schema = _plain_schema(part.columns)
-                if part.rows or not seen:
+                if part.rows or not has_columns:
                     rows = [_floats(row, part.columns) for row in part.rows]
                     yield tables.batch_of_rows(rows, schema) if rows else pa.RecordBatch.from_pylist([], schema=schema)
-                seen = True
-        if not seen:
-            raise BadInput("the source's statement gives no rows")
+                has_columns = True
+        if not has_columns:
+            raise BadInput("the source's statement returns no rows")
     finally:
         await connection.close()
 
@@ -264,7 +265,7 @@ def _floats(row: tuple[Any, ...], columns: Sequence[Column]) -> list[Any]:
 
 
 async def count(connection: Any, query: Query) -> int | None:
-    """How many rows the query gives."""
+    """The number of rows of the query."""
     if query.columns is None:
         return None
     cursor = await connection.execute(f"SELECT count(*) FROM ({query.text}\n) AS noetl_source")

@@ -1,4 +1,4 @@
-"""Tables of DuckDB and SQLite as targets: all chunks are one transaction."""
+"""DuckDB and SQLite targets: all chunks are written in one transaction."""
 
 from __future__ import annotations
 
@@ -15,87 +15,86 @@ from noetl.connections import sqlite as lite
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import quote_column, quote_name, split_name
 from noetl.runtime.threads import in_thread
-from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.sources import file_of
+from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import Target
-from noetl.tools.transfer.targets.merge_statements import merge_by_hand
-from noetl.tools.transfer.targets.mixed_columns import in_words, is_mixed
+from noetl.tools.transfer.targets.merge_statements import update_and_insert
+from noetl.tools.transfer.targets.mixed_columns import is_mixed, mixed_as_text
 
 VIEW = "noetl_chunk"
-INCOMING = "noetl_incoming"
-KEYS = (
+STAGING = "noetl_incoming"
+UNIQUE_KEYS_QUERY = (
     "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? "
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
-MEMORY_LIMIT = "64MB"  # of DuckDB itself while rows are written
+MEMORY_LIMIT = "64MB"  # of DuckDB while rows are written
 
 
-def _names(names: Any) -> str:
+def _column_list(names: Any) -> str:
     return ", ".join(quote_column(name) for name in names)
 
 
-def _path(parts: Any) -> str:
+def _qualified_name(parts: Any) -> str:
     return ".".join(quote_column(part) for part in parts)
 
 
 class DuckdbTarget(Target):
-    """A table of DuckDB."""
+    """A DuckDB table."""
 
     _cursor: Any = None
     _limit: str | None = None
 
     async def begin(self, schema: Any) -> None:
-        """See that the table is there."""
+        """Create or empty the table."""
         await self._open()
-        await self._do(lambda: self._prepare(schema))
-        if self.plan.warns:  # from here on each chunk is a transaction of its own
-            await self._do(lambda: self._cursor.execute("COMMIT"))
+        await self._run_in_thread(lambda: self._prepare_table(schema))
+        if self.plan.warn_on_error:  # from here on each chunk has its own transaction
+            await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
 
     async def write(self, table: Any, chunk: Chunk) -> None:
-        """Insert (or merge) a chunk, handed over through Arrow."""
-        if not self.plan.warns:
-            await self._do(lambda: self._insert(table))
+        """Insert or merge a chunk, passed as an Arrow table."""
+        if not self.plan.warn_on_error:
+            await self._run_in_thread(lambda: self._insert(table))
             return
-        await self._do(lambda: self._cursor.execute("BEGIN TRANSACTION"))
+        await self._run_in_thread(lambda: self._cursor.execute("BEGIN TRANSACTION"))
         try:
-            await self._do(lambda: self._insert(table))
-            await self._do(lambda: self._cursor.execute("COMMIT"))
+            await self._run_in_thread(lambda: self._insert(table))
+            await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
         except BaseException:
             with suppress(duckdb.Error):
                 await in_thread(lambda: self._cursor.execute("ROLLBACK"))
             raise
 
-    async def nothing_came(self) -> None:
-        """Empty a table that is to be replaced by nothing."""
+    async def write_empty(self) -> None:
+        """Empty the table in mode replace."""
         if self.plan.mode == "replace":
             await self._open()
-            if await self._do(self._columns):
-                await self._do(lambda: self._cursor.execute(f"DELETE FROM {self._table}"))
+            if await self._run_in_thread(self._columns):
+                await self._run_in_thread(lambda: self._cursor.execute(f"DELETE FROM {self._table}"))
 
     async def commit(self) -> None:
-        """End the transaction."""
+        """Commit the transaction."""
         if self._cursor is not None:
-            if not (self.plan.warns and self._begun):
-                await self._do(lambda: self._cursor.execute("COMMIT"))
+            if not (self.plan.warn_on_error and self._begun):
+                await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
             await self._close()
 
     async def abort(self) -> None:
-        """Undo everything (but chunks that stand by themselves)."""
+        """Roll back everything except chunks with their own transaction."""
         if self._cursor is not None:
-            with suppress(duckdb.Error):  # the failure that led here may have ended the transaction already
+            with suppress(duckdb.Error):  # the original failure may have ended the transaction
                 await in_thread(lambda: self._cursor.execute("ROLLBACK"))
             await self._close()
 
     def explain(self, failure: Exception) -> Any:
-        """What DuckDB said."""
+        """The error of DuckDB."""
         return duck.explain(failure) if isinstance(failure, duckdb.Error) else None
 
     async def _open(self) -> None:
         if self._cursor is not None:
             return
-        path = await file_of(self.call, self.plan.fields, self.plan.label)
-        # Targets in one file are one writer: the first takes its turn, the others go in with it, one by one.
+        path = await database_file(self.call, self.plan.fields, self.plan.label)
+        # Targets in the same file share the writer lock: the first acquires it, the others open after it in turn.
         before: asyncio.Future[None] | None = self.peers.get(path)
         opened = self.peers[path] = asyncio.get_running_loop().create_future()
         try:
@@ -105,19 +104,19 @@ class DuckdbTarget(Target):
             wait = self.call.timeout.connect or duck.WAIT_FOR_FILE
             cursor = duck.database(path).cursor(writes=before is None, wait=wait)
             self._cursor = await self._stack.enter_async_context(cursor)
-            await self._do(self._begin)
+            await self._run_in_thread(self._begin)
         finally:
             opened.set_result(None)
 
     def _begin(self) -> None:
-        """Name the table in full, since a file may be called like a schema; a schema is made before the transaction."""
+        """Qualify the table name, as a file can have the name of a schema; create the schema; begin the transaction."""
         parts = split_name(str(self.plan.fields["table"]))
         if len(parts) == 2:
             catalog = self._cursor.execute("SELECT current_database()").fetchone()[0]
             parts = [catalog, *parts]
-            if self.plan.creates and not self._has_schema(parts[1]):
-                self._cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {_path(parts[:2])}")
-        self._table = _path(parts)
+            if self.plan.create_table and not self._has_schema(parts[1]):
+                self._cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {_qualified_name(parts[:2])}")
+        self._table = _qualified_name(parts)
         self._cursor.execute("BEGIN TRANSACTION")
 
     def _has_schema(self, name: str) -> bool:
@@ -132,12 +131,12 @@ class DuckdbTarget(Target):
         finally:
             await self._stack.aclose()
 
-    async def _do(self, deed: Any) -> Any:
-        return await in_thread(deed, interrupt=self._cursor.interrupt)
+    async def _run_in_thread(self, function: Any) -> Any:
+        return await in_thread(function, interrupt=self._cursor.interrupt)
 
     def _columns(self) -> dict[str, str]:
         """The columns of the table and their types; none when it does not exist."""
-        # Asking for a table that is not there would end the transaction; the catalog may be asked.
+        # The catalog is queried because selecting from a missing table would abort the transaction.
         schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
         found = self._cursor.execute(
             "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND "
@@ -146,44 +145,44 @@ class DuckdbTarget(Target):
         )
         return dict(found.fetchall())
 
-    def _prepare(self, schema: Any) -> None:
+    def _prepare_table(self, schema: Any) -> None:
         plan, cursor = self.plan, self._cursor
         if not self._columns():
-            if not plan.creates:
-                raise BadInput(f"{plan.label}: there is no such table, and `create: false` forbids to make it")
+            if not plan.create_table:
+                raise plan.missing_table_error()
             cursor.register(VIEW, schema.empty_table())
             kinds = cursor.sql(f"SELECT * FROM {VIEW}").types
             cursor.unregister(VIEW)
             columns = [
-                f"{quote_column(field.name)} {_duck_type(field, kind)}"
+                f"{quote_column(field.name)} {_duckdb_type(field, kind)}"
                 for field, kind in zip(schema, kinds, strict=True)
             ]
             if plan.mode == "upsert":
-                columns.append(f"PRIMARY KEY ({_names(plan.key)})")
+                columns.append(f"PRIMARY KEY ({_column_list(plan.key)})")
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
         elif plan.mode == "replace":
             cursor.execute(f"DELETE FROM {self._table}")
         self._types = self._columns()
         name = split_name(str(plan.fields["table"]))[-1]
-        keys = cursor.execute(KEYS, [name]).fetchall()
+        keys = cursor.execute(UNIQUE_KEYS_QUERY, [name]).fetchall()
         self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
         if not keys and not cursor.execute("SELECT 1 FROM duckdb_indexes() WHERE table_name = ?", [name]).fetchall():
-            # What is written is on disk soon; DuckDB would keep it in memory too, as long as there is some. The
-            # index of a key it must have there.
+            # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
+            # needs that memory.
             self._limit = cursor.execute("SELECT current_setting('memory_limit')").fetchone()[0]
             cursor.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
-        chosen = _names(table.schema.names)
-        cursor.register(VIEW, _passing(in_words(table, self._is_structured)))
+        columns = _column_list(table.schema.names)
+        cursor.register(VIEW, _consuming_reader(mixed_as_text(table, self._is_structured)))
         try:
             if plan.mode == "upsert":
-                self._merge(chosen, table.schema.names)
+                self._merge(columns, table.schema.names)
             else:
-                cursor.execute(f"INSERT INTO {self._table} ({chosen}) SELECT {chosen} FROM {VIEW}")
+                cursor.execute(f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {VIEW}")
         except BaseException:
-            with suppress(duckdb.Error):  # after a failure there is only the way back; why is what counts
+            with suppress(duckdb.Error):  # keep the original failure
                 cursor.unregister(VIEW)
             raise
         cursor.unregister(VIEW)
@@ -191,42 +190,42 @@ class DuckdbTarget(Target):
     def _is_structured(self, name: str) -> bool:
         return self._types.get(name) == "JSON"
 
-    def _merge(self, chosen: str, names: list[str]) -> None:
-        cursor, keys = self._cursor, _names(self.plan.key)
-        # The last row of a key counts, also among rows of one chunk.
+    def _merge(self, columns: str, names: list[str]) -> None:
+        cursor, keys = self._cursor, _column_list(self.plan.key)
+        # The last row with a key wins, also within a chunk.
         cursor.execute(
-            f"CREATE OR REPLACE TEMP TABLE {INCOMING} AS SELECT {chosen} FROM "
+            f"CREATE OR REPLACE TEMP TABLE {STAGING} AS SELECT {columns} FROM "
             f"(SELECT *, row_number() OVER () AS noetl_order FROM {VIEW}) "
             f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY noetl_order DESC) = 1"
         )
-        insert = f"INSERT INTO {self._table} ({chosen}) SELECT {chosen} FROM {INCOMING}"
+        insert = f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {STAGING}"
         if self._unique:
             others = [quote_column(name) for name in names if name not in self.plan.key]
             update = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
             cursor.execute(f"{insert} ON CONFLICT ({keys}) DO {f'UPDATE SET {update}' if others else 'NOTHING'}")
         else:
-            for statement in merge_by_hand(self._table, names, self.plan.key, INCOMING):
+            for statement in update_and_insert(self._table, names, self.plan.key, STAGING):
                 cursor.execute(statement)
-        cursor.execute(f"DROP TABLE {INCOMING}")
+        cursor.execute(f"DROP TABLE {STAGING}")
 
 
-def _passing(table: Any) -> Any:
-    """The table as a stream that lets go of what was read.
+def _consuming_reader(table: Any) -> Any:
+    """The table as a stream that releases each batch when it is read.
 
-    DuckDB holds on to what it is handed until the transaction ends; of a stream that is nothing, of tables it would
-    be all rows of the transfer."""
+    DuckDB keeps a reference to a registered table until the transaction ends, so with tables all rows of the transfer
+    would stay in memory."""
     import pyarrow as pa
 
     batches = table.to_batches()
 
-    def popped() -> Iterator[Any]:
+    def consume() -> Iterator[Any]:
         while batches:
             yield batches.pop(0)
 
-    return pa.RecordBatchReader.from_batches(table.schema, popped())
+    return pa.RecordBatchReader.from_batches(table.schema, consume())
 
 
-def _duck_type(field: Any, kind: Any) -> str:
+def _duckdb_type(field: Any, kind: Any) -> str:
     meaning = meaning_of(field)
     if meaning == "json":
         return "JSON"
@@ -235,143 +234,145 @@ def _duck_type(field: Any, kind: Any) -> str:
     return "VARCHAR" if str(kind) in ('"NULL"', "NULL") else str(kind)
 
 
-class _LiteWriting:
-    """The one transaction in which all targets of a transfer that are in the same file write, one at a time."""
+class _SharedTransaction:
+    """The transaction that all targets of a transfer in the same SQLite file share; they write one at a time."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.users = 0
-        self.lasts = False  # one of them has been told to make it last
+        self.commits = False  # a target has called commit
         self.connection: sqlite3.Connection | None = None
 
     async def join(self, path: str, wait: float) -> None:
-        """Have another user."""
-        async with self.turn:
+        """Add a user; the first one begins the transaction."""
+        async with self.lock:
             if self.connection is None:
                 self.connection = await asyncio.to_thread(lite.connect, path, wait)
                 await asyncio.to_thread(self.connection.execute, "BEGIN IMMEDIATE")
             self.users += 1
 
-    async def do(self, deed: Any) -> Any:
-        """Run something in a thread."""
-        async with self.turn:
+    async def run_in_thread(self, function: Any) -> Any:
+        """Call a function in a thread."""
+        async with self.lock:
             assert self.connection is not None
-            return await in_thread(deed, interrupt=self.connection.interrupt)
+            return await in_thread(function, interrupt=self.connection.interrupt)
 
     async def leave(self) -> None:
-        """Have a user less; the last one ends the transaction."""
-        async with self.turn:
+        """Remove a user; the last one commits or rolls back the transaction."""
+        async with self.lock:
             self.users -= 1
             connection = self.connection
             if self.users or connection is None:
                 return
             self.connection = None
             try:
-                await asyncio.to_thread(connection.commit if self.lasts else connection.rollback)
+                await asyncio.to_thread(connection.commit if self.commits else connection.rollback)
             finally:
                 await asyncio.to_thread(connection.close)
 
 
 class SqliteTarget(Target):
-    """A table of SQLite."""
+    """A SQLite table."""
 
-    _writing: _LiteWriting | None = None
+    _transaction: _SharedTransaction | None = None
 
     async def begin(self, schema: Any) -> None:
-        """See that the table is there."""
+        """Create or empty the table."""
         await self._open()
-        await self._do(lambda: self._prepare(schema))
+        await self._run_in_thread(lambda: self._prepare_table(schema))
 
     async def write(self, table: Any, chunk: Chunk) -> None:
-        """Insert (or merge) a chunk."""
-        await self._do(lambda: self._insert(table))
+        """Insert or merge a chunk."""
+        await self._run_in_thread(lambda: self._insert(table))
 
-    async def nothing_came(self) -> None:
-        """Empty a table that is to be replaced by nothing."""
+    async def write_empty(self) -> None:
+        """Empty the table in mode replace."""
         if self.plan.mode == "replace":
             await self._open()
-            if await self._do(self._columns):
-                await self._do(lambda: self._connected.execute(f"DELETE FROM {self._table}"))
+            if await self._run_in_thread(self._columns):
+                await self._run_in_thread(lambda: self._connection.execute(f"DELETE FROM {self._table}"))
 
     async def commit(self) -> None:
-        """End the transaction."""
-        if self._writing is not None:
-            self._writing.lasts = True
+        """Commit the transaction."""
+        if self._transaction is not None:
+            self._transaction.commits = True
             await self._leave()
 
     async def abort(self) -> None:
-        """Undo everything."""
+        """Roll back the transaction."""
         await self._leave()
 
     def explain(self, failure: Exception) -> Any:
-        """What SQLite said."""
+        """The error of SQLite."""
         return lite.explain(failure) if isinstance(failure, sqlite3.Error) else None
 
     @property
-    def _connected(self) -> sqlite3.Connection:
-        assert self._writing is not None and self._writing.connection is not None
-        return self._writing.connection
+    def _connection(self) -> sqlite3.Connection:
+        assert self._transaction is not None and self._transaction.connection is not None
+        return self._transaction.connection
 
     async def _open(self) -> None:
-        if self._writing is None:
+        if self._transaction is None:
             self._table = quote_name(str(self.plan.fields["table"]))
-            path = await file_of(self.call, self.plan.fields, self.plan.label)
-            writing: _LiteWriting = self.peers.setdefault(path, _LiteWriting())
-            await writing.join(path, self.call.timeout.connect or 30.0)
-            self._writing = writing
+            path = await database_file(self.call, self.plan.fields, self.plan.label)
+            transaction: _SharedTransaction = self.peers.setdefault(path, _SharedTransaction())
+            await transaction.join(path, self.call.timeout.connect or 30.0)
+            self._transaction = transaction
 
     async def _leave(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            await writing.leave()
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            await transaction.leave()
 
-    async def _do(self, deed: Any) -> Any:
-        assert self._writing is not None
-        return await self._writing.do(deed)
+    async def _run_in_thread(self, function: Any) -> Any:
+        assert self._transaction is not None
+        return await self._transaction.run_in_thread(function)
 
     def _columns(self) -> list[Any]:
-        return self._connected.execute(f"PRAGMA table_info({self._table})").fetchall()
+        return self._connection.execute(f"PRAGMA table_info({self._table})").fetchall()
 
     def _is_unique(self) -> bool:
-        """Whether the key is the table's primary key, or has a unique index."""
+        """Whether the key is the primary key of the table, or has a unique index."""
         key = sorted(self.plan.key)
         if sorted(row[1] for row in self._columns() if row[5]) == key:
             return True
-        ask = self._connected.execute
-        for index in ask(f"PRAGMA index_list({self._table})").fetchall():
+        execute = self._connection.execute
+        for index in execute(f"PRAGMA index_list({self._table})").fetchall():
             if index[2] and not index[4]:
-                named = [row[2] for row in ask(f"PRAGMA index_info({quote_column(index[1])})").fetchall()]
-                if None not in named and sorted(named) == key:
+                columns = [row[2] for row in execute(f"PRAGMA index_info({quote_column(index[1])})").fetchall()]
+                if None not in columns and sorted(columns) == key:
                     return True
         return False
 
-    def _prepare(self, schema: Any) -> None:
-        plan, connection = self.plan, self._connected
+    def _prepare_table(self, schema: Any) -> None:
+        plan, connection = self.plan, self._connection
         if not self._columns():
-            if not plan.creates:
-                raise BadInput(f"{plan.label}: there is no such table, and `create: false` forbids to make it")
-            columns = [f"{quote_column(field.name)} {_lite_type(field)}" for field in schema]
+            if not plan.create_table:
+                raise plan.missing_table_error()
+            columns = [f"{quote_column(field.name)} {_sqlite_type(field)}" for field in schema]
             if plan.mode == "upsert":
-                columns.append(f"PRIMARY KEY ({_names(plan.key)})")
+                columns.append(f"PRIMARY KEY ({_column_list(plan.key)})")
             connection.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
         elif plan.mode == "replace":
             connection.execute(f"DELETE FROM {self._table}")
         self._unique = plan.mode == "upsert" and self._is_unique()
 
     def _insert(self, table: Any) -> None:
-        plan, connection = self.plan, self._connected
+        plan, connection = self.plan, self._connection
         names: list[str] = table.schema.names
         marks = ", ".join("?" * len(names))
         rows = list(
-            zip(*(_lite_column(table.column(number), field) for number, field in enumerate(table.schema)), strict=True)
+            zip(
+                *(_sqlite_values(table.column(number), field) for number, field in enumerate(table.schema)), strict=True
+            )
         )
-        insert = f"INSERT INTO {self._table} ({_names(names)}) VALUES ({marks})"
+        insert = f"INSERT INTO {self._table} ({_column_list(names)}) VALUES ({marks})"
         connection.execute("SAVEPOINT noetl_chunk")
         try:
             if plan.mode == "upsert":
-                places = [names.index(key) for key in plan.key]
-                # The last row of a key counts, also among rows of one chunk.
-                latest = list({tuple(row[place] for place in places): row for row in rows}.values())
+                key_indexes = [names.index(key) for key in plan.key]
+                # The last row with a key wins, also within a chunk.
+                latest = list({tuple(row[index] for index in key_indexes): row for row in rows}.values())
                 self._merge(insert, names, latest)
             else:
                 connection.executemany(insert, rows)
@@ -382,25 +383,25 @@ class SqliteTarget(Target):
             connection.execute("RELEASE noetl_chunk")
 
     def _merge(self, insert: str, names: list[str], rows: list[tuple[Any, ...]]) -> None:
-        connection, key = self._connected, self.plan.key
+        connection, key = self._connection, self.plan.key
         others = [name for name in names if name not in key]
         if self._unique:
             update = ", ".join(f"{quote_column(name)} = excluded.{quote_column(name)}" for name in others)
             action = f"UPDATE SET {update}" if others else "NOTHING"
-            connection.executemany(f"{insert} ON CONFLICT ({_names(key)}) DO {action}", rows)
+            connection.executemany(f"{insert} ON CONFLICT ({_column_list(key)}) DO {action}", rows)
             return
         columns = ", ".join(f"? AS {quote_column(name)}" for name in names)
         for row in rows:
-            for statement in merge_by_hand(self._table, names, key, f"(SELECT {columns})"):
+            for statement in update_and_insert(self._table, names, key, f"(SELECT {columns})"):
                 connection.execute(statement, row)
 
 
-def _lite_type(field: Any) -> str:
+def _sqlite_type(field: Any) -> str:
     import pyarrow as pa
 
     kind = field.type
     if is_mixed(field):
-        return ""  # every value as it is
+        return ""  # no type: values are stored unchanged
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return "INTEGER"
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or meaning_of(field) == "number":
@@ -408,7 +409,7 @@ def _lite_type(field: Any) -> str:
     return "BLOB" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "TEXT"
 
 
-def _lite_column(column: Any, field: Any) -> list[Any]:
+def _sqlite_values(column: Any, field: Any) -> list[Any]:
     import pyarrow as pa
 
     if (meaning_of(field) == "json" and not is_mixed(field)) or pa.types.is_binary(field.type):

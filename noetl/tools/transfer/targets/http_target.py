@@ -1,4 +1,4 @@
-"""Web hooks as targets."""
+"""HTTP target: sends each chunk to a web hook."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from msgspec.structs import replace
 
 from noetl.data import arrow_tables as tables
 from noetl.tools.http import task as http_task
-from noetl.tools.transfer.chunks import Chunk, reads
-from noetl.tools.transfer.failures import HttpError
+from noetl.tools.transfer.chunks import Chunk, reads_name
+from noetl.tools.transfer.failures import ResponseError
 from noetl.tools.transfer.targets import Target
-from noetl.tools.transfer.transfer_plan import is_late
+from noetl.tools.transfer.transfer_plan import is_deferred
 
 
 class HttpTarget(Target):
     """A web hook: each chunk is sent as a JSON list of rows."""
 
     @property
-    def goes_on(self) -> bool:
-        """Chunks have nothing to do with each other."""
+    def can_continue(self) -> bool:
+        """Chunks are independent of each other."""
         return True
 
     async def write(self, table: Any, chunk: Chunk) -> None:
-        """Send a chunk; an answer other than 2xx is a failure."""
+        """Send a chunk; a status other than 2xx is a failure."""
         fields = dict(self.plan.fields)
-        if is_late(fields):
-            fields = self.templates.render(fields, chunk=chunk.names(data=reads(fields, "chunk.data")))
+        if is_deferred(fields):
+            fields = self.templates.render(fields, chunk=chunk.template_values(data=reads_name(fields, "chunk.data")))
         has_body = any(fields.get(name) is not None for name in ("body", "json", "form", "data", "payload"))
         if not has_body:
             fields["json"] = chunk.rows if self.plan.mapping is None else tables.rows_of(table)
         await self._send(fields, chunk.index)
 
-    async def take_own(self, data: Any) -> None:
-        """Send what this web hook gets, as it is."""
+    async def write_static(self, data: Any) -> None:
+        """Send the static data as the body."""
         await self._send({**self.plan.fields, "body": data}, 0)
         self.chunks = 1
 
     async def _send(self, fields: dict[str, Any], index: int) -> None:
         fields.setdefault("method", "POST")
-        # A chunk that is sent again, by the next attempt, is known to be the same.
+        # The idempotency key includes the index, so that a chunk has the same key in every attempt.
         call = replace(self.call, part=f"-{index}")
-        nulls = dict.fromkeys(("status", "headers", "url", "elapsed_ms", "request_id", "retry_after"))
-        outcome = await http_task.perform(call, fields, nulls)
+        outcome = await http_task.run(call, fields)
         if outcome.error is not None:
-            raise HttpError(outcome.error)
+            raise ResponseError(outcome.error)
 
     def explain(self, failure: Exception) -> Any:
-        """What the server said."""
-        return failure.info if isinstance(failure, HttpError) else None
+        """The error of the HTTP response."""
+        return failure.info if isinstance(failure, ResponseError) else None

@@ -1,4 +1,4 @@
-"""Rows merged by key into a table that has no unique index to do it by: statements that every database takes."""
+"""Statements that merge rows by key into a table without a unique index on the key, valid in every database."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from noetl.data.sql import quote_column
 
 
-def merge_by_hand(table: str, columns: Sequence[str], key: Sequence[str], incoming: str) -> list[str]:
-    """What is there is updated, what is not is added; columns that do not come keep what they have.
+def update_and_insert(table: str, columns: Sequence[str], key: Sequence[str], staging: str) -> list[str]:
+    """Update existing rows and insert new ones; columns that are not listed keep their values.
 
-    `table` and `incoming` are SQL already; `incoming` has no key twice."""
+    `table` and `staging` are SQL expressions; `staging` contains every key at most once."""
     same = " AND ".join(f"t.{quote_column(name)} = i.{quote_column(name)}" for name in key)
     update = ", ".join(f"{quote_column(name)} = i.{quote_column(name)}" for name in columns if name not in key)
-    chosen = ", ".join(quote_column(name) for name in columns)
-    added = (
-        f"INSERT INTO {table} ({chosen}) SELECT {chosen} FROM {incoming} AS i "
+    column_list = ", ".join(quote_column(name) for name in columns)
+    insert = (
+        f"INSERT INTO {table} ({column_list}) SELECT {column_list} FROM {staging} AS i "
         f"WHERE NOT EXISTS (SELECT 1 FROM {table} AS t WHERE {same})"
     )
-    return [f"UPDATE {table} AS t SET {update} FROM {incoming} AS i WHERE {same}", added] if update else [added]
+    return [f"UPDATE {table} AS t SET {update} FROM {staging} AS i WHERE {same}", insert] if update else [insert]

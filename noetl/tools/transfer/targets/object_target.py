@@ -1,7 +1,7 @@
-"""Files and objects as targets.
+"""Object target: writes files and objects.
 
-A path without a chunk in it is one file (or object) for all rows, which appears when the transfer has
-succeeded. A path that names the chunk is a file for each, there as soon as it is written.
+A path without a chunk variable is one file (or object) for all rows, created when the transfer has succeeded. A path
+with a chunk variable is one file per chunk, created when the chunk is written.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from noetl.connections.auth import fields_of
 from noetl.data import formats, table_files
 from noetl.data.content import blocks_of, encoded, natural_format, unfinished
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.chunks import Chunk, reads
-from noetl.tools.transfer.sources.file_source import place_of
+from noetl.tools.transfer.chunks import Chunk, reads_name
+from noetl.tools.transfer.sources.file_source import resolve_address
 from noetl.tools.transfer.targets import Target
-from noetl.tools.transfer.transfer_plan import is_late
+from noetl.tools.transfer.transfer_plan import is_deferred
 
 
 class ObjectTarget(Target):
@@ -30,34 +30,36 @@ class ObjectTarget(Target):
     _credential: Any = None
 
     @property
-    def goes_on(self) -> bool:
-        """A file that broke off cannot be gone on with; the next file can."""
-        return is_late(self.plan.fields)
+    def can_continue(self) -> bool:
+        """A partial file cannot be continued, but the next chunk's file can be written."""
+        return is_deferred(self.plan.fields)
 
     async def begin(self, schema: Any) -> None:
         """Open the one file, if there is one for all chunks."""
-        if is_late(self.plan.fields):
+        if is_deferred(self.plan.fields):
             return
-        place, format = await self._place(self.plan.fields)
+        place, format = await self._resolve(self.plan.fields)
         self._encoder = table_files.encoder(format, schema, **_options(format, place.key))
         self._out = await self._writer(place, formats.CONTENT_TYPES[format])
 
     async def write(self, table: Any, chunk: Chunk) -> None:
-        """Add a chunk to the file, or write it as a file of its own."""
+        """Append a chunk to the file, or write it to its own file."""
         if self._out is not None:
             data = await asyncio.to_thread(self._encode, table)
             if data:
                 await self._out.write(data)
             return
-        fields = self.templates.render(self.plan.fields, chunk=chunk.names(data=reads(self.plan.fields, "chunk.data")))
-        place, format = await self._place(fields)
-        data = await asyncio.to_thread(_whole, table, format, _options(format, place.key))
+        fields = self.templates.render(
+            self.plan.fields, chunk=chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
+        )
+        place, format = await self._resolve(fields)
+        data = await asyncio.to_thread(_encode_table, table, format, _options(format, place.key))
         await self._put(place, formats.CONTENT_TYPES[format], data)
 
-    async def take_own(self, data: Any) -> None:
-        """Put what this target gets, as it is."""
+    async def write_static(self, data: Any) -> None:
+        """Write the static data as the content."""
         address = str(self.plan.fields["uri"])
-        place = place_of(self.call, self.plan.fields, address, await self._known())
+        place = resolve_address(self.call, self.plan.fields, address, await self._get_credential())
         given = self.plan.fields.get("format")
         format = formats.format_of(given=given, path=address, default=natural_format(data))
         try:
@@ -75,36 +77,37 @@ class ObjectTarget(Target):
             await out.commit()
 
     async def abort(self) -> None:
-        """Leave no half of a file."""
+        """Delete the partial file."""
         if self._out is not None:
             out, self._out = self._out, None
             await out.abort()
 
     def explain(self, failure: Exception) -> Any:
-        """What the store said."""
+        """The error of the store."""
         return objects.explain(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
 
     def _encode(self, table: Any) -> bytes:
         return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
 
-    async def _known(self) -> Any:
+    async def _get_credential(self) -> Any:
         if self._credential is None:
             auth = self.plan.fields.get("auth")
             self._credential = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
         return self._credential
 
-    async def _place(self, fields: Any) -> tuple[objects.Place, str]:
+    async def _resolve(self, fields: Any) -> tuple[objects.Place, str]:
+        """The location and the format of a file."""
         address = str(fields["uri"])
-        known = await self._known()
-        place = place_of(self.call, fields, address, known)
+        credential = await self._get_credential()
+        place = resolve_address(self.call, fields, address, credential)
         format = formats.format_of(given=fields.get("format"), path=address, default="parquet")
         if format in ("text", "bytes"):
             raise BadInput(
-                f"{self.plan.label}: rows are written as parquet, arrow, csv, json or jsonl, not as {format}"
+                f"{self.plan.label}: rows can be written as parquet, arrow, csv, json or jsonl, not as {format}"
             )
         if not place.key or address.endswith("/"):
-            name = f"part.{format}" if not is_late(self.plan.fields) else f"part-{self.chunks}.{format}"
-            place = place_of(self.call, fields, address.rstrip("/") + "/" + name, known)
+            name = f"part.{format}" if not is_deferred(self.plan.fields) else f"part-{self.chunks}.{format}"
+            place = resolve_address(self.call, fields, address.rstrip("/") + "/" + name, credential)
         return place, format
 
     async def _put(self, place: objects.Place, content_type: str, data: bytes) -> None:
@@ -120,7 +123,7 @@ class ObjectTarget(Target):
         if place.scheme == "file":
             return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
         timeout = self.call.timeout
-        store = objects.store_of(place, await self._known(), connect=timeout.connect, total=timeout.total)
+        store = objects.store_of(place, await self._get_credential(), connect=timeout.connect, total=timeout.total)
         return _ObjectWriter(store, place.key, content_type)
 
 
@@ -128,34 +131,34 @@ def _options(format: str, key: str) -> dict[str, Any]:
     return {"delimiter": "\t"} if format == "csv" and key.lower().endswith(".tsv") else {}
 
 
-def _whole(table: Any, format: str, options: dict[str, Any]) -> bytes:
+def _encode_table(table: Any, format: str, options: dict[str, Any]) -> bytes:
     encoder = table_files.encoder(format, table.schema, **options)
     return b"".join([encoder.write(batch) for batch in table.to_batches()]) + encoder.close()
 
 
 class _FileWriter:
-    """A file that appears under its name when it is complete."""
+    """A file that is written under a temporary name and renamed when it is complete."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._aside = unfinished(path)
-        self._file = self._aside.open("wb")
+        self._temporary = unfinished(path)
+        self._file = self._temporary.open("wb")
 
     async def write(self, data: bytes) -> None:
         await asyncio.to_thread(self._file.write, data)
 
     async def commit(self) -> None:
         await asyncio.to_thread(self._file.close)
-        await asyncio.to_thread(self._aside.replace, self._path)
+        await asyncio.to_thread(self._temporary.replace, self._path)
 
     async def abort(self) -> None:
         self._file.close()
-        self._aside.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
 
 class _ObjectWriter:
-    """An object that is uploaded while it is being written."""
+    """An object that is uploaded while it is written."""
 
     def __init__(self, store: Any, key: str, content_type: str) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=4)
@@ -173,12 +176,12 @@ class _ObjectWriter:
         self._upload.cancel()
         await asyncio.wait([self._upload])
         if not self._upload.cancelled():
-            self._upload.exception()  # it failed already, and that is known
+            self._upload.exception()  # retrieved, so that asyncio does not log it
 
     async def _put(self, block: bytes | None) -> None:
         putting = asyncio.ensure_future(self._queue.put(block))
         await asyncio.wait([putting, self._upload], return_when=asyncio.FIRST_COMPLETED)
-        if not putting.done():  # nobody takes blocks any more
+        if not putting.done():  # the upload has ended
             putting.cancel()
             await self._upload
 

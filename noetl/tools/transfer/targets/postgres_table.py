@@ -1,8 +1,7 @@
-"""A table of Postgres as a target: made if it is not there, emptied, merged into by key.
+"""SQL statements for a PostgreSQL target table: create, inspect, empty and merge.
 
-Statements only; whoever has a connection runs them. A missing table is made with the source's columns; with
-mode upsert the key is its primary key. Upserting goes through a temporary table, of which the last row of
-each key counts.
+The module only builds statements. A missing table is created with the source's columns; with mode upsert the key is
+its primary key. Upsert uses a temporary staging table, in which the last row with a key wins.
 """
 
 from __future__ import annotations
@@ -12,27 +11,27 @@ from typing import Any, NamedTuple
 
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import quote_column, quote_name, split_name
-from noetl.tools.transfer.targets.merge_statements import merge_by_hand
+from noetl.tools.transfer.targets.merge_statements import update_and_insert
 
-LOOK = """
+COLUMNS_QUERY = """
 SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
 """
-UNIQUE = """
+UNIQUE_QUERY = """
 SELECT array_agg(a.attname::text ORDER BY a.attname)
 FROM pg_index i JOIN pg_attribute a
   ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = to_regclass({name}) AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
 """
-INCOMING = "noetl_incoming"
+STAGING = "noetl_incoming"
 ORDER = "noetl_order"
-TRIES = 5  # to make a table that others make at the same time
-LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait for ever
-# Emptying a table at once needs it for oneself; where others read it (the transfer's own source), rows are deleted.
-EMPTY_AT_ONCE = "SET LOCAL lock_timeout = '500ms'"
+CREATE_ATTEMPTS = 5  # if another session creates the table concurrently
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait forever
+# TRUNCATE needs an exclusive lock; if the table is being read (by the transfer's own source), DELETE is used instead.
+TRUNCATE_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 
 
 class PgColumn(NamedTuple):
@@ -49,21 +48,21 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def look(table: str) -> str:
+def select_columns(table: str) -> str:
     """The columns of a table; none when it does not exist."""
-    return LOOK.format(name=literal(quote_name(table)))
+    return COLUMNS_QUERY.format(name=literal(quote_name(table)))
 
 
-def unique(table: str) -> str:
-    """The sets of columns that are unique in a table."""
-    return UNIQUE.format(name=literal(quote_name(table)))
+def select_unique_keys(table: str) -> str:
+    """The sets of columns with a unique index."""
+    return UNIQUE_QUERY.format(name=literal(quote_name(table)))
 
 
-def create(table: str, types: Mapping[str, str], key: Sequence[str]) -> list[str]:
-    """Make the table (and its schema)."""
+def create_table(table: str, types: Mapping[str, str], key: Sequence[str]) -> list[str]:
+    """Create the table and its schema."""
     columns = [f"{quote_column(name)} {type}" for name, type in types.items()]
     if key:
-        columns.append(f"PRIMARY KEY ({_names(key)})")
+        columns.append(f"PRIMARY KEY ({_column_list(key)})")
     statements = [f"CREATE TABLE IF NOT EXISTS {quote_name(table)} ({', '.join(columns)})"]
     parts = split_name(table)
     if len(parts) > 1:
@@ -71,44 +70,45 @@ def create(table: str, types: Mapping[str, str], key: Sequence[str]) -> list[str
     return statements
 
 
-def incoming(table: str, columns: Sequence[str]) -> list[str]:
-    """A temporary table for rows that are to be merged."""
+def create_staging(table: str, columns: Sequence[str]) -> list[str]:
+    """Create the temporary table for the rows to merge."""
+    column_list = _column_list(columns)
     return [
-        f"CREATE TEMP TABLE {INCOMING} ON COMMIT DROP AS SELECT {_names(columns)} FROM {quote_name(table)} LIMIT 0",
-        f"ALTER TABLE {INCOMING} ADD COLUMN {ORDER} bigserial",
+        f"CREATE TEMP TABLE {STAGING} ON COMMIT DROP AS SELECT {column_list} FROM {quote_name(table)} LIMIT 0",
+        f"ALTER TABLE {STAGING} ADD COLUMN {ORDER} bigserial",
     ]
 
 
 def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique: bool) -> list[str]:
-    """Merge the incoming rows into the table, and forget them."""
-    keys, chosen = _names(key), _names(columns)
-    latest = f"SELECT DISTINCT ON ({keys}) {chosen} FROM {INCOMING} ORDER BY {keys}, {ORDER} DESC"
+    """Merge the staging table into the table, and empty it."""
+    keys, column_list = _column_list(key), _column_list(columns)
+    latest = f"SELECT DISTINCT ON ({keys}) {column_list} FROM {STAGING} ORDER BY {keys}, {ORDER} DESC"
     if has_unique:
         others = [name for name in columns if name not in key]
         update = ", ".join(f"{quote_column(name)} = EXCLUDED.{quote_column(name)}" for name in others)
         action = f"UPDATE SET {update}" if update else "NOTHING"
-        merging = [f"INSERT INTO {quote_name(table)} ({chosen}) {latest} ON CONFLICT ({keys}) DO {action}"]
+        statements = [f"INSERT INTO {quote_name(table)} ({column_list}) {latest} ON CONFLICT ({keys}) DO {action}"]
     else:
-        merging = merge_by_hand(quote_name(table), columns, key, f"({latest})")
-    return [*merging, f"TRUNCATE {INCOMING}"]
+        statements = update_and_insert(quote_name(table), columns, key, f"({latest})")
+    return [*statements, f"TRUNCATE {STAGING}"]
 
 
-def without_key(key: Sequence[str]) -> str:
-    """Whether a row came without a value for its key."""
-    return f"SELECT 1 FROM {INCOMING} WHERE {' OR '.join(f'{quote_column(name)} IS NULL' for name in key)} LIMIT 1"
+def select_missing_key(key: Sequence[str]) -> str:
+    """Select a staged row without a value for its key."""
+    return f"SELECT 1 FROM {STAGING} WHERE {' OR '.join(f'{quote_column(name)} IS NULL' for name in key)} LIMIT 1"
 
 
 def copy_in(table: str, columns: Sequence[str], format: str) -> str:
-    """COPY into a table (already quoted)."""
-    return f"COPY {table} ({_names(columns)}) FROM STDIN (FORMAT {format})"
+    """COPY into a table, whose name is already quoted."""
+    return f"COPY {table} ({_column_list(columns)}) FROM STDIN (FORMAT {format})"
 
 
-def _names(names: Sequence[str]) -> str:
+def _column_list(names: Sequence[str]) -> str:
     return ", ".join(quote_column(name) for name in names)
 
 
 def type_of(field: Any) -> str:
-    """The type a column has in a table that is made for it."""
+    """The PostgreSQL type of a column in a table that the transfer creates."""
     import pyarrow as pa
 
     meaning = meaning_of(field)

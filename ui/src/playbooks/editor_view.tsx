@@ -1,18 +1,18 @@
-/** The editor as a component: it comes when its code has been loaded, and says so until then. */
+/** The editor component; its code is loaded on demand. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Diagnostic } from "../frame/api";
-import { ErrorState, Loading } from "../frame/pieces";
+import type { Diagnostic } from "../common/api";
+import { ErrorState, Loading } from "../common/components";
 import type { Opened } from "./editor";
 
-interface WritingProps {
-  /** What the editor begins with; a new object replaces what is written. Between, the editor's own text is the truth:
-   * handing back what was typed would overtake what is being typed. */
+interface EditorViewProps {
+  /** Initial text; a new object replaces the text. Otherwise the editor owns its text:
+   * passing it back as a property would overwrite concurrent input. */
   given: { text: string };
   readOnly: boolean;
   label: string;
   found: Diagnostic[];
   docs: string;
-  /** Where to go: a new object each time. */
+  /** Position to scroll to: a new object each time. */
   target: { line: number; column: number } | null;
   onExplain: (code: string) => void;
   onChange: (text: string) => void;
@@ -20,7 +20,7 @@ interface WritingProps {
   onRun: () => void;
 }
 
-export function Writing(props: WritingProps) {
+export function EditorView(props: EditorViewProps) {
   const place = useRef<HTMLDivElement>(null);
   const opened = useRef<Opened | null>(null);
   const latest = useRef(props);
@@ -60,10 +60,10 @@ export function Writing(props: WritingProps) {
     if (props.target) opened.current?.goTo(props.target.line, props.target.column);
   }, [props.target]);
 
-  if (failed) return <ErrorState problem="The editor could not be loaded; reload the page to try again." />;
+  if (failed) return <ErrorState problem="The editor could not be loaded. Reload the page." />;
   return (
-    <div class="writing" ref={place}>
-      {!loaded && <Loading what="Opening the editor" />}
+    <div class="editor" ref={place}>
+      {!loaded && <Loading what="Loading editor" />}
     </div>
   );
 }

@@ -1,34 +1,34 @@
-/** Pieces that the lists and forms of operations share. */
+/** Components shared by the lists and forms of operations. */
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { Problem, type Page } from "../frame/api";
-import { useFetched } from "../frame/fetched";
-import { Button, Dialog, note, noteProblem } from "../frame/pieces";
-import { Link } from "../frame/router";
-import { placeOf, type Stored } from "../playbooks/playbook";
+import { Problem, type Page } from "../common/api";
+import { useFetch } from "../common/fetch";
+import { Button, Dialog, notify, notifyProblem } from "../common/components";
+import { Link } from "../common/router";
+import { pagePath, type Stored } from "../playbooks/playbook";
 
-/** A field for the path of a playbook; those of the catalog are offered. */
+/** A field for the path of a playbook, with suggestions from the catalog. */
 export function PlaybookField({ id, value, onInput }: { id: string; value: string; onInput: (path: string) => void }) {
-  const known = useFetched<Page<Stored>>("/api/catalog", { limit: 1000 });
-  return <TextField id={id} label="Playbook" hint="a path in the catalog" value={value} onInput={onInput} offered={known.value?.items.map((each) => each.path) ?? []} />;
+  const known = useFetch<Page<Stored>>("/api/catalog", { limit: 1000 });
+  return <TextField id={id} label="Playbook" hint="path in the catalog" value={value} onInput={onInput} offered={known.value?.items.map((each) => each.path) ?? []} />;
 }
 
-interface SureProps {
+interface ConfirmDialogProps {
   title: string;
   action: string;
   onClose: () => void;
-  onYes: () => void;
+  onConfirm: () => void;
   children: ComponentChildren;
 }
 
-/** Asks before something is gone. */
-export function Sure({ title, action, onClose, onYes, children }: SureProps) {
+/** Asks for confirmation. */
+export function ConfirmDialog({ title, action, onClose, onConfirm, children }: ConfirmDialogProps) {
   return (
     <Dialog
       title={title}
       onClose={onClose}
       actions={
-        <Button kind="danger" onClick={onYes}>
+        <Button kind="danger" onClick={onConfirm}>
           {action}
         </Button>
       }
@@ -38,19 +38,19 @@ export function Sure({ title, action, onClose, onYes, children }: SureProps) {
   );
 }
 
-/** Does something, says so (or what went wrong), and lets the list be read again. */
-export const deedThen = (again: () => void) => async (deed: () => Promise<unknown>, words: string) => {
+/** Run an action, notify about the result, and reload the list. */
+export const actThenReload = (reload: () => void) => async (action: () => Promise<unknown>, words: string) => {
   try {
-    await deed();
-    note(words);
-    again();
+    await action();
+    notify(words);
+    reload();
   } catch (error) {
-    noteProblem(error);
+    notifyProblem(error);
   }
 };
 
-/** What a list says above itself, and its button. */
-export function Above({ words, children }: { words: string; children: ComponentChildren }) {
+/** The text and the button above a list. */
+export function ListHeader({ words, children }: { words: string; children: ComponentChildren }) {
   return (
     <div class="row spaced">
       <p class="quiet grow">{words}</p>
@@ -80,13 +80,13 @@ export function List({ heads, class: more = "", children }: { heads: ComponentCh
   );
 }
 
-/** The name of something that starts a playbook, above the playbook. */
-export function Starter({ name, path, version }: { name: string; path: string; version: number | null }) {
+/** Table cell with the name of a schedule or webhook and its playbook. */
+export function NameCell({ name, path, version }: { name: string; path: string; version: number | null }) {
   return (
     <td>
       <strong>{name}</strong>
       <div>
-        <Link to={placeOf(path)}>{path}</Link>
+        <Link to={pagePath(path)}>{path}</Link>
         {version !== null && <span class="quiet number"> v{version}</span>}
       </div>
     </td>
@@ -104,7 +104,7 @@ interface FieldProps {
   class?: string;
 }
 
-/** One line of text with its label; what is `offered` may be chosen or typed over. */
+/** A text input with a label and optional suggestions. */
 export function TextField({ id, label, hint, value, onInput, disabled, offered, class: more = "" }: FieldProps) {
   return (
     <div class={more}>
@@ -131,7 +131,7 @@ interface ChoiceProps {
   choices: Record<string, string>;
 }
 
-/** One of a few, by the words that say what it means. */
+/** A select with labels. */
 export function Choice({ id, label, value, onChange, choices }: ChoiceProps) {
   return (
     <div>
@@ -147,8 +147,8 @@ export function Choice({ id, label, value, onChange, choices }: ChoiceProps) {
   );
 }
 
-/** The words of whatever was thrown. */
-export const wordsOf = (error: unknown) => (error instanceof Problem ? error.message : String(error));
+/** The message of an error. */
+export const messageOf = (error: unknown) => (error instanceof Problem ? error.message : String(error));
 
 interface FormProps {
   id: string;
@@ -156,12 +156,12 @@ interface FormProps {
   action: string;
   disabled?: boolean;
   onClose: () => void;
-  /** Saves; gives what is wrong with the fields, if anything is. */
+  /** Save; returns a validation error, if any. */
   onSave: () => Promise<string | void>;
   children: ComponentChildren;
 }
 
-/** A dialog with a form: what is wrong stands below the fields, which keep what was typed. */
+/** A dialog with a form; errors are shown below the fields. */
 export function FormDialog({ id, title, action, disabled, onClose, onSave, children }: FormProps) {
   const [wrong, setWrong] = useState("");
   const save = async (event: Event) => {
@@ -170,7 +170,7 @@ export function FormDialog({ id, title, action, disabled, onClose, onSave, child
     try {
       setWrong((await onSave()) ?? "");
     } catch (error) {
-      setWrong(wordsOf(error));
+      setWrong(messageOf(error));
     }
   };
   return (

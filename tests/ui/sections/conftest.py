@@ -24,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def opened(new_tab: Callable[..., Tab], cluster: Cluster) -> Callable[..., Tab]:
-    """Opens an address of the page in a tab of its own, signed in."""
+    """Opens a path of the page in a new tab, signed in."""
 
     def opened(path: str, *, token: str | None = None, **look: object) -> Tab:
         return new_tab(**look).sign_in(token or cluster.token).open(path)
@@ -34,7 +34,7 @@ def opened(new_tab: Callable[..., Tab], cluster: Cluster) -> Callable[..., Tab]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> None:
-    """A machine that is busy with other tests may take its time."""
+    """Longer timeouts, for a machine that runs other tests."""
     from playwright.sync_api import expect
 
     expect.set_options(timeout=20_000)
@@ -42,7 +42,7 @@ def patience() -> None:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Callable[[Tab, str], None]:
-    """Takes a picture of a tab; the docs keep it when `make screenshots` asks for it."""
+    """Takes a screenshot of a tab; `make screenshots` stores it in the docs."""
     folder = ROOT / "docs" / "images" if os.environ.get("NOETL_SCREENSHOTS") else tmp_path
 
     def picture(tab: Tab, name: str) -> None:

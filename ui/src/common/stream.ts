@@ -1,4 +1,4 @@
-/** Server-sent events over fetch: resumes after the last id it saw, waits longer after each failure. */
+/** Server-sent events over fetch: resumes after the last received id, with exponential backoff. */
 import { address } from "./api";
 
 export type StreamState = "connecting" | "live" | "waiting" | "ended";
@@ -6,16 +6,16 @@ export type StreamState = "connecting" | "live" | "waiting" | "ended";
 interface Listening {
   /** Path of the stream, below the prefix. */
   path: string;
-  /** Seq after which to begin. */
+  /** Start after this sequence number. */
   after?: number;
   onEvent: (data: any, id: number) => void;
   onState?: (state: StreamState) => void;
 }
 
-const LONGEST = 8000;
-const UNSEEN = 15_000; // a tab that nobody sees gives its connection back after this long: a browser has six per server
+const MAX_PAUSE = 8000;
+const HIDDEN_TIMEOUT = 15_000; // a hidden tab closes its connection after this time, as browsers allow six per server
 
-/** Listen until stopped or until the server says `event: end`; returns the way to stop. */
+/** Listen until stopped or until the server sends `event: end`; returns a function that stops. */
 export function listen({ path, after = 0, onEvent, onState = () => {} }: Listening): () => void {
   const stopping = new AbortController();
   let connection = new AbortController();
@@ -25,7 +25,7 @@ export function listen({ path, after = 0, onEvent, onState = () => {} }: Listeni
 
   const seen = () => {
     clearTimeout(unseen);
-    if (document.hidden) unseen = window.setTimeout(() => connection.abort(), UNSEEN);
+    if (document.hidden) unseen = window.setTimeout(() => connection.abort(), HIDDEN_TIMEOUT);
   };
   document.addEventListener("visibilitychange", seen);
   stopping.signal.addEventListener("abort", () => {
@@ -76,14 +76,14 @@ export function listen({ path, after = 0, onEvent, onState = () => {} }: Listeni
 
   const visible = () =>
     new Promise<void>((resolve) => {
-      const look = () => {
+      const check = () => {
         if (document.hidden && !stopping.signal.aborted) return;
-        document.removeEventListener("visibilitychange", look);
+        document.removeEventListener("visibilitychange", check);
         resolve();
       };
-      document.addEventListener("visibilitychange", look);
-      stopping.signal.addEventListener("abort", look);
-      look();
+      document.addEventListener("visibilitychange", check);
+      stopping.signal.addEventListener("abort", check);
+      check();
     });
 
   void (async () => {
@@ -95,13 +95,13 @@ export function listen({ path, after = 0, onEvent, onState = () => {} }: Listeni
           return;
         }
       } catch {
-        // the connection broke, or the tab was not seen: go on after the last event that arrived
+        // the connection was closed, or the tab was hidden: resume after the last received event
       }
       if (stopping.signal.aborted) return;
       onState("waiting");
       if (document.hidden) await visible();
       else await new Promise((resolve) => setTimeout(resolve, pause));
-      pause = Math.min(pause * 2, LONGEST);
+      pause = Math.min(pause * 2, MAX_PAUSE);
     }
   })();
   return () => stopping.abort();

@@ -1,15 +1,15 @@
-/** Data of a page: fetched, kept fresh by asking again, cancelled when the page is left. */
+/** Fetches data for a component, polls it, and aborts the request when the component is unmounted. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { api, Problem } from "./api";
 
-export interface Fetched<T> {
+export interface FetchState<T> {
   value: T | null;
   problem: Problem | null;
-  again: () => void;
+  reload: () => void;
 }
 
-/** What a GET answers; asked again every `every` ms while the tab is seen. `path` null asks nothing. */
-export function useFetched<T>(path: string | null, params: Record<string, any> = {}, every = 0): Fetched<T> {
+/** The response of a GET, polled every `every` ms while the tab is visible. `path` null sends no request. */
+export function useFetch<T>(path: string | null, params: Record<string, any> = {}, every = 0): FetchState<T> {
   const [value, setValue] = useState<T | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [round, setRound] = useState(0);
@@ -24,9 +24,9 @@ export function useFetched<T>(path: string | null, params: Record<string, any> =
     }
     const leaving = new AbortController();
     let timer = 0;
-    const look = async () => {
+    const poll = async () => {
       if (every && document.hidden) {
-        timer = window.setTimeout(look, every);
+        timer = window.setTimeout(poll, every);
         return;
       }
       try {
@@ -36,17 +36,17 @@ export function useFetched<T>(path: string | null, params: Record<string, any> =
         setProblem(null);
       } catch (error) {
         if (leaving.signal.aborted) return;
-        setProblem(error instanceof Problem ? error : new Problem(-1, "Something went wrong", String(error)));
+        setProblem(error instanceof Problem ? error : new Problem(-1, "Unexpected error", String(error)));
       }
-      if (every && !leaving.signal.aborted) timer = window.setTimeout(look, every);
+      if (every && !leaving.signal.aborted) timer = window.setTimeout(poll, every);
     };
-    void look();
+    void poll();
     return () => {
       leaving.abort();
       clearTimeout(timer);
     };
   }, [key, every, round]);
 
-  const again = useCallback(() => setRound((count) => count + 1), []);
-  return { value, problem, again };
+  const reload = useCallback(() => setRound((count) => count + 1), []);
+  return { value, problem, reload };
 }

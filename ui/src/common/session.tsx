@@ -1,8 +1,8 @@
-/** Who is signed in, and what their role lets them do. */
+/** The session: user name, role and permissions. */
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
-import { api, Problem, whenSignedOut } from "./api";
-import { Button, ErrorState, Logo } from "./pieces";
+import { api, Problem, setSignedOutHandler } from "./api";
+import { Button, ErrorState, Logo } from "./components";
 
 export type Role = "viewer" | "operator" | "author" | "admin" | "worker";
 
@@ -24,10 +24,10 @@ const SessionContext = createContext<Session | null>(null);
 
 export const useSession = () => useContext(SessionContext)!;
 
-/** Whether who is signed in may do what this role may. The server decides; this only hides what it would refuse. */
-export const useMay = (role: Role) => INCLUDES[useSession().role].includes(role);
+/** Whether the session has the permissions of a role. The server enforces them; this only hides controls. */
+export const useHasRole = (role: Role) => INCLUDES[useSession().role].includes(role);
 
-/** The token an address like `…/#token=…` carries; it leaves the address at once. */
+/** The token in a URL like `…/#token=…`; it is removed from the URL. */
 function tokenInAddress(): string | null {
   const found = /^#token=([\w-]+)$/.exec(window.location.hash);
   if (!found) return null;
@@ -40,7 +40,7 @@ export function SignedIn({ children }: { children: ComponentChildren }) {
   const [asked, setAsked] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
 
-  const look = async () => {
+  const loadSession = async () => {
     setProblem(null);
     try {
       const token = tokenInAddress();
@@ -52,11 +52,11 @@ export function SignedIn({ children }: { children: ComponentChildren }) {
     setAsked(true);
   };
   useEffect(() => {
-    whenSignedOut(() => setWho(null));
-    void look();
+    setSignedOutHandler(() => setWho(null));
+    void loadSession();
   }, []);
 
-  if (problem) return <ErrorState problem={problem} retry={look} />;
+  if (problem) return <ErrorState problem={problem} retry={loadSession} />;
   if (!asked) return null;
   if (!who) return <SignIn done={setWho} />;
   const signOut = async () => {
@@ -74,7 +74,7 @@ function SignIn({ done }: { done: (who: { name: string; role: Role }) => void })
     setWrong("");
     try {
       const who = await api.post<{ name: string; role: Role }>("/api/session", { token: token.trim() });
-      if (who.role === "worker") setWrong("This is a worker's token: it takes work and looks at nothing.");
+      if (who.role === "worker") setWrong("This is a worker token. It cannot be used to sign in.");
       else done(who);
     } catch (error) {
       setWrong(error instanceof Problem ? error.message : String(error));
@@ -106,8 +106,8 @@ function SignIn({ done }: { done: (who: { name: string; role: Role }) => void })
           Sign in
         </Button>
         <p id="token-help" class="quiet">
-          The first start of a server writes an admin token to <code>admin.token</code> in its home folder. More of them, with
-          smaller roles: <code>noetl token add NAME --role viewer</code>.
+          The first start of a server writes an admin token to <code>admin.token</code> in its home directory. Create more tokens,
+          also with other roles, with <code>noetl token add NAME --role viewer</code>.
         </p>
       </form>
     </main>

@@ -1,23 +1,23 @@
-/** What the server says of a moment (its state, its "why"): asked after the slider rests, never twice at once. */
+/** State or explanation at an event of the log: fetched with a debounce, one request at a time. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, Problem } from "../frame/api";
+import { api, Problem } from "../common/api";
 
 const REST = 140;
 const FASTEST = 900;
-const SHARE = 8; // a server that took a second is not asked again before eight have passed
+const SHARE = 8; // after a request of one second the next one is sent after eight
 
-export interface Asked<T> {
+export interface Snapshot<T> {
   value: T | null;
   problem: Problem | null;
-  /** The value belongs to an earlier moment; a fresh one is on its way. */
+  /** The value belongs to an earlier event; the current one is being fetched. */
   stale: boolean;
 }
 
-/** GET `path?at=at`, again whenever `seq` moves; with `at` null the server says how it is now.
+/** GET `path?at=at` whenever `seq` changes; with `at` null the server returns the current state.
  *
- * An earlier moment is asked for when the slider rests, and a question nobody waits for any more is taken back. Now is
- * asked for again and again while the log grows, one question at a time and the slower the longer answers take. */
-export function useAskedAt<T>(path: string, seq: number, at: number | null, wanted: boolean, params: Record<string, boolean> = {}): Asked<T> {
+ * An earlier event is requested after a debounce, and an outdated request is aborted. The current state is
+ * polled while the log grows, one request at a time, with an interval proportional to the response time. */
+export function useSnapshot<T>(path: string, seq: number, at: number | null, wanted: boolean, params: Record<string, boolean> = {}): Snapshot<T> {
   const [found, setFound] = useState<{ key: string; value: T } | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const live = at === null;
@@ -79,7 +79,7 @@ export interface Reference {
   meta: { content_type: string; bytes: number; sha256: string; rows?: number; columns?: string[]; ttl?: string };
 }
 
-/** What `/state` answers. */
+/** Response of `/state`. */
 export interface StateDocument {
   seq: number;
   at: string;
@@ -105,7 +105,7 @@ export interface StateDocument {
   error: { kind: string; message: string } | null;
 }
 
-/** What `/why` answers; the summary, its reasons and the way of the tokens only for now. */
+/** Response of `/why`; summary, reasons and token path only for the current state. */
 export interface Explanation {
   findings: Finding[];
   summary?: string;

@@ -1,8 +1,8 @@
-/** Why a diagnostic is told: its page of the reference, shown without leaving the text. */
+/** Dialog with the reference page of a diagnostic. */
 import type { ComponentChildren } from "preact";
-import { useFetched } from "../frame/fetched";
-import { Dialog, ErrorState, Loading } from "../frame/pieces";
-import { Prose } from "./findings";
+import { useFetch } from "../common/fetch";
+import { Dialog, ErrorState, Loading } from "../common/components";
+import { Prose } from "./problem_list";
 
 interface Explanation {
   code: string;
@@ -11,12 +11,12 @@ interface Explanation {
   text: string | null;
 }
 
-export function Explained({ code, docs, onClose }: { code: string; docs: string; onClose: () => void }) {
-  const { value, problem, again } = useFetched<Explanation>(`/api/diagnostics/${encodeURIComponent(code)}`);
+export function DiagnosticDialog({ code, docs, onClose }: { code: string; docs: string; onClose: () => void }) {
+  const { value, problem, reload } = useFetch<Explanation>(`/api/diagnostics/${encodeURIComponent(code)}`);
   return (
     <Dialog title={code} onClose={onClose}>
-      {problem && <ErrorState problem={problem} retry={again} />}
-      {!value && !problem && <Loading what="Opening the page" />}
+      {problem && <ErrorState problem={problem} retry={reload} />}
+      {!value && !problem && <Loading what="Loading explanation" />}
       {value && (
         <div class="explained">
           <p>
@@ -28,7 +28,7 @@ export function Explained({ code, docs, onClose }: { code: string; docs: string;
           {blocks(value.text ?? "")}
           <p>
             <a href={docs + code} target="_blank" rel="noreferrer">
-              The same on the web
+              Open the documentation
             </a>
           </p>
         </div>
@@ -37,7 +37,7 @@ export function Explained({ code, docs, onClose }: { code: string; docs: string;
   );
 }
 
-/** The paragraphs, headings and examples of a page; its first heading and its title stand above already. */
+/** The paragraphs, headings and examples of a page, without its first heading and title. */
 function blocks(text: string): ComponentChildren[] {
   const shown: ComponentChildren[] = [];
   const parts = text.split(/^```\w*\n([\s\S]*?)^```$/m);

@@ -1,4 +1,4 @@
-"""The main pages as the docs show them: at a desk and on a telephone, light and dark.
+"""The main pages as the docs show them: on a desktop and on a phone, light and dark.
 
 Every run takes the pictures; `make screenshots` keeps them in docs/images, after a while of work that the charts can show.
 """
@@ -38,7 +38,7 @@ FAILING = WAITING.replace("nightly", "broken").replace("time.sleep(1.5)", "raise
 
 
 @pytest.fixture(scope="module")
-def furnished(cluster: Cluster) -> Iterator[Cluster]:
+def filled(cluster: Cluster) -> Iterator[Cluster]:
     """A server with playbooks, versions and schedules on it."""
     for name in EXAMPLES:
         text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -60,11 +60,11 @@ def furnished(cluster: Cluster) -> Iterator[Cluster]:
         cluster.ask("POST", f"/api/executions/{left['execution_id']}/cancel")
 
 
-def test_the_catalogue_and_the_form(opened: Opened, furnished: Cluster, picture: Picture):
+def test_the_catalog_and_the_form(opened: Opened, filled: Cluster, picture: Picture):
     for path in ("examples/fan_out_and_join", "examples/best_effort", "reports/broken"):
-        _, started = furnished.ask("POST", "/api/execute", {"path": path})
-        furnished.finished(started["execution_id"])
-    furnished.ask("POST", "/api/execute", {"path": "reports/nightly", "payload": {"pages": 60}})
+        _, started = filled.ask("POST", "/api/execute", {"path": path})
+        filled.finished(started["execution_id"])
+    filled.ask("POST", "/api/execute", {"path": "reports/nightly", "payload": {"pages": 60}})
     tab = opened("/playbooks")
     expect(tab.page.get_by_role("link", name="examples/quickstart", exact=True)).to_be_visible()
     expect(tab.page.locator("table .status.failed")).to_be_visible()
@@ -75,9 +75,9 @@ def test_the_catalogue_and_the_form(opened: Opened, furnished: Cluster, picture:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_editor_beside_its_net(opened: Opened, furnished: Cluster, picture: Picture, dark: bool):
+def test_the_editor_next_to_its_graph(opened: Opened, filled: Cluster, picture: Picture, dark: bool):
     tab = opened("/playbooks/examples/fan_out_and_join", dark=dark)
-    net = tab.page.get_by_label("Net", exact=True)
+    net = tab.page.get_by_label("Graph", exact=True)
     expect(net.get_by_text("ask_for_approval")).to_be_visible()
     expect(tab.page.locator(".cm-content")).to_contain_text("apiVersion")
     if dark:
@@ -95,21 +95,20 @@ def test_the_editor_beside_its_net(opened: Opened, furnished: Cluster, picture: 
         picture(tab, "explained")
 
 
-def test_two_versions_beside_each_other(opened: Opened, furnished: Cluster, picture: Picture):
+def test_two_versions_side_by_side(opened: Opened, filled: Cluster, picture: Picture):
     tab = opened("/playbooks/examples/fan_out_and_join?tab=versions")
     expect(tab.page.locator(".line.added").first).to_be_visible()
     picture(tab, "versions")
 
 
-def test_operations_at_work(opened: Opened, furnished: Cluster, picture: Picture):
+def test_operations_under_load(opened: Opened, filled: Cluster, picture: Picture):
     until = time.monotonic() + (70 if os.environ.get("NOETL_SCREENSHOTS") else 0)
     rounds = 0
     while rounds == 0 or time.monotonic() < until:
         rounds += 1
         for path in ("reports/nightly", "examples/best_effort", "examples/hello", "reports/broken")[: 3 + rounds % 2]:
             assert (
-                furnished.ask("POST", "/api/execute", {"path": path, "payload": {"pages": 4 + 9 * rounds % 23}})[0]
-                == 202
+                filled.ask("POST", "/api/execute", {"path": path, "payload": {"pages": 4 + 9 * rounds % 23}})[0] == 202
             )
         if time.monotonic() < until:
             time.sleep(2 + rounds % 3)
@@ -125,8 +124,8 @@ def test_operations_at_work(opened: Opened, furnished: Cluster, picture: Picture
     picture(tab, "schedules")
 
 
-def test_the_editor_on_a_telephone(opened: Opened, furnished: Cluster, picture: Picture):
+def test_the_editor_on_a_phone(opened: Opened, filled: Cluster, picture: Picture):
     tab = opened("/playbooks/examples/hello", width=400, height=860)
     expect(tab.page.locator(".cm-content")).to_contain_text("apiVersion")
-    expect(tab.page.get_by_label("Net", exact=True).get_by_text("start", exact=True)).to_be_visible()
+    expect(tab.page.get_by_label("Graph", exact=True).get_by_text("start", exact=True)).to_be_visible()
     picture(tab, "editor-phone")

@@ -1,28 +1,28 @@
-/** What the validator says about a text, as a list that leads to each place. */
-import type { Diagnostic } from "../frame/api";
+/** The diagnostics of a playbook, as a list of links to their positions. */
+import type { Diagnostic } from "../common/api";
 
-/** Text with `words in backticks` set as code. */
+/** Text in which `backticks` are rendered as code. */
 export function Prose({ text }: { text: string }) {
   return <>{text.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
 }
 
-interface FindingsProps {
+interface ProblemListProps {
   found: Diagnostic[];
   docs: string;
   onGo: (line: number, column: number) => void;
   onExplain: (code: string) => void;
 }
 
-/** Whether a click on a link stays in this page: with a modifier key it is an ordinary link. */
+/** Whether a click is handled by the page: with a modifier key it is an ordinary link. */
 export const stays = (event: MouseEvent) => !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
 
-export function Findings({ found, docs, onGo, onExplain }: FindingsProps) {
+export function ProblemList({ found, docs, onGo, onExplain }: ProblemListProps) {
   if (!found.length) {
     return (
       <p class="all-well">
         <span class="status ok">
           <i aria-hidden="true" />
-          Nothing to complain about
+          No problems
         </span>
       </p>
     );
@@ -31,7 +31,7 @@ export function Findings({ found, docs, onGo, onExplain }: FindingsProps) {
     <ul class="findings">
       {found.map((each, index) => (
         <li key={index} class={each.severity}>
-          <button type="button" class="where number" onClick={() => onGo(each.line, each.column)} aria-label={`${each.line}:${each.column}, go to this place`}>
+          <button type="button" class="where number" onClick={() => onGo(each.line, each.column)} aria-label={`${each.line}:${each.column}, go to position`}>
             {each.line}:{each.column}
           </button>
           <div>
@@ -42,7 +42,7 @@ export function Findings({ found, docs, onGo, onExplain }: FindingsProps) {
               target="_blank"
               rel="noreferrer"
               class="code"
-              title="Why this is told, with a wrong and a right example"
+              title="Explanation with examples"
               onClick={(event) => {
                 if (!stays(event)) return;
                 event.preventDefault();
@@ -63,7 +63,7 @@ export function Findings({ found, docs, onGo, onExplain }: FindingsProps) {
   );
 }
 
-/** "2 errors, 1 warning", or that all is well. */
+/** "2 errors, 1 warning" or "no problems". */
 export function counted(found: Diagnostic[]): string {
   const errors = found.filter((each) => each.severity === "error").length;
   const warnings = found.length - errors;

@@ -1,50 +1,50 @@
-/** Addresses of the page: paths below the prefix the server shows us under, and their query. */
+/** Client-side routing below the server's path prefix. */
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useMemo, useState } from "preact/hooks";
 
-/** The path prefix, without a slash at its end: "" or "/noetl". */
+/** The path prefix without a trailing slash: "" or "/noetl". */
 export const prefix = new URL(document.baseURI).pathname.replace(/\/$/, "");
 
-export interface Place {
-  /** Below the prefix, always with a slash in front. */
+export interface PageLocation {
+  /** Path below the prefix, with a leading slash. */
   path: string;
   query: URLSearchParams;
 }
 
-const read = (): Place => {
+const read = (): PageLocation => {
   const { pathname, search } = window.location;
   const below = pathname.startsWith(prefix) ? pathname.slice(prefix.length) : pathname;
   return { path: below || "/", query: new URLSearchParams(search) };
 };
 
-const PlaceContext = createContext<Place>(read());
-const moved = new Set<() => void>();
+const LocationContext = createContext<PageLocation>(read());
+const listeners = new Set<() => void>();
 
 export function Router({ children }: { children: ComponentChildren }) {
-  const [place, setPlace] = useState(read);
+  const [location, setLocation] = useState(read);
   useEffect(() => {
-    const look = () => setPlace(read());
-    moved.add(look);
-    window.addEventListener("popstate", look);
+    const update = () => setLocation(read());
+    listeners.add(update);
+    window.addEventListener("popstate", update);
     return () => {
-      moved.delete(look);
-      window.removeEventListener("popstate", look);
+      listeners.delete(update);
+      window.removeEventListener("popstate", update);
     };
   }, []);
-  return <PlaceContext.Provider value={place}>{children}</PlaceContext.Provider>;
+  return <LocationContext.Provider value={location}>{children}</LocationContext.Provider>;
 }
 
-export const usePlace = () => useContext(PlaceContext);
+export const useLocation = () => useContext(LocationContext);
 
-/** The address of a path of ours, for `href`. */
-export const addressOf = (path: string) => prefix + path;
+/** The URL of a page path, for `href`. */
+export const pageUrl = (path: string) => prefix + path;
 
 export function go(path: string, { replace = false } = {}) {
-  window.history[replace ? "replaceState" : "pushState"](null, "", addressOf(path));
-  moved.forEach((look) => look());
+  window.history[replace ? "replaceState" : "pushState"](null, "", pageUrl(path));
+  listeners.forEach((update) => update());
 }
 
-/** Change parts of the query in place; null or "" removes a key. */
+/** Change keys of the query; null or "" removes a key. */
 export function setQuery(changes: Record<string, string | null>, { replace = true } = {}) {
   const { path, query } = read();
   for (const [key, value] of Object.entries(changes)) {
@@ -55,9 +55,9 @@ export function setQuery(changes: Record<string, string | null>, { replace = tru
   go(path + (text ? `?${text}` : ""), { replace });
 }
 
-/** One key of the query with its setter; the rest of the query stays. */
+/** One key of the query and its setter. */
 export function useQueryValue(key: string, otherwise = ""): [string, (value: string) => void] {
-  const { query } = usePlace();
+  const { query } = useLocation();
   return [query.get(key) ?? otherwise, (value) => setQuery({ [key]: value === otherwise ? null : value })];
 }
 
@@ -69,7 +69,7 @@ interface LinkProps {
   [more: `aria-${string}`]: string | undefined;
 }
 
-/** An anchor that moves within the page; with a modifier key it stays an ordinary link. */
+/** A link with client-side navigation; with a modifier key it is an ordinary link. */
 export function Link({ to, children, ...more }: LinkProps) {
   const follow = (event: MouseEvent) => {
     if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
@@ -77,13 +77,13 @@ export function Link({ to, children, ...more }: LinkProps) {
     go(to);
   };
   return (
-    <a href={addressOf(to)} onClick={follow} {...more}>
+    <a href={pageUrl(to)} onClick={follow} {...more}>
       {children}
     </a>
   );
 }
 
-/** Matches "/executions/:id" against a path: the parameters, or null. A last `*` takes the rest. */
+/** Match a pattern such as "/executions/:id": the parameters, or null. A trailing `*` matches the rest. */
 export function match(pattern: string, path: string): Record<string, string> | null {
   const wanted = pattern.split("/").filter(Boolean);
   const given = path.split("/").filter(Boolean);
@@ -102,7 +102,7 @@ export function match(pattern: string, path: string): Record<string, string> | n
 
 /** The first route that matches. */
 export function useRoute<T>(routes: [string, T][]): { value: T; params: Record<string, string> } | null {
-  const { path } = usePlace();
+  const { path } = useLocation();
   return useMemo(() => {
     for (const [pattern, value] of routes) {
       const params = match(pattern, path);

@@ -1,4 +1,4 @@
-/** Light or dark: the system's choice until the reader makes one. */
+/** Light or dark theme: the system's setting until the user selects one. */
 import { useState } from "preact/hooks";
 
 type Theme = "light" | "dark";
@@ -9,7 +9,7 @@ const chosen = (): Theme | null => {
     const kept = window.localStorage.getItem(KEY);
     return kept === "light" || kept === "dark" ? kept : null;
   } catch {
-    return null; // storage is closed to us: the system's choice holds
+    return null; // storage is not available: use the system's setting
   }
 };
 
@@ -27,7 +27,7 @@ export function ThemeSwitch() {
     try {
       window.localStorage.setItem(KEY, other);
     } catch {
-      // not kept, but it holds until the page is left
+      // not stored: applies until the page is closed
     }
     document.documentElement.dataset.theme = other;
     setTheme(other);

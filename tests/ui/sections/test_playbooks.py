@@ -78,7 +78,7 @@ workflow:
 
 
 def write(page: Page, text: str) -> None:
-    """Replace what stands in the editor."""
+    """Replace the text in the editor."""
     page.locator(".cm-content").click()
     page.keyboard.press("Control+A")
     page.keyboard.insert_text(text)
@@ -97,16 +97,16 @@ def viewer(cluster: Cluster) -> Iterator[str]:
     tokens.remove("eve")
 
 
-def test_an_empty_catalogue_teaches_and_its_first_playbook_runs(opened: Opened, cluster: Cluster):
+def test_an_empty_catalog_offers_an_example_that_runs(opened: Opened, cluster: Cluster):
     tab = opened("/executions")
     page = tab.page
     page.route(re.compile(r"/api/catalog(\?|$)"), lambda route: route.fulfill(json={"items": [], "next": None}))
     page.get_by_role("link", name="Playbooks", exact=True).click()
     expect(page.get_by_role("heading", name="No playbooks yet")).to_be_visible()
     expect(page.get_by_text("noetl register playbook.yaml")).to_be_visible()
-    page.get_by_role("button", name="Write the first one here").click()
+    page.get_by_role("button", name="New playbook").click()
     expect(page.locator(".cm-content")).to_contain_text("apiVersion: noetl.io/v2")
-    expect(page.get_by_text("Nothing to complain about")).to_be_visible()
+    expect(page.get_by_text("No problems", exact=True)).to_be_visible()
     page.get_by_role("button", name="Register playbook").click()
     expect(page).to_have_url(re.compile("/playbooks/examples/hello$"))
     page.get_by_role("button", name="Run…").click()
@@ -116,7 +116,7 @@ def test_an_empty_catalogue_teaches_and_its_first_playbook_runs(opened: Opened, 
     assert document["output"]["data"] == {"said": ["Hello, Ada!", "Hello, Grace!", "Hello, Katherine!"]}
 
 
-def test_a_diagnostic_stands_at_its_line_with_its_hint_and_its_page(opened: Opened):
+def test_a_diagnostic_is_shown_at_its_line_with_hint_and_page(opened: Opened):
     tab = opened("/playbooks?new=1")
     page = tab.page
     write(page, WRONG)
@@ -157,7 +157,7 @@ def test_completion_and_hover_come_from_the_grammar(opened: Opened):
     expect(page.locator(".meaning")).to_contain_text("The steps.")
 
 
-def test_what_hover_told_of_a_text_that_is_gone_is_not_shown(opened: Opened):
+def test_a_tooltip_of_deleted_text_is_not_shown(opened: Opened):
     page = opened("/playbooks?new=1").page
     write(page, WRONG)
     held: list[Route] = []
@@ -171,7 +171,7 @@ def test_what_hover_told_of_a_text_that_is_gone_is_not_shown(opened: Opened):
     expect(page.locator(".meaning")).to_have_count(0)
 
 
-def test_what_is_typed_fast_is_kept_as_it_was_typed(opened: Opened):
+def test_fast_typing_loses_no_input(opened: Opened):
     page = opened("/playbooks?new=1").page
     write(page, "")
     words = "# " + " ".join(f"word{n}" for n in range(40))
@@ -194,19 +194,19 @@ def test_format_and_migrate_rewrite_the_text(opened: Opened):
     expect(page.locator(".findings")).to_have_count(0)
 
 
-def test_words_of_2025_11_are_read_when_the_reader_says_so(opened: Opened):
+def test_legacy_syntax_is_accepted_when_enabled(opened: Opened):
     tab = opened("/playbooks?new=1")
     page = tab.page
     write(page, LEGACY)
     expect(page.locator(".findings li.error")).to_contain_text("noetl migrate")
-    page.get_by_label("legacy words").check()
+    page.get_by_label("legacy syntax").check()
     expect(page.locator(".findings li.error")).to_have_count(0)
-    expect(page.get_by_label("Net", exact=True).get_by_text("end", exact=True)).to_be_visible()
+    expect(page.get_by_label("Graph", exact=True).get_by_text("end", exact=True)).to_be_visible()
     page.get_by_role("button", name="Migrate").click()
     expect(page.locator(".cm-content")).to_contain_text("arcs:")
 
 
-def test_the_catalogue_is_walked_by_keys_and_shows_how_each_ran_last(opened: Opened, cluster: Cluster):
+def test_the_catalog_has_keyboard_navigation_and_shows_the_last_status(opened: Opened, cluster: Cluster):
     for name in ("first", "second"):
         registered(cluster, TYPED.replace("name: typed", f"name: {name}").replace("tests/typed", f"keys/{name}"))
     _, started = cluster.ask("POST", "/api/execute", {"path": "keys/first", "payload": {"region": "north"}})
@@ -223,16 +223,16 @@ def test_the_catalogue_is_walked_by_keys_and_shows_how_each_ran_last(opened: Ope
     expect(page).to_have_url(re.compile("/playbooks/keys/second$"))
 
 
-def test_the_net_follows_the_text_and_leads_to_its_line(opened: Opened):
+def test_the_graph_follows_the_source_and_links_to_its_lines(opened: Opened):
     tab = opened("/playbooks?new=1")
     page = tab.page
     write(page, WRONG.replace("nowhere", "after") + "  - step: after\n    tool: {kind: noop}\n")
-    step = page.get_by_label("Net").get_by_text("after", exact=True)
+    step = page.get_by_label("Graph").get_by_text("after", exact=True)
     expect(step).to_be_visible()
     step.click()
     expect(page.locator(".cm-activeLine")).to_have_text("  - step: after")
     write(page, WRONG)
-    expect(page.get_by_text("As of the last text without errors")).to_be_visible()
+    expect(page.get_by_text("Last valid version")).to_be_visible()
 
 
 def test_a_new_version_is_registered_and_compared_with_the_old(opened: Opened, cluster: Cluster):
@@ -256,7 +256,7 @@ def test_a_new_version_is_registered_and_compared_with_the_old(opened: Opened, c
     expect(page.get_by_text("version 1 ·")).to_be_visible()
 
 
-def test_nobody_overtakes_another_author_unknowingly(opened: Opened, cluster: Cluster):
+def test_a_conflicting_registration_requires_confirmation(opened: Opened, cluster: Cluster):
     text = TYPED.replace("tests/typed", "tests/shared")
     path = registered(cluster, text)
     page = opened(f"/playbooks/{path}").page
@@ -265,14 +265,14 @@ def test_nobody_overtakes_another_author_unknowingly(opened: Opened, cluster: Cl
     write(page, "# mine\n" + text)
     page.get_by_role("button", name="Register", exact=True).click()
     asked = page.get_by_role("dialog")
-    expect(asked).to_contain_text("Version 2 was registered meanwhile")
+    expect(asked).to_contain_text("Version 2 was registered in the meantime")
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["version"] == 2
-    asked.get_by_role("button", name="Register mine as newest").click()
+    asked.get_by_role("button", name="Register mine as latest").click()
     expect(page.get_by_text("Registered tests/shared, version 3")).to_be_visible()
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["content"].startswith("# mine")
 
 
-def test_a_text_that_was_begun_survives_leaving_the_page(opened: Opened, cluster: Cluster):
+def test_a_draft_survives_leaving_the_page(opened: Opened, cluster: Cluster):
     path = registered(cluster, TYPED)
     tab = opened(f"/playbooks/{path}")
     page = tab.page
@@ -302,8 +302,8 @@ def test_the_form_has_typed_fields_and_sends_what_was_changed(opened: Opened, cl
     form.get_by_label("count").fill("three")
     form.get_by_label("names").fill("- x\n- [")
     form.get_by_role("button", name="Run", exact=True).click()
-    expect(form.get_by_text("This must be a whole number.")).to_be_visible()
-    expect(form.get_by_text("This has no default: fill it in.")).to_be_visible()
+    expect(form.get_by_text("This must be an integer.")).to_be_visible()
+    expect(form.get_by_text("Required.")).to_be_visible()
     expect(form.get_by_label("names")).to_have_attribute("aria-invalid", "true")
     expect(form.get_by_label("count")).to_be_focused()
 
@@ -339,14 +339,14 @@ def shop() -> Iterator[str]:
     process.wait(10)
 
 
-def test_the_quickstart_runs_from_the_form_and_is_watched_live(
+def test_the_quickstart_runs_from_the_form_and_is_shown_live(
     opened: Opened, cluster: Cluster, shop: str, tmp_path: Path
 ):
     path = registered(cluster, (ROOT / "examples" / "quickstart" / "playbook.yaml").read_text(encoding="utf-8"))
     tab = opened(f"/playbooks/{path}")
     page = tab.page
     expect(page.locator(".cm-content")).to_contain_text("apiVersion")
-    expect(page.get_by_label("Net").get_by_text("fetch", exact=True)).to_be_visible()
+    expect(page.get_by_label("Graph").get_by_text("fetch", exact=True)).to_be_visible()
     page.get_by_role("button", name="Run…").click()
     form = page.get_by_role("dialog")
     form.get_by_label("api_url").fill(shop)
@@ -358,7 +358,7 @@ def test_the_quickstart_runs_from_the_form_and_is_watched_live(
     assert (tmp_path / "shop.duckdb").exists()
 
 
-def test_a_viewer_may_read_and_check_but_not_register_or_run(opened: Opened, cluster: Cluster, viewer: str):
+def test_a_viewer_can_read_and_validate_but_not_register_or_run(opened: Opened, cluster: Cluster, viewer: str):
     path = registered(cluster, TYPED)
     tab = opened("/playbooks", token=viewer)
     page = tab.page
@@ -374,15 +374,15 @@ def test_a_viewer_may_read_and_check_but_not_register_or_run(opened: Opened, clu
     assert cluster.ask("POST", "/api/execute", {"path": path}, token=viewer)[0] == 403
 
 
-def test_an_unknown_playbook_is_said_to_be_one(opened: Opened):
+def test_an_unknown_playbook_is_not_found(opened: Opened):
     tab = opened("/playbooks/no/such")
     page = tab.page
     tab.forgiven = ("404",)
-    expect(page.get_by_role("alert")).to_contain_text("There is no such playbook")
+    expect(page.get_by_role("alert")).to_contain_text("Playbook not found")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_pages_have_no_serious_barriers(opened: Opened, cluster: Cluster, dark: bool):
+def test_the_pages_have_no_serious_accessibility_violations(opened: Opened, cluster: Cluster, dark: bool):
     path = registered(cluster, TYPED)
     tab = opened("/playbooks", dark=dark)
     page = tab.page
@@ -404,7 +404,7 @@ def test_the_pages_have_no_serious_barriers(opened: Opened, cluster: Cluster, da
     assert tab.serious_violations() == []
 
 
-def test_nothing_is_wider_than_a_telephone(opened: Opened, cluster: Cluster):
+def test_the_pages_fit_a_phone(opened: Opened, cluster: Cluster):
     path = registered(cluster, TYPED)
     tab = opened("/playbooks", width=400, height=800)
     page = tab.page

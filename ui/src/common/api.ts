@@ -1,4 +1,4 @@
-/** The HTTP API: one client, problems as exceptions, and the session cookie that scripts cannot read. */
+/** HTTP API client; error responses are thrown as `Problem`. The session cookie is not readable by scripts. */
 import { prefix } from "./router";
 
 export interface Diagnostic {
@@ -13,7 +13,7 @@ export interface Diagnostic {
   hint: string | null;
 }
 
-/** A problem document (RFC 9457), or what stands for one when no server answered. */
+/** A problem document (RFC 9457), or its equivalent if the server is unreachable. */
 export class Problem extends Error {
   constructor(
     readonly status: number,
@@ -23,8 +23,8 @@ export class Problem extends Error {
   ) {
     super(detail || title);
   }
-  /** No server answered: worth another try. */
-  get away() {
+  /** The server is unreachable: the request can be retried. */
+  get unreachable() {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
   }
 }
@@ -42,37 +42,37 @@ export function address(path: string, params: Params = {}): string {
 }
 
 let onSignedOut = () => {};
-export const whenSignedOut = (tell: () => void) => {
-  onSignedOut = tell;
+export const setSignedOutHandler = (handler: () => void) => {
+  onSignedOut = handler;
 };
 
-let ahead = 0;
+let clockOffset = 0;
 
-/** How far the server's clock is from ours, from its own answers; what is within their precision counts as nothing. */
-function keepTime(response: Response) {
-  const said = Date.parse(response.headers.get("date") ?? "");
-  if (!Number.isNaN(said)) ahead = Math.abs(said - Date.now()) > 3000 ? said - Date.now() : 0;
+/** Update the offset of the server's clock from the Date header; an offset within its precision is ignored. */
+function updateClockOffset(response: Response) {
+  const date = Date.parse(response.headers.get("date") ?? "");
+  if (!Number.isNaN(date)) clockOffset = Math.abs(date - Date.now()) > 3000 ? date - Date.now() : 0;
 }
 
-/** The time as the server has it, in ms. */
-export const serverNow = () => Date.now() + ahead;
+/** The server's time in ms. */
+export const serverNow = () => Date.now() + clockOffset;
 
-export async function problemOf(response: Response): Promise<Problem> {
-  let said: Record<string, unknown> = {};
+export async function readProblem(response: Response): Promise<Problem> {
+  let body: Record<string, unknown> = {};
   try {
-    said = await response.json();
+    body = await response.json();
   } catch {
-    // a proxy's own page: the status says enough
+    // a proxy's error page: use the status
   }
   return new Problem(
     response.status,
-    String(said.title ?? response.statusText),
-    String(said.detail ?? `the server answered ${response.status}`),
-    (said.diagnostics as Diagnostic[]) ?? [],
+    String(body.title ?? response.statusText),
+    String(body.detail ?? `the server returned status ${response.status}`),
+    (body.diagnostics as Diagnostic[]) ?? [],
   );
 }
 
-/** A request as `fetch` makes it; anything but success is thrown as a Problem. */
+/** Send a request with `fetch`; a status other than 2xx is thrown as a Problem. */
 export async function request(method: string, path: string, init: RequestInit & { params?: Params } = {}): Promise<Response> {
   const { params, ...rest } = init;
   let response: Response;
@@ -80,12 +80,12 @@ export async function request(method: string, path: string, init: RequestInit & 
     response = await fetch(address(path, params), { method, credentials: "same-origin", ...rest });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Problem(0, "The server does not answer", "Is it running? The page tries again by itself.");
+    throw new Problem(0, "Server unreachable", "The connection failed. The page retries automatically.");
   }
-  keepTime(response);
+  updateClockOffset(response);
   if (response.ok) return response;
   if (response.status === 401) onSignedOut();
-  throw await problemOf(response);
+  throw await readProblem(response);
 }
 
 async function send<T>(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<T> {
@@ -104,7 +104,7 @@ export const api = {
   delete: <T>(path: string) => send<T>("DELETE", path),
 };
 
-/** A key that makes a `POST` that starts work safe to send twice: `{"Idempotency-Key": ...}`. */
+/** An idempotency key, so that a `POST` that starts work can be retried: `{"Idempotency-Key": ...}`. */
 export const once = () => ({ "Idempotency-Key": crypto.getRandomValues(new Uint32Array(4)).join("-") });
 
 export interface Page<T> {

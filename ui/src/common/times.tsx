@@ -1,4 +1,4 @@
-/** Dates and durations for people: local time, short; the exact instant on hover. */
+/** Dates and durations: short local time, exact time on hover. */
 import { useEffect, useState } from "preact/hooks";
 import { serverNow } from "./api";
 
@@ -39,7 +39,7 @@ export function duration(ms: number): string {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
-/** The server's time in milliseconds, renewed every `every` ms while `running`. */
+/** The server's time in milliseconds, updated every `every` ms while `running`. */
 export function useNow(running: boolean, every = 1000): number {
   const [now, setNow] = useState(serverNow);
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** Small pieces every page uses: buttons, statuses, empty and error states, dialogs, notes. */
+/** Components that all pages use: buttons, statuses, empty and error states, dialogs, notifications. */
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "./api";
@@ -21,7 +21,7 @@ export function Logo() {
   );
 }
 
-export const STATUS_WORDS: Record<string, string> = {
+export const STATUS_LABELS: Record<string, string> = {
   pending: "pending",
   running: "running",
   paused: "paused",
@@ -33,17 +33,17 @@ export const STATUS_WORDS: Record<string, string> = {
   skipped: "skipped",
 };
 
-/** A status as a dot and its word; the colour never stands alone. */
+/** A status as a coloured dot and a label. */
 export function Status({ status }: { status: string }) {
   return (
     <span class={`status ${status}`}>
       <i aria-hidden="true" />
-      {STATUS_WORDS[status] ?? status}
+      {STATUS_LABELS[status] ?? status}
     </span>
   );
 }
 
-/** What stands where there is nothing yet: a title, words that teach, a way on. */
+/** Placeholder for an empty list: a title, an explanation and an action. */
 export function EmptyState({ title, children, action }: { title: string; children?: ComponentChildren; action?: ComponentChildren }) {
   return (
     <div class="state">
@@ -54,15 +54,15 @@ export function EmptyState({ title, children, action }: { title: string; childre
   );
 }
 
-/** What went wrong and what to do. */
+/** An error with an optional retry button. */
 export function ErrorState({ problem, retry }: { problem: unknown; retry?: () => void }) {
-  const said = problem instanceof Problem ? problem : new Problem(-1, "Something went wrong", String(problem));
+  const shown = problem instanceof Problem ? problem : new Problem(-1, "Unexpected error", String(problem));
   return (
     <div class="state error" role="alert">
-      <h2>{said.title}</h2>
-      <p>{said.detail}</p>
-      {said.status === 403 && <p class="quiet">Sign in with a token of a larger role to do this.</p>}
-      {retry && <Button onClick={retry}>Try again</Button>}
+      <h2>{shown.title}</h2>
+      <p>{shown.detail}</p>
+      {shown.status === 403 && <p class="quiet">Your role does not permit this. Sign in with another token.</p>}
+      {retry && <Button onClick={retry}>Retry</Button>}
     </div>
   );
 }
@@ -87,7 +87,7 @@ interface DialogProps {
   actions?: ComponentChildren;
 }
 
-/** A modal dialog; Escape and the backdrop close it, focus goes back where it was. */
+/** A modal dialog; Escape and a click on the backdrop close it, and focus is restored. */
 export function Dialog({ title, onClose, children, actions }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
@@ -112,7 +112,7 @@ export function Dialog({ title, onClose, children, actions }: DialogProps) {
   );
 }
 
-/** Tabs with arrow keys; the selected one is the caller's. */
+/** Tabs with arrow-key navigation; the caller controls the selection. */
 export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs: [T, ComponentChildren][]; value: T; onChange: (tab: T) => void; label: string }) {
   const step = (event: KeyboardEvent, by: number) => {
     const at = tabs.findIndex(([key]) => key === value);
@@ -131,7 +131,7 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
         if (event.key === "ArrowLeft") step(event, -1);
       }}
     >
-      {tabs.map(([key, words]) => (
+      {tabs.map(([key, label]) => (
         <button
           key={key}
           id={`tab-${key}`}
@@ -142,7 +142,7 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
           tabIndex={key === value ? 0 : -1}
           onClick={() => onChange(key)}
         >
-          {words}
+          {label}
         </button>
       ))}
     </div>
@@ -151,24 +151,24 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
 
 interface Note {
   id: number;
-  words: string;
+  text: string;
   bad: boolean;
 }
-let told: (note: Note) => void = () => {};
+let show: (note: Note) => void = () => {};
 let counter = 0;
 
-/** Say something for a few seconds at the foot of the page. */
-export function note(words: string, { bad = false } = {}) {
-  told({ id: ++counter, words, bad });
+/** Show a notification for a few seconds at the bottom of the page. */
+export function notify(text: string, { bad = false } = {}) {
+  show({ id: ++counter, text, bad });
 }
 
-/** Say what a failed action's problem was. */
-export const noteProblem = (error: unknown) => note(error instanceof Error ? error.message : String(error), { bad: true });
+/** Show the error of a failed action. */
+export const notifyProblem = (error: unknown) => notify(error instanceof Error ? error.message : String(error), { bad: true });
 
 export function Notes() {
   const [notes, setNotes] = useState<Note[]>([]);
   useEffect(() => {
-    told = (one) => {
+    show = (one) => {
       setNotes((all) => [...all.slice(-3), one]);
       setTimeout(() => setNotes((all) => all.filter((each) => each.id !== one.id)), one.bad ? 9000 : 4500);
     };
@@ -177,7 +177,7 @@ export function Notes() {
     <div class="notes" role="status" aria-live="polite">
       {notes.map((each) => (
         <p key={each.id} class={each.bad ? "bad" : ""}>
-          {each.words}
+          {each.text}
         </p>
       ))}
     </div>

@@ -1,0 +1,33 @@
+"""Fields and spec keys shared by the SQL kinds; cheap to import, since every spec is loaded at start-up."""
+
+from __future__ import annotations
+
+from noetl.core.model.tool import Field
+
+INLINE_ROWS = 50_000
+INLINE_BYTES = 16 * 1024 * 1024
+
+COMMAND = Field(
+    "any",
+    "The SQL: one string (statements are separated by `;`), or a list of strings and of `{sql, params}`.",
+    aliases=("commands", "query", "queries", "sql", "statement", "statements"),
+)
+PARAMS = Field(
+    "any",
+    "Bind parameters: a mapping for `%(name)s` or `:name`, a list for `%s` or `$1`. "
+    "A list of mappings (or of lists) executes one statement once per item.",
+    aliases=("parameters",),
+)
+SCRIPT = Field("mapping", "SQL from a file: `{uri, source?}` (relative to the playbook, http, object store).")
+DATABASE_FILE = Field(
+    "string",
+    "The database file, relative to the playbook's directory. Omitted or `:memory:`: a private in-memory database.",
+    aliases=("database", "db_path", "db_file"),
+)
+SPEC_KEYS = {
+    "transaction": "`false`: every statement commits separately. Default: one transaction per task.",
+    "inline_rows": f"Largest result returned in `output.data`, in rows ({INLINE_ROWS}); "
+    "a larger one is streamed to `output.ref`.",
+    "inline_bytes": f"The same limit in bytes, estimated ({INLINE_BYTES}).",
+    "result_format": "Format of a streamed result: `parquet` (default), `arrow`, `jsonl` or `csv`.",
+}
