@@ -61,13 +61,13 @@ class EvaluationBudget:
         # Weight of what this evaluation made, by id; the object is kept so that its id stays its own.
         self.weights: dict[int, tuple[int, Any]] | None = None
 
-    def spend(self, operations: int = 1) -> None:
+    def charge(self, operations: int = 1) -> None:
         """Count operations."""
         self.operations -= operations
         if self.operations < 0:
             limit_exceeded(f"it needs more than {MAX_OPERATIONS:,} operations")
 
-    def spend_text(self, length: int) -> None:
+    def charge_text(self, length: int) -> None:
         """Count a text of that many characters that is about to be made."""
         if length > self.max_text:
             limit_exceeded(f"it would make a text of {length:,} characters (at most {self.max_text:,})")
@@ -75,16 +75,16 @@ class EvaluationBudget:
         if self.text < 0:
             limit_exceeded(f"it makes more than {self.max_text * MADE_FACTOR:,} characters in all")
 
-    def spend_items(self, length: int) -> None:
+    def charge_items(self, length: int) -> None:
         """Count a list of that many elements that is about to be made."""
         if length > MAX_ITEMS:
             limit_exceeded(f"it would make a list of {length:,} elements (at most {MAX_ITEMS:,})")
-        self.spend(1 + (length >> 3))
+        self.charge(1 + (length >> 3))
 
     def weigh(self, made: Any) -> Any:
         """Give back a list, tuple or mapping that was just made, its weight known and paid for."""
         elements = made.values() if isinstance(made, dict) else made
-        self.spend(1 + (len(made) >> 3))
+        self.charge(1 + (len(made) >> 3))
         weight = 1 + len(made)
         for element in elements:
             if type(element) not in _LIGHT:
@@ -107,9 +107,9 @@ class EvaluationBudget:
                 return known[0]
         return 1 + len(value) if isinstance(value, (dict, list, tuple)) else 1
 
-    def spend_walk(self, *values: Any) -> None:
+    def charge_walk(self, *values: Any) -> None:
         """Count a walk over values that Python does by itself: a comparison, a search."""
-        self.spend(1 + (sum(self.weight_of(value) for value in values) >> 4))
+        self.charge(1 + (sum(self.weight_of(value) for value in values) >> 4))
 
 
 _LIGHT = frozenset([int, float, bool, type(None)])

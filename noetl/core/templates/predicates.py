@@ -23,19 +23,19 @@ class Test(NamedTuple):
 
 
 def check(
-    run: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
+    budget: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> bool:
     """Apply a test by its name."""
     found = TESTS.get(name)
     if found is None:
         raise TemplateError(f'there is no test "{name}"')
-    run.operations -= 1
-    if run.operations < 0:
-        run.spend(0)
+    budget.operations -= 1
+    if budget.operations < 0:
+        budget.charge(0)
     if not found.raw:
         value = unwrap(value)
         args = [unwrap(arg) for arg in args]
-    run.spend_walk(value, *args)
+    budget.charge_walk(value, *args)
     try:
         return found.function(value, *args, **(kwargs or {}))
     except (TypeError, ValueError, ArithmeticError) as problem:

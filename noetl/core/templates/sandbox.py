@@ -60,10 +60,10 @@ class SyntaxProblem(TemplateError):
         self.column = column
 
 
-class RunContext(Context):
+class BudgetContext(Context):
     """Jinja's context over any mapping of names; it carries the run that counts."""
 
-    run: EvaluationBudget
+    budget: EvaluationBudget
     names: Mapping[str, Any]
 
     def resolve_or_missing(self, key: str) -> Any:
@@ -96,7 +96,7 @@ def undefined_name(names: Mapping[str, Any], key: str) -> Undefined:
 class Sandbox(ImmutableSandboxedEnvironment):
     """The bounded environment; one for the whole process, it has no state of an evaluation."""
 
-    context_class = RunContext
+    context_class = BudgetContext
     intercepted_binops = frozenset(operations.BINARY)
     intercepted_unops = frozenset("+-")
 
@@ -127,11 +127,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An operator, bounded."""
-        run: EvaluationBudget = context.run  # type: ignore[attr-defined]
-        run.operations -= 1
-        if run.operations < 0:
-            run.spend(0)
-        return operations.BINARY[operator](run, left, right)
+        budget: EvaluationBudget = context.budget  # type: ignore[attr-defined]
+        budget.operations -= 1
+        if budget.operations < 0:
+            budget.charge(0)
+        return operations.BINARY[operator](budget, left, right)
 
     def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
         """A sign."""
@@ -139,17 +139,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a function of ours, or one of Jinja's own helpers; nothing else can be called."""
-        run: EvaluationBudget = __context.run  # type: ignore[attr-defined]
+        budget: EvaluationBudget = __context.budget  # type: ignore[attr-defined]
         if isinstance(__obj, Function):
             kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
             kwargs.pop("_block_vars", None)
-            return invoke(run, __obj, args, kwargs)
-        run.spend(5)
+            return invoke(budget, __obj, args, kwargs)
+        budget.charge(5)
         if isinstance(__obj, LoopContext):
-            return __context.call(__obj, operations.each(run, *args))
+            return __context.call(__obj, operations.each(budget, *args))
         if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):
             return __context.call(__obj, *args, **kwargs)
-        return invoke(run, __obj, args, kwargs)
+        return invoke(budget, __obj, args, kwargs)
 
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
@@ -182,13 +182,13 @@ def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
 
 @pass_context
 def _finalize(context: Context, value: Any) -> str:
-    return operations.write(context.run, value)  # type: ignore[attr-defined]
+    return operations.write(context.budget, value)  # type: ignore[attr-defined]
 
 
 def _jinja_filter(name: str) -> Any:
     @pass_context
     def call(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply(context.run, name, value, args, kwargs)
+        return apply(context.budget, name, value, args, kwargs)
 
     return call
 
@@ -196,7 +196,7 @@ def _jinja_filter(name: str) -> Any:
 def _jinja_test(name: str) -> Any:
     @pass_context
     def call(context: Any, value: Any, *args: Any, **kwargs: Any) -> bool:
-        return check(context.run, name, value, args, kwargs)
+        return check(context.budget, name, value, args, kwargs)
 
     return call
 
@@ -206,27 +206,27 @@ def _jinja_test(name: str) -> Any:
 
 @pass_context
 def _each(context: Any, value: Any, text: int) -> Any:
-    return operations.each(context.run, value, text)
+    return operations.each(context.budget, value, text)
 
 
 @pass_context
 def _concat(context: Any, *parts: Any) -> str:
-    return operations.concat(context.run, parts)
+    return operations.concat(context.budget, parts)
 
 
 @pass_context
 def _slice_of(context: Any, value: Any, start: Any, stop: Any, step: Any) -> Any:
-    return operations.slice_of(context.run, value, start, stop, step)
+    return operations.slice_of(context.budget, value, start, stop, step)
 
 
 @pass_context
 def _compare(context: Any, value: Any, *rest: Any) -> bool:
-    return operations.compare_all(context.run, value, list(zip(rest[::2], rest[1::2], strict=True)))
+    return operations.compare_all(context.budget, value, list(zip(rest[::2], rest[1::2], strict=True)))
 
 
 @pass_context
 def _made(context: Any, value: Any) -> Any:
-    return operations.literal(context.run, value)
+    return operations.literal(context.budget, value)
 
 
 _INTERNAL: dict[str, Any] = {

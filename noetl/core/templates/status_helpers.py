@@ -49,19 +49,19 @@ def status_functions(
     def is_done(step: Any) -> bool:
         return status(step) in OK or status(step) in FAILED
 
-    def loop_done(run: EvaluationBudget, step: Any) -> bool:
+    def loop_done(budget: EvaluationBudget, step: Any) -> bool:
         return is_done(step) or (loops_done is not None and step in loops_done)
 
     def names(steps: tuple[Any, ...]) -> Iterable[Any]:
         return steps[0] if len(steps) == 1 and isinstance(steps[0], (list, tuple)) else steps
 
     table: dict[str, Any] = {
-        "done": lambda run, step: is_done(step),
-        "ok": lambda run, step: status(step) in OK,
-        "fail": lambda run, step: status(step) in FAILED,
-        "running": lambda run, step: status(step) in RUNNING,
+        "done": lambda budget, step: is_done(step),
+        "ok": lambda budget, step: status(step) in OK,
+        "fail": lambda budget, step: status(step) in FAILED,
+        "running": lambda budget, step: status(step) in RUNNING,
         "loop_done": loop_done,
-        "all_done": lambda run, *steps: all(is_done(step) for step in names(steps)),
-        "any_done": lambda run, *steps: any(is_done(step) for step in names(steps)),
+        "all_done": lambda budget, *steps: all(is_done(step) for step in names(steps)),
+        "any_done": lambda budget, *steps: any(is_done(step) for step in names(steps)),
     }
     return {name: Function(name, function) for name, function in table.items()}

@@ -80,14 +80,14 @@ class _Static(Compiled):
 class _Text(Compiled):
     """One template: `_plain` gives its value as plain data, `_raw` as a guard looks at it."""
 
-    __slots__ = ("_names", "_needs_run", "_plain", "_raw", "text")
+    __slots__ = ("_names", "_needs_budget", "_plain", "_raw", "text")
     static = False
 
-    def __init__(self, text: str, raw: Closure, plain: Closure, *, needs_run: bool) -> None:
+    def __init__(self, text: str, raw: Closure, plain: Closure, *, needs_budget: bool) -> None:
         self.text = text
         self._raw = raw
         self._plain = plain
-        self._needs_run = needs_run
+        self._needs_budget = needs_budget
         self._names: tuple[str, ...] | None = None
 
     @property
@@ -101,21 +101,21 @@ class _Text(Compiled):
         self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
     ) -> Any:
         try:
-            return self._plain(names, EvaluationBudget(nondeterminism, max_text) if self._needs_run else None)
+            return self._plain(names, EvaluationBudget(nondeterminism, max_text) if self._needs_budget else None)
         except NeedsBudget:
-            self._needs_run = True
+            self._needs_budget = True
             return self.evaluate(names, nondeterminism, max_text=max_text)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
     def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
         try:
-            value = self._raw(names, EvaluationBudget(nondeterminism) if self._needs_run else None)
+            value = self._raw(names, EvaluationBudget(nondeterminism) if self._needs_budget else None)
             if value is True or value is False:
                 return value
             return _holds(value.value() if isinstance(value, View) else value)
         except NeedsBudget:
-            self._needs_run = True
+            self._needs_budget = True
             return self.holds(names, nondeterminism)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
@@ -246,14 +246,14 @@ def _compile_text(text: str) -> Compiled:
     builder = Builder()
     try:
         if whole is not None:
-            return _Text(text, builder.build(whole), builder.build_plain(whole), needs_run=builder.needs_run)
+            return _Text(text, builder.build(whole), builder.build_plain(whole), needs_budget=builder.needs_budget)
         closure = _text_closure(builder, tree)
     except NotSimple:
         closure = jinja_closure(text, whole=whole is not None)
-        return _Text(text, closure, lambda names, run: plain(closure(names, run), run), needs_run=True)
+        return _Text(text, closure, lambda names, budget: plain(closure(names, budget), budget), needs_budget=True)
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
-    return _Text(text, closure, closure, needs_run=builder.needs_run)
+    return _Text(text, closure, closure, needs_budget=builder.needs_budget)
 
 
 def whole_expression(tree: nodes.Template) -> nodes.Expr | None:
@@ -266,7 +266,7 @@ def whole_expression(tree: nodes.Template) -> nodes.Expr | None:
 
 def _text_closure(builder: Builder, tree: nodes.Template) -> Closure:
     if not tree.body:
-        return lambda names, run: ""
+        return lambda names, budget: ""
     if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
         raise NotSimple("statements")
     return text_of(builder, tree.body[0])
@@ -286,9 +286,9 @@ def jinja_closure(text: str, *, whole: bool) -> Closure:
     except (RecursionError, MemoryError, SyntaxError):  # the last: too many blocks for Python's compiler
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
 
-    def render(names: Mapping[str, Any], run: EvaluationBudget) -> Any:
+    def render(names: Mapping[str, Any], budget: EvaluationBudget) -> Any:
         context: Any = template.new_context({}, shared=False)
-        context.run = run
+        context.budget = budget
         context.names = names
         if expression is not None:
             return _kept(template, context)
@@ -297,8 +297,8 @@ def jinja_closure(text: str, *, whole: bool) -> Closure:
         for piece in template.root_render_func(context):
             pieces.append(piece)
             length += len(piece)
-            if length > run.max_text:
-                run.spend_text(length)
+            if length > budget.max_text:
+                budget.charge_text(length)
         return "".join(pieces)
 
     return render
@@ -308,7 +308,7 @@ def _kept(template: Any, context: Any) -> Any:
     from noetl.core.templates.functions import Function
 
     held: list[Any] = []
-    context.vars[_KEEP] = Function("value", lambda run, value: held.append(value))
+    context.vars[_KEEP] = Function("value", lambda budget, value: held.append(value))
     for _ in template.root_render_func(context):
         pass
     return held[0]

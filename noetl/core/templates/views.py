@@ -411,7 +411,7 @@ def _part(value: Any, path: str) -> Any:
 _SCALARS = frozenset([str, int, float, bool, type(None)])
 
 
-def plain(value: Any, run: EvaluationBudget | None = None, depth: int = 0) -> Any:
+def plain(value: Any, budget: EvaluationBudget | None = None, depth: int = 0) -> Any:
     """Views, tuples, ranges, sets, dates and decimals as JSON data; what JSON cannot hold is an error.
 
     What a view stands for is plain already and passed on as it is. `run` pays for the walk.
@@ -422,23 +422,23 @@ def plain(value: Any, run: EvaluationBudget | None = None, depth: int = 0) -> An
     if depth > MAX_DEPTH:
         limit_exceeded(f"its result is nested more than {MAX_DEPTH} levels deep")
     if kind is list or kind is tuple or kind is range:
-        if run is not None:
-            run.spend(1 + (len(value) >> 2))
-        return [each if type(each) in _SCALARS else plain(each, run, depth + 1) for each in value]
+        if budget is not None:
+            budget.charge(1 + (len(value) >> 2))
+        return [each if type(each) in _SCALARS else plain(each, budget, depth + 1) for each in value]
     if isinstance(value, View):
         return value.value()
     if isinstance(value, Undefined):
         value.fail()
     if isinstance(value, Mapping):
-        if run is not None:
-            run.spend(1 + (len(value) >> 2))
+        if budget is not None:
+            budget.charge(1 + (len(value) >> 2))
         return {
             key if type(key) is str else _plain_key(key): each
             if type(each) in _SCALARS
-            else plain(each, run, depth + 1)
+            else plain(each, budget, depth + 1)
             for key, each in value.items()
         }
-    return _plain_other(value, run, depth)
+    return _plain_other(value, budget, depth)
 
 
 def _plain_key(key: Any) -> str:
@@ -449,7 +449,7 @@ def _plain_key(key: Any) -> str:
     return str(plain(key))
 
 
-def _plain_other(value: Any, run: EvaluationBudget | None, depth: int) -> Any:
+def _plain_other(value: Any, budget: EvaluationBudget | None, depth: int) -> Any:
     if isinstance(value, str):  # a subclass: Markup
         return str.__str__(value)
     if isinstance(value, bool):
@@ -465,11 +465,11 @@ def _plain_other(value: Any, run: EvaluationBudget | None, depth: int) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(each, run, depth + 1) for each in value), key=repr)
+        return sorted((plain(each, budget, depth + 1) for each in value), key=repr)
     if isinstance(value, (list, tuple)) or hasattr(value, "__next__") or type(value).__name__.startswith("dict_"):
-        return [plain(each, run, depth + 1) for each in value]
+        return [plain(each, budget, depth + 1) for each in value]
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value), run, depth + 1)
+        return plain(msgspec.to_builtins(value), budget, depth + 1)
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TemplateError("bytes are not JSON data; encode them, for example with b64encode")
     raise TemplateError(f"a {type(value).__name__} is not data and cannot be the value of a template")

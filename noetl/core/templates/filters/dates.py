@@ -41,26 +41,26 @@ def iso(value: datetime) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
 
 
-def strftime(run: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
+def strftime(budget: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
     """A date written in a format of the author's."""
     if len(format) > 1000 or re.search(r"%[-_^#0]*\d", format):
         limit_exceeded("a date format that is too long, or that asks for widths")
-    run.spend_text(len(format) * 20)
+    budget.charge_text(len(format) * 20)
     return moment(value).strftime(format)
 
 
-def to_datetime(run: EvaluationBudget, value: Any, format: str | None = None) -> str:
+def to_datetime(budget: EvaluationBudget, value: Any, format: str | None = None) -> str:
     """Any readable date as ISO 8601 text."""
     return iso(moment(value, format))
 
 
-def timestamp(run: EvaluationBudget, value: Any) -> float:
+def timestamp(budget: EvaluationBudget, value: Any) -> float:
     """Seconds since 1970."""
     seconds = moment(value).timestamp()
     return int(seconds) if seconds == int(seconds) else seconds
 
 
-def date_add(run: EvaluationBudget, value: Any, amount: Any = None, **parts: float) -> str:
+def date_add(budget: EvaluationBudget, value: Any, amount: Any = None, **parts: float) -> str:
     """A date moved by seconds, by `"1d 2h"`, or by `days=`, `hours=`, ...."""
     try:
         return iso(moment(value) + timedelta(seconds=seconds(amount), **parts))
@@ -68,7 +68,7 @@ def date_add(run: EvaluationBudget, value: Any, amount: Any = None, **parts: flo
         raise TemplateError("the date cannot be moved by that much") from None
 
 
-def date_diff(run: EvaluationBudget, value: Any, other: Any) -> float:
+def date_diff(budget: EvaluationBudget, value: Any, other: Any) -> float:
     """Seconds from `other` to the date."""
     between = (moment(value) - moment(other)).total_seconds()
     return int(between) if between == int(between) else between

@@ -46,17 +46,17 @@ def template_filter(
 
 
 def apply(
-    run: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
+    budget: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     """Apply a filter by its name."""
     found = FILTERS.get(name)
     if found is None:
         raise TemplateError(f'there is no filter "{name}"')
-    return apply_filter(run, name, found, value, args, kwargs)
+    return apply_filter(budget, name, found, value, args, kwargs)
 
 
 def apply_filter(
-    run: EvaluationBudget,
+    budget: EvaluationBudget,
     name: str,
     found: Filter,
     value: Any,
@@ -64,9 +64,9 @@ def apply_filter(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
     """Apply a filter that is at hand."""
-    run.operations -= 1
-    if run.operations < 0:
-        run.spend(0)
+    budget.operations -= 1
+    if budget.operations < 0:
+        budget.charge(0)
     if not found.raw:
         if isinstance(value, (View, Undefined)):
             value = unwrap(value)
@@ -75,30 +75,30 @@ def apply_filter(
         if kwargs:
             kwargs = {key: unwrap(arg) for key, arg in kwargs.items()}
     try:
-        answer = found.function(run, value, *args, **kwargs) if kwargs else found.function(run, value, *args)
+        answer = found.function(budget, value, *args, **kwargs) if kwargs else found.function(budget, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, ArithmeticError) as problem:
         raise TemplateError(f'the filter "{name}" does not work here: {call_problem(problem)}') from None
     if answer is not value and (type(answer) is list or type(answer) is dict):
-        run.weigh(answer)
+        budget.weigh(answer)
     return answer
 
 
-def elements_of(run: EvaluationBudget, value: Any) -> list[Any]:
+def elements_of(budget: EvaluationBudget, value: Any) -> list[Any]:
     """What a filter over a list goes through; a mapping gives its keys, text its characters."""
     if isinstance(value, (list, tuple, range, Mapping, str)):
-        run.spend(1 + (len(value) >> 2))
+        budget.charge(1 + (len(value) >> 2))
         return list(value)
     raise TemplateError(f"a list is needed, not {kind_of(value)}")
 
 
-def text_of(run: EvaluationBudget, value: Any) -> str:
+def text_of(budget: EvaluationBudget, value: Any) -> str:
     """What a filter over text works on."""
-    text = to_text(run, value)
-    run.spend(1 + (len(text) >> 6))
+    text = to_text(budget, value)
+    budget.charge(1 + (len(text) >> 6))
     return text
 
 
-def made(run: EvaluationBudget, text: str) -> str:
+def made(budget: EvaluationBudget, text: str) -> str:
     """Give back a text that was just made, counted."""
-    run.spend_text(len(text))
+    budget.charge_text(len(text))
     return text

@@ -52,26 +52,26 @@ class Match:
 # ── what filters call ───────────────────────────────────────────────────────────────────
 
 
-def search(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
+def search(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
     """The first match anywhere."""
-    return next(_matches(run, pattern, text, ignorecase), None)
+    return next(_matches(budget, pattern, text, ignorecase), None)
 
 
-def match(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
+def match(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
     """A match at the beginning."""
-    return next(_matches(run, pattern, text, ignorecase, anchored=True), None)
+    return next(_matches(budget, pattern, text, ignorecase, anchored=True), None)
 
 
-def findall(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
+def findall(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
     """All matches: their texts, or the texts of their groups."""
     found: list[Any] = []
-    for each in _matches(run, pattern, text, ignorecase):
+    for each in _matches(budget, pattern, text, ignorecase):
         groups = [group or "" for group in each.groups()]
         found.append(each.group() if not groups else groups[0] if len(groups) == 1 else groups)
     return found
 
 
-def replace(run: EvaluationBudget, pattern: Any, replacement: Any, text: str, *, ignorecase: bool = False) -> str:
+def replace(budget: EvaluationBudget, pattern: Any, replacement: Any, text: str, *, ignorecase: bool = False) -> str:
     """Every match replaced."""
     if not isinstance(replacement, str):
         raise TemplateError("the replacement of a regular expression is text")
@@ -79,40 +79,40 @@ def replace(run: EvaluationBudget, pattern: Any, replacement: Any, text: str, *,
     expand = _replacement(replacement, program)
     pieces: list[str] = []
     at = 0
-    for each in _matches(run, pattern, text, ignorecase):
+    for each in _matches(budget, pattern, text, ignorecase):
         start, end = each.spans[0] or (0, 0)
         new = expand(each)
-        run.spend_text(start - at + len(new))
+        budget.charge_text(start - at + len(new))
         pieces += (text[at:start], new)
         at = end
     pieces.append(text[at:])
     whole = "".join(pieces)
-    if len(whole) > run.max_text:
-        run.spend_text(len(whole))
+    if len(whole) > budget.max_text:
+        budget.charge_text(len(whole))
     return whole
 
 
 def _matches(
-    run: EvaluationBudget, pattern: Any, text: str, ignorecase: bool, *, anchored: bool = False
+    budget: EvaluationBudget, pattern: Any, text: str, ignorecase: bool, *, anchored: bool = False
 ) -> Iterator[Match]:
     if len(text) > MAX_SUBJECT:
         limit_exceeded(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
     program = _program(pattern, ignorecase)
     if program.small_for(len(text)):
-        run.spend(1 + (len(text) >> 2))
-        yield from _backtrack(run, program.compiled, text, anchored)
+        budget.charge(1 + (len(text) >> 2))
+        yield from _backtrack(budget, program.compiled, text, anchored)
     else:
-        yield from _simulate(run, program, text, anchored)
+        yield from _simulate(budget, program, text, anchored)
 
 
-def _backtrack(run: EvaluationBudget, compiled: re.Pattern[str], text: str, anchored: bool) -> Iterator[Match]:
+def _backtrack(budget: EvaluationBudget, compiled: re.Pattern[str], text: str, anchored: bool) -> Iterator[Match]:
     if anchored:
         found = compiled.match(text)
         if found is not None:
             yield _from_re(found)
         return
     for each in compiled.finditer(text):
-        run.spend(1)
+        budget.charge(1)
         yield _from_re(each)
 
 
@@ -353,11 +353,11 @@ def _place(value: Any, flags: int) -> Callable[[str, int], bool]:
 _Saves = tuple[int, ...]
 
 
-def _simulate(run: EvaluationBudget, program: _Program, text: str, anchored: bool) -> Iterator[Match]:
+def _simulate(budget: EvaluationBudget, program: _Program, text: str, anchored: bool) -> Iterator[Match]:
     """The matches one after the other, as `re.finditer` gives them."""
     start, forbidden = 0, -1
     while start <= len(text):
-        saves = _first(run, program, text, start, forbidden, anchored)
+        saves = _first(budget, program, text, start, forbidden, anchored)
         if saves is None:
             return
         yield _from_saves(text, saves)
@@ -374,7 +374,7 @@ def _from_saves(text: str, saves: _Saves) -> Match:
 
 
 def _first(
-    run: EvaluationBudget, program: _Program, text: str, start: int, forbidden: int, anchored: bool
+    budget: EvaluationBudget, program: _Program, text: str, start: int, forbidden: int, anchored: bool
 ) -> _Saves | None:
     """The saves of the leftmost match from `start`; none that is empty at `forbidden`."""
     empty: _Saves = (-1,) * (2 * program.groups + 2)
@@ -385,10 +385,10 @@ def _first(
         seen: set[int] = set()
         current: list[tuple[int, _Saves]] = []
         for pc, saves in threads:
-            _follow(run, code, text, at, pc, saves, seen, current)
+            _follow(budget, code, text, at, pc, saves, seen, current)
         if found is None and (not anchored or at == start):
-            _follow(run, code, text, at, 0, empty, seen, current)
-        run.spend(1 + len(current))
+            _follow(budget, code, text, at, 0, empty, seen, current)
+        budget.charge(1 + len(current))
         threads = []
         sign = text[at] if at < len(text) else ""
         for pc, saves in current:
@@ -406,7 +406,7 @@ def _first(
 
 
 def _follow(
-    run: EvaluationBudget,
+    budget: EvaluationBudget,
     code: list[_Instruction],
     text: str,
     at: int,
@@ -434,7 +434,7 @@ def _follow(
                 stack.append((pc + 1, saves))
         else:
             current.append((pc, saves))
-    run.spend(steps)
+    budget.charge(steps)
 
 
 # ── replacements ────────────────────────────────────────────────────────────────────────
