@@ -17,7 +17,7 @@ import asyncio
 import base64
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -122,7 +122,11 @@ async def _json(payload: Payload, stream: AsyncGenerator[bytes, None], part: Par
     if payload.size <= WHOLE or part.is_all:
         data = await _all(stream, most)
         return _cut(msgspec.json.decode(data), part)
-    document = JsonStream(stream)
+    with closing(JsonStream(stream)) as document:
+        return await _streamed_json(document, part, most)
+
+
+async def _streamed_json(document: JsonStream, part: Part, most: int) -> Any:
     opening = await document.go_to(part.path)
     if opening is None:
         raise NotThere(f"the payload has nothing at {part.select!r}")
@@ -131,15 +135,18 @@ async def _json(payload: Payload, stream: AsyncGenerator[bytes, None], part: Par
         if opening != "[":
             raise NotThere("`limit`, `offset` and a list of columns need a list: select the path that leads to one")
     if opening != "[":
-        return _cut(msgspec.json.decode(_bounded(await document.whole(), most)), Part(None, part.limit, part.offset))
-    rows = []
+        value = await document.value(lambda size: _check(size, most))
+        _check(_size(value), most)
+        return _cut(value, Part(None, part.limit, part.offset))
+    rows: list[Any] = []
     size = 0
     if part.limit != 0:
-        async with aclosing(document.elements(skip=part.offset)) as elements:
+        elements = document.elements(skip=part.offset, check=lambda more: _check(size + more, most))
+        async with aclosing(elements):
             async for element in elements:
-                size += len(element)
+                size += _size(element)
                 _check(size, most)
-                rows.append(_project(msgspec.json.decode(element), part.columns))
+                rows.append(_project(element, part.columns))
                 if part.limit is not None and len(rows) >= part.limit:
                     break
     return rows
@@ -436,9 +443,9 @@ async def _drain(stream: AsyncGenerator[bytes, None]) -> None:
             continue
 
 
-def _bounded(data: bytes, most: int) -> bytes:
-    _check(len(data), most)
-    return data
+def _size(value: Any) -> int:
+    """The bytes of a value as JSON."""
+    return len(msgspec.json.encode(value))
 
 
 def _check(size: int, most: int) -> None:
