@@ -15,12 +15,12 @@ from jinja2 import nodes
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
 from noetl.core.templates.predicates import TESTS
-from noetl.core.templates.sandbox import SyntaxProblem, normal, parsed, place
+from noetl.core.templates.sandbox import SyntaxProblem, normal, parse_unchecked, parsed, place
 from noetl.errors import TemplateError
 
 __all__ = ["CallUse", "NameUse", "calls", "dotted_names", "filters", "free_names", "functions", "syntax_error", "tests"]
 
-_RUNTIME_NAMES = frozenset(["namespace", "cycler", "joiner"])
+RUNTIME_NAMES = frozenset(["namespace", "cycler", "joiner"])
 
 
 class NameUse(NamedTuple):
@@ -91,12 +91,19 @@ def _uses(text: str) -> tuple[tuple[NameUse, ...], tuple[CallUse, ...]]:
     if not is_template(text):
         return (), ()
     try:
-        tree = parsed(text)
+        tree = _tree(text)
         reader = _Reader(normal(text))
         reader.block(tree.body, set(), frozenset())
     except (TemplateError, RecursionError):
         return (), ()
     return tuple(reader.names), tuple(reader.calls)
+
+
+def _tree(text: str) -> nodes.Template:
+    try:
+        return parsed(text)
+    except SyntaxProblem:
+        return parse_unchecked(text)  # a template with an unknown filter or test reads names all the same
 
 
 _Guards = frozenset[tuple[str, ...]]
@@ -246,7 +253,7 @@ class _Reader:
         if not isinstance(node, nodes.Name):
             self.expression(node, local, guards)
             return
-        if node.name in local or node.name in FUNCTIONS or node.name in _RUNTIME_NAMES:
+        if node.name in local or node.name in FUNCTIONS or node.name in RUNTIME_NAMES:
             return
         path = (node.name, *reversed(keys))
         safe = guarded or any(path[: len(proved)] == proved for proved in guards)

@@ -345,18 +345,26 @@ def parsed(text: str) -> nodes.Template:
 
 
 def parse(text: str) -> nodes.Template:
-    """The tree of a template, checked; a `SyntaxProblem` or a limit when it cannot be one."""
+    """Parse and check a template; raise a `SyntaxProblem` or a limit error if it is invalid."""
+    tree = parse_unchecked(text)
+    try:
+        _Check(normal(text)).visit(tree)
+    except RecursionError:
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+    return tree
+
+
+def parse_unchecked(text: str) -> nodes.Template:
+    """Parse a template; its filters, tests and statements may be unknown."""
     if len(text) > MAX_TEMPLATE:
         limit_exceeded(f"it is {len(text):,} characters long (at most {MAX_TEMPLATE:,})")
     source = normal(text)
     try:
-        tree = Parser(SANDBOX, source).parse()
-        _Check(source).visit(tree)
+        return Parser(SANDBOX, source).parse()
     except TemplateSyntaxError as problem:
         raise _syntax_problem(source, problem) from None
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
-    return tree
 
 
 def normal(text: str) -> str:
