@@ -30,7 +30,7 @@ from msgspec import Struct, field
 from yarl import URL
 
 from noetl import __version__
-from noetl.connections.http.raw_requests import RawRequestSender, Reply
+from noetl.connections.http.raw_requests import RawRequestSender, RawResponse
 from noetl.core.model.tool import Timeout
 from noetl.errors import NoetlError
 from noetl.runtime.resources import per_loop
@@ -42,7 +42,7 @@ MOST_CONNECTIONS = 512
 _HEADER_LIMITS: dict[str, Any] = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 1000}
 
 Allows = Callable[[str], bool]
-Response = aiohttp.ClientResponse | Reply
+Response = aiohttp.ClientResponse | RawResponse
 # Headers that stay with their origin, whoever wrote them; a key for repetition is not a credential.
 SENSITIVE = re.compile(r"auth|token|cookie|secret|session|signature|credential|(?<!idempotency-)key", re.IGNORECASE)
 
@@ -157,7 +157,7 @@ class HttpClient:
             headers={"User-Agent": agent},
             **_HEADER_LIMITS,
         )
-        self.lanes = RawRequestSender(connector, agent, **_HEADER_LIMITS)
+        self.raw_requests = RawRequestSender(connector, agent, **_HEADER_LIMITS)
         self._contexts: dict[Any, ssl.SSLContext] = {}
 
     async def close(self) -> None:
@@ -288,7 +288,7 @@ async def _answered(request: Request, gate: _Gate) -> Response:
         data = body() if body else None
         response: Response | None = None
         if jar is None and not request.proxy:
-            response = await http.lanes.send(method, url, headers, data, request.tls, timeout)
+            response = await http.raw_requests.send(method, url, headers, data, request.tls, timeout)
         if response is None:
             response = await http.session.request(
                 method,
