@@ -1,8 +1,7 @@
-"""What a template may call: our own functions, and the methods of text, lists and mappings.
+"""Callables of the template language: functions, and the methods of text, lists and mappings.
 
-A `Function` is the only thing of ours that can be called; data cannot. Methods are looked up in a
-table, so that no Python attribute is ever reached, and those that could make something large
-know their bounds.
+A template can call a `Function` and nothing else. Methods are looked up in tables, so no Python attribute is ever
+read, and every method whose result can be large charges the budget for it first.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ class _Method(Function):
 
 
 def invoke(budget: EvaluationBudget, function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call what a template calls."""
+    """Call a function or method for a template."""
     if not isinstance(function, Function):
         if isinstance(function, Undefined):
             function.fail()
-        raise TemplateError(f"{kind_of(function)} cannot be called")
+        raise TemplateError(f"{kind_of(function)} is not callable")
     budget.operations -= 1
     if budget.operations < 0:
         budget.charge(0)
@@ -65,25 +64,25 @@ def invoke(budget: EvaluationBudget, function: Any, args: Iterable[Any], kwargs:
 
 
 def call_problem(problem: Exception) -> str:
-    """What was wrong with a call, in the author's words and without the names of our own functions."""
+    """Describe a failed call without the names of Python functions."""
     text = explain(problem)
     if isinstance(problem, LookupError):
         return text.strip("'\"")
     if not isinstance(problem, TypeError):
         return text
-    for pattern, words in _CALL_PROBLEMS:
+    for pattern, message in _CALL_PROBLEMS:
         found = re.search(pattern, text)
         if found:
-            return found.expand(words)
+            return found.expand(message)
     return text
 
 
 _CALL_PROBLEMS = [
-    (r"takes .* arguments? but .* given$", "it has too many arguments"),
-    (r"takes no arguments", "it takes no arguments"),
-    (r"takes no keyword arguments", "it takes no arguments by name"),
-    (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"it needs \1"),
-    (r"unexpected keyword argument '(\w+)'", r'it has no argument "\1"'),
+    (r"takes .* arguments? but .* given$", "too many arguments"),
+    (r"takes no arguments", "takes no arguments"),
+    (r"takes no keyword arguments", "takes no keyword arguments"),
+    (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"missing argument \1"),
+    (r"unexpected keyword argument '(\w+)'", r'unknown argument "\1"'),
     (r"multiple values for argument '(\w+)'", r'the argument "\1" is given twice'),
 ]
 
@@ -98,7 +97,7 @@ def _range(budget: EvaluationBudget, *bounds: int) -> range:
     except OverflowError:
         length = MAX_RANGE + 1
     if length > MAX_RANGE:
-        limit_exceeded(f"range() would have more than {MAX_RANGE:,} elements")
+        limit_exceeded(f"range() with more than {MAX_RANGE:,} elements")
     return made
 
 
@@ -106,32 +105,32 @@ def _dict(budget: EvaluationBudget, *args: Any, **fields: Any) -> dict[str, Any]
     return dict(*args, **fields)
 
 
-def _drawn(budget: EvaluationBudget, name: str) -> Any:
+def _source(budget: EvaluationBudget, name: str) -> Any:
     if budget.nondeterminism is None:
-        raise TemplateError(f"{name}() is not available here: nothing would record what it draws")
+        raise TemplateError(f"{name}() is not available here: its value would not be recorded")
     return budget.nondeterminism
 
 
 def _now(budget: EvaluationBudget, format: str | None = None) -> str:
     from noetl.core.templates.filters.dates import strftime
 
-    moment: str = _drawn(budget, "now").now()
+    moment: str = _source(budget, "now").now()
     return moment if format is None else strftime(budget, moment, format)
 
 
 def _uuid(budget: EvaluationBudget) -> str:
-    return str(_drawn(budget, "uuid").uuid())
+    return str(_source(budget, "uuid").uuid())
 
 
 def _random(budget: EvaluationBudget) -> float:
-    return float(_drawn(budget, "random").random())
+    return float(_source(budget, "random").random())
 
 
 _FUNCTIONS: list[tuple[str, Callable[..., Any], str]] = [
-    ("range", _range, "`range(stop)`, `range(start, stop, step)`: whole numbers, at most 100,000 of them"),
+    ("range", _range, "`range(stop)`, `range(start, stop, step)`: whole numbers, at most 100,000"),
     ("dict", _dict, "`dict(a=1, b=2)`: a mapping"),
     ("now", _now, "the time as ISO 8601 text, recorded; `now('%Y-%m-%d')` formats it"),
-    ("uuid", _uuid, "a fresh UUID, recorded"),
+    ("uuid", _uuid, "a new UUID, recorded"),
     ("random", _random, "a number from 0 up to 1, recorded"),
 ]
 FUNCTIONS: dict[str, tuple[Function, str]] = {
@@ -143,7 +142,7 @@ FUNCTIONS: dict[str, tuple[Function, str]] = {
 
 
 def padding(budget: EvaluationBudget, text: str, width: int) -> int:
-    """A width that a text is padded to, checked and counted."""
+    """Check and charge the width to which a text is padded."""
     if width > MAX_WIDTH:
         limit_exceeded(f"a width of {width:,} (at most {MAX_WIDTH:,})")
     budget.charge_text(max(len(text), width))
@@ -158,7 +157,7 @@ def _padded(method: Callable[..., str]) -> Callable[..., str]:
 
 
 def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose answer is never larger than what it works on."""
+    """Wrap a method whose result is never larger than its value."""
 
     def call(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget.charge(1 + (len(value) >> 6))
@@ -171,7 +170,7 @@ def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace_text(budget: EvaluationBudget, text: str, old: str, new: str, count: int = -1) -> str:
-    """`text.replace(old, new)`, its size known before."""
+    """`text.replace(old, new)`; the size of the result is charged first."""
     times = text.count(old)
     if count >= 0:
         times = min(times, count)
@@ -180,7 +179,7 @@ def replace_text(budget: EvaluationBudget, text: str, old: str, new: str, count:
 
 
 def join_texts(budget: EvaluationBudget, separator: str, parts: Iterable[Any]) -> str:
-    """`separator.join(parts)`, its size known before."""
+    """`separator.join(parts)`; the size of the result is charged first."""
     if isinstance(parts, str):
         budget.charge_text(len(parts) * (1 + len(separator)))
     texts = [part if type(part) is str else to_text(budget, part) for part in parts]
@@ -192,7 +191,7 @@ def join_texts(budget: EvaluationBudget, separator: str, parts: Iterable[Any]) -
 def split_text(
     budget: EvaluationBudget, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
 ) -> list[str]:
-    """`text.split(separator, maxsplit)`, in a bounded number of pieces."""
+    """`text.split(separator, maxsplit)` with a limit on the number of pieces."""
     budget.charge(1 + (len(text) >> 6))
     budget.charge_text(len(text))
     most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
@@ -203,7 +202,7 @@ def split_text(
 
 
 def split_lines(budget: EvaluationBudget, text: str, keepends: bool = False) -> list[str]:
-    """The lines of a text."""
+    """Split a text into its lines."""
     budget.charge(1 + (len(text) >> 6))
     budget.charge_text(len(text))
     budget.charge_items(text.count("\n"))
@@ -220,13 +219,13 @@ def _split(budget: EvaluationBudget, text: str, sep: str | None = None, maxsplit
 
 def _expandtabs(budget: EvaluationBudget, text: str, tabsize: int = 8) -> str:
     if tabsize > MAX_WIDTH:
-        limit_exceeded(f"tabs of {tabsize:,} characters")
+        limit_exceeded(f"a tab size of {tabsize:,} characters (at most {MAX_WIDTH:,})")
     budget.charge_text(len(text) + text.count("\t") * max(tabsize, 0))
     return text.expandtabs(tabsize)
 
 
 class _Formatter(string.Formatter):
-    """`str.format` that reads fields as templates do and knows the width it is asked for."""
+    """`str.format` with the field lookup of templates and a limit on widths."""
 
     def __init__(self, budget: EvaluationBudget) -> None:
         self._budget = budget
@@ -268,7 +267,7 @@ def _zfill(budget: EvaluationBudget, text: str, width: int) -> str:
     return text.zfill(padding(budget, text, width))
 
 
-# Methods of text whose answer is never larger than the text.
+# Methods of text whose result is never larger than the text.
 _SAME_SIZE = (
     *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal"),
     *("isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "lower"),

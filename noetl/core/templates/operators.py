@@ -93,7 +93,7 @@ def multiply(budget: EvaluationBudget, left: Any, right: Any) -> Any:
             budget.charge_items(len(left) * max(right, 0))
             return budget.weigh(left * right)
         elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
-            limit_exceeded("the product is too large")
+            limit_exceeded(f"a product of more than {MAX_BITS:,} bits")
     return _calculate("*", operator.mul, left, right)
 
 
@@ -101,7 +101,7 @@ def power(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`**`: numbers."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, int) and isinstance(right, int) and abs(left) > 1 and left.bit_length() * right > MAX_BITS:
-        limit_exceeded("the power is too large")
+        limit_exceeded(f"a power of more than {MAX_BITS:,} bits")
     answer = _calculate("**", operator.pow, left, right)
     if isinstance(answer, complex):
         raise TemplateError('"**" of a negative number and a fraction is not a number')
@@ -364,7 +364,7 @@ def check_width(width: str) -> int:
     if not width:
         return 0
     if len(width) > 9 or int(width) > MAX_WIDTH:
-        limit_exceeded(f"a format asks for a width of {width[:20]} (at most {MAX_WIDTH:,})")
+        limit_exceeded(f"a format with a width of {width[:20]} (at most {MAX_WIDTH:,})")
     return int(width)
 
 

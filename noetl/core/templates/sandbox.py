@@ -170,7 +170,7 @@ def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
         at = 0
         for number, (_, token, value) in enumerate(raw):
             if number > MAX_TOKENS:
-                limit_exceeded(f"it has more than {MAX_TOKENS:,} words and signs")
+                limit_exceeded(f"a template with more than {MAX_TOKENS:,} tokens")
             found = source.find(value, at)
             if found >= 0:
                 at = found
@@ -306,7 +306,7 @@ class _Check(NodeVisitor):
             return self._look(node)
         self._depth += 1
         if self._depth > MAX_NESTING:
-            limit_exceeded(f"its statements are nested more than {MAX_NESTING} levels deep")
+            limit_exceeded(f"statements nested more than {MAX_NESTING} levels deep")
         answer = self._look(node)
         self._depth -= 1
         return answer
@@ -314,7 +314,7 @@ class _Check(NodeVisitor):
     def _look(self, node: nodes.Node) -> Any:
         self._seen += 1
         if self._seen > MAX_NODES:
-            limit_exceeded(f"it has more than {MAX_NODES:,} parts")
+            limit_exceeded(f"a template with more than {MAX_NODES:,} nodes")
         word = _FORBIDDEN.get(type(node))
         if word:
             raise problem_at(self._text, node.lineno, f"{{% {word} %}} is not part of this template language")
@@ -357,7 +357,7 @@ def parse(text: str) -> nodes.Template:
 def parse_unchecked(text: str) -> nodes.Template:
     """Parse a template; its filters, tests and statements may be unknown."""
     if len(text) > MAX_TEMPLATE:
-        limit_exceeded(f"it is {len(text):,} characters long (at most {MAX_TEMPLATE:,})")
+        limit_exceeded(f"a template of {len(text):,} characters (at most {MAX_TEMPLATE:,})")
     source = normal(text)
     try:
         return Parser(SANDBOX, source).parse()

@@ -420,7 +420,7 @@ def plain(value: Any, budget: EvaluationBudget | None = None, depth: int = 0) ->
     if kind in _SCALARS:
         return value
     if depth > MAX_DEPTH:
-        limit_exceeded(f"its result is nested more than {MAX_DEPTH} levels deep")
+        limit_exceeded(f"a result nested more than {MAX_DEPTH} levels deep")
     if kind is list or kind is tuple or kind is range:
         if budget is not None:
             budget.charge(1 + (len(value) >> 2))

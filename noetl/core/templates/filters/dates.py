@@ -44,7 +44,7 @@ def iso(value: datetime) -> str:
 def strftime(budget: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
     """A date written in a format of the author's."""
     if len(format) > 1000 or re.search(r"%[-_^#0]*\d", format):
-        limit_exceeded("a date format that is too long, or that asks for widths")
+        limit_exceeded("a date format that is too long or has widths")
     budget.charge_text(len(format) * 20)
     return moment(value).strftime(format)
 

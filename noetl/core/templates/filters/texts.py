@@ -110,7 +110,7 @@ def _number(value: Any) -> Any:
 def _round(budget: EvaluationBudget, value: Any, precision: int = 0, method: str = "common") -> Any:
     _number(value)
     if not -308 <= _number(precision) <= 308:
-        limit_exceeded("a precision beyond 308 digits")
+        limit_exceeded("a precision of more than 308 digits")
     if method == "common":
         return round(value, precision)
     if method not in ("ceil", "floor"):
@@ -297,7 +297,7 @@ def _regex_replace(
 @template_filter("JSON text; `tojson(indent=2)`, `tojson(sort_keys=true)`", "tojson", "to_json")
 def _tojson(budget: EvaluationBudget, value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
     if indent is not None and not 0 <= indent <= 100:
-        limit_exceeded("an indent beyond 100")
+        limit_exceeded("an indent of more than 100")
     data = plain(value, budget)
     length = measure(budget, data)
     if indent is not None:
