@@ -1,11 +1,11 @@
-"""Expressions as Python closures: the common case without Jinja's machinery.
+"""Compiles expressions to Python closures, the common case, without Jinja's runtime.
 
-Each node of Jinja's tree becomes a function of `(names, run)`. The operations are the ones the
-sandbox gives to Jinja's compiled code, so both ways answer the same; a property test holds them
-together. What is not an expression (`{% for %}`, macros) is `None` here and goes through Jinja.
+Each node of Jinja's tree becomes a function of `(names, budget)`. The operations are those that the sandbox gives to
+Jinja's compiled code, so both give the same result; a property test compares them. A template that is not an
+expression (`{% for %}`, macros) raises `NotSimple` and is evaluated by Jinja.
 
-`run` is None when nothing in the expression can grow or be counted (`needs_run` False): a path, a
-comparison and a boolean operator cost no more than the text of the template allows.
+`budget` is None if the cost of an expression is bounded by its text (`needs_budget` is False): a path, a
+comparison, a boolean operator.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _PLAIN_TYPES = _SCALARS | {dict, list}
 Closure = Callable[[Mapping[str, Any], Any], Any]
 
 _GLOBALS: dict[str, Any] = {name: function for name, (function, _) in FUNCTIONS.items()}
-# These live in Jinja's runtime and make sense with statements only.
+# These belong to Jinja's runtime and are of use in statements only.
 _JINJA_ONLY = frozenset(["namespace", "cycler", "joiner", "self", "super", "caller", "loop", "varargs", "kwargs"])
 
 
 class NotSimple(Exception):
-    """The tree has a node that only Jinja's compiled code evaluates."""
+    """The tree has a node that only Jinja's compiled code can evaluate."""
 
 
 class Builder:
-    """Builds the closure of one template and notes whether it needs a run."""
+    """Builds the closure of one template and records whether it needs a budget."""
 
     def __init__(self) -> None:
         self.needs_budget = False
-        self.makes_data = False  # the answer may hold tuples, views or undefined inside
+        self.makes_data = False  # the result may contain tuples, views or undefined values
 
     def build(self, node: nodes.Node) -> Closure:
-        """The closure of an expression."""
+        """Build the closure of an expression."""
         make = _MAKERS.get(type(node))
         if make is None:
             raise NotSimple(type(node).__name__)
         return make(self, node)
 
     def build_plain(self, node: nodes.Node) -> Closure:
-        """The closure of an expression whose answer is wanted as plain data.
+        """Build the closure of an expression that returns plain data.
 
-        Data that came in plain is passed on as it is; only what the template itself made is converted.
+        Plain data is passed on unchanged; only values that the template creates are converted.
         """
         if isinstance(node, nodes.List):
             items = [self.build_plain(item) for item in node.items]
@@ -103,7 +103,7 @@ def _name(builder: Builder, node: nodes.Name) -> Closure:
 
 
 def dotted(node: nodes.Node) -> str | None:
-    """`ctx.a.b` of a chain of names and constant keys."""
+    """Return `ctx.a.b` for a chain of names and constant keys."""
     keys: list[str] = []
     while True:
         if isinstance(node, nodes.Getattr):
@@ -229,7 +229,7 @@ def _constants(node: nodes.Node) -> tuple[Any, ...] | None:
 
 
 def _member(left: Closure, constants: tuple[Any, ...], *, wanted: bool) -> Closure:
-    """`x in [200, 201]`, without making the list each time."""
+    """`x in [200, 201]`, without creating the list each time."""
 
     def test(names: Mapping[str, Any], budget: Any) -> bool:
         value = left(names, budget)
@@ -349,12 +349,12 @@ def _filter(builder: Builder, node: nodes.Filter) -> Closure:
     )
 
 
-# What a filter leaves as it is.
+# Filters that return such values unchanged.
 _SAME: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool}
 
 
 def _default(value: Closure, args: list[Closure], kwargs: dict[str, Closure]) -> Closure | None:
-    """`x | default(y)`; y is evaluated as well, so that an error in it does not hide."""
+    """`x | default(y)`; y is always evaluated, so that an error in it is not hidden."""
     if kwargs or len(args) != 1:
         return None
     (other,) = args
@@ -423,7 +423,7 @@ _MAKERS: dict[type[nodes.Node], Callable[[Builder, Any], Closure]] = {
 
 
 def text_of(builder: Builder, output: nodes.Output) -> Closure:
-    """The closure of text with expressions in it."""
+    """Build the closure of text with expressions in it."""
     builder.needs_budget = True
     parts: list[tuple[str, Closure | None]] = [
         (part.data, None) if isinstance(part, nodes.TemplateData) else ("", builder.build(part))

@@ -14,7 +14,7 @@ from typing import Any
 from noetl.core.templates import lookup as lookup_module
 from noetl.core.templates.budget import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Undefined, kind_of, lookup, unwrap
-from noetl.core.templates.operators import explain, to_text
+from noetl.core.templates.operators import describe_exception, to_text
 from noetl.errors import TemplateError
 
 
@@ -65,7 +65,7 @@ def invoke(budget: EvaluationBudget, function: Any, args: Iterable[Any], kwargs:
 
 def call_problem(problem: Exception) -> str:
     """Describe a failed call without the names of Python functions."""
-    text = explain(problem)
+    text = describe_exception(problem)
     if isinstance(problem, LookupError):
         return text.strip("'\"")
     if not isinstance(problem, TypeError):

@@ -1,7 +1,7 @@
-"""Operators with bounds: the same functions serve the closures and Jinja's compiled code.
+"""Operators with limits, used by the closures and by Jinja's compiled code.
 
-Python's own operators make a gigabyte out of ten characters (`'a' * 10**9`, `10 ** 10 ** 10`,
-`'%999999999d' % 1`). Here the size of an answer is known before it is made.
+Python's operators create a gigabyte from ten characters (`'a' * 10**9`, `10 ** 10 ** 10`, `'%999999999d' % 1`).
+Here the size of a result is charged before it is computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Binary = Callable[[EvaluationBudget, Any, Any], Any]
 
 
 def to_text(budget: EvaluationBudget, value: Any) -> str:
-    """A value inside text, as Jinja writes it: `True`, `None`, `['a']`."""
+    """Format a value inside text as Jinja does: `True`, `None`, `['a']`."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]
@@ -37,7 +37,7 @@ def to_text(budget: EvaluationBudget, value: Any) -> str:
 
 
 def write(budget: EvaluationBudget, value: Any) -> str:
-    """A value as it is written into the result, counted."""
+    """Format a value for the result and charge it."""
     text = value if type(value) is str else to_text(budget, value)
     budget.operations -= 1
     budget.charge_text(len(text))
@@ -45,7 +45,7 @@ def write(budget: EvaluationBudget, value: Any) -> str:
 
 
 def measure(budget: EvaluationBudget, value: Any) -> int:
-    """At least how long plain data is as text, found by walking over it; too long is an error at once."""
+    """Return a lower bound of the length of plain data as text; raise if it exceeds the limit."""
     kind = type(value)
     if kind is str:
         return len(value) + 2
@@ -104,7 +104,7 @@ def power(budget: EvaluationBudget, left: Any, right: Any) -> Any:
         limit_exceeded(f"a power of more than {MAX_BITS:,} bits")
     answer = _calculate("**", operator.pow, left, right)
     if isinstance(answer, complex):
-        raise TemplateError('"**" of a negative number and a fraction is not a number')
+        raise TemplateError('"**" of a negative number and a fraction is undefined')
     return answer
 
 
@@ -168,9 +168,9 @@ def _calculate(sign: str, function: Callable[[Any, Any], Any], left: Any, right:
     except ZeroDivisionError:
         raise TemplateError(f'"{sign}" divides by zero') from None
     except OverflowError:
-        raise TemplateError(f'the answer of "{sign}" is too large for a number') from None
+        raise TemplateError(f'the result of "{sign}" is too large for a number') from None
     if type(answer) is float and not isfinite(answer) and isfinite(left) and isfinite(right):
-        raise TemplateError(f'the answer of "{sign}" is too large for a number')
+        raise TemplateError(f'the result of "{sign}" is too large for a number')
     return answer
 
 
@@ -233,7 +233,7 @@ def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
 
 
 def _pay(budget: EvaluationBudget | None, *walked: Any) -> None:
-    """Count a walk over lists and long texts; without a run, say that one is needed."""
+    """Charge a traversal of lists and long texts; without a budget, raise that one is needed."""
     if budget is not None:
         budget.charge_walk(*walked)
     elif len(walked[0]) > _SHORT:
@@ -257,7 +257,7 @@ COMPARE: dict[str, Compare] = {
 
 
 def compare_all(budget: EvaluationBudget | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
-    """`a < b <= c`: every neighbouring pair."""
+    """`a < b <= c`: every adjacent pair."""
     answer = True
     for name, other in rest:
         answer = COMPARE[name](budget, value, other)
@@ -268,7 +268,7 @@ def compare_all(budget: EvaluationBudget | None, value: Any, rest: list[tuple[st
 
 
 def literal(budget: EvaluationBudget, made: Any) -> Any:
-    """A list or mapping that a template writes out; an undefined in it is a use of it."""
+    """Check and weigh a list or mapping literal; an undefined element is an error."""
     for element in made.values() if isinstance(made, dict) else made:
         if type(element) is Undefined:
             element.fail()
@@ -276,7 +276,7 @@ def literal(budget: EvaluationBudget, made: Any) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """A key of a mapping that a template writes."""
+    """Check a key of a mapping literal."""
     if isinstance(value, (View, Undefined)):
         value = unwrap(value)
     try:
@@ -308,7 +308,7 @@ def slice_of(budget: EvaluationBudget, value: Any, start: Any, stop: Any, step: 
 
 
 def each(budget: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
-    """The elements of what a `for` goes over, each turn counted with the text it writes."""
+    """Return the elements that a `for` iterates over, each charged with the text of the loop body."""
     value = unwrap(value)
     if type(value) is dict and "locator" in value and is_reference(value):
         raise TemplateError(NO_ELEMENTS)
@@ -333,7 +333,7 @@ _CONVERSION = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?[hlL]
 
 
 def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
-    """`template % values`, its widths bounded."""
+    """`template % values`, with limited widths."""
     if isinstance(values, tuple):
         values = tuple(_formattable(budget, value) for value in values)
     elif isinstance(values, Mapping):
@@ -354,13 +354,13 @@ def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
 
 
 def _formattable(budget: EvaluationBudget, value: Any) -> Any:
-    """A value that a format may write by itself: text and numbers; others as text."""
+    """Return text and numbers unchanged, other values as text."""
     value = unwrap(value)
     return value if isinstance(value, (str, int, float)) or value is None else to_text(budget, value)
 
 
 def check_width(width: str) -> int:
-    """A width or precision that a format asks for, as a number."""
+    """Return a width or precision of a format as a number."""
     if not width:
         return 0
     if len(width) > 9 or int(width) > MAX_WIDTH:
@@ -369,7 +369,7 @@ def check_width(width: str) -> int:
 
 
 def _longest(values: Any) -> int:
-    """An upper bound for one value inside a format."""
+    """Return an upper bound of the length of one formatted value."""
     if isinstance(values, Mapping):
         parts: Iterable[Any] = values.values()
     else:
@@ -377,7 +377,7 @@ def _longest(values: Any) -> int:
     return max((len(part) if isinstance(part, str) else 2000 for part in parts), default=0)
 
 
-# ── words for Python's own complaints ───────────────────────────────────────────────────
+# ── messages for Python's exceptions ────────────────────────────────────────────────────
 
 _BETWEEN = r"'([^']+)' not supported between instances of '([^']+)' and '([^']+)'"
 _UNHASHABLE = r"unhashable type: '([^']+)'"
@@ -398,8 +398,8 @@ _KIND_WORDS = "|".join(_PYTHON_KINDS)
 _TYPE_NAME = rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
 
 
-def explain(problem: Exception) -> str:
-    """A Python exception in the author's words."""
+def describe_exception(problem: Exception) -> str:
+    """Describe a Python exception in the terms of the template language."""
     text = str(problem)
     between = re.search(_BETWEEN, text)
     if between:

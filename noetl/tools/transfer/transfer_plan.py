@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from noetl.core.model.tool import ToolCall
-from noetl.core.templates.deferred import DeferredTemplate, Made
+from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.tools._common.sql_task import BadInput, flag
 
 DATABASES = ("postgres", "duckdb", "sqlite")
@@ -236,7 +236,7 @@ def _guessed(fields: Mapping[str, Any]) -> str | None:
 
 def _plain(value: Any) -> Any:
     """The value with text that templates made as ordinary text."""
-    if isinstance(value, Made):
+    if isinstance(value, Rendered):
         return str(value)
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}

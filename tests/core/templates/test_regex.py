@@ -12,8 +12,28 @@ from noetl.core.templates.filters import regular_expressions as regex
 from noetl.errors import TemplateError
 
 ATOMS = st.sampled_from(
-    ["a", "b", ".", "[ab]", "[^a]", r"\w", r"\W", r"\d", r"\s", r"\S", r"\b", r"\B", "^", "x", r"\.", "[a-c1-3]", "ä"]
-    + [r"[^\W_]", r"[\W\d]", r"\x61", r"\n", "[äö]", r"[\s\S]", r"\u00e4", "[]a]", "É"]
+    [
+        *[
+            "a",
+            "b",
+            ".",
+            "[ab]",
+            "[^a]",
+            r"\w",
+            r"\W",
+            r"\d",
+            r"\s",
+            r"\S",
+            r"\b",
+            r"\B",
+            "^",
+            "x",
+            r"\.",
+            "[a-c1-3]",
+            "ä",
+        ],
+        *[r"[^\W_]", r"[\W\d]", r"\x61", r"\n", "[äö]", r"[\s\S]", r"\u00e4", "[]a]", "É"],
+    ]
 )
 QUANTIFIERS = st.sampled_from(["", "", "*", "+", "?", "{1,2}", "{2}", "{,2}", "*?", "+?", "??", "{2,}"])
 

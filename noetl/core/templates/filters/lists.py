@@ -1,6 +1,6 @@
 """Filters over lists and mappings: choosing, changing, sorting, grouping, joining.
 
-What makes a list makes it at once, so `map` and `select` give lists and not Python's generators.
+Results are lists: `map` and `select` return no generators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from noetl.errors import TemplateError
 def _getter(
     budget: EvaluationBudget, attribute: Any, default: Any = None, *, lower: bool = False
 ) -> Callable[[Any], Any]:
-    """Reads `a.b.0` from an element; text in lower case when case does not count."""
+    """Reads `a.b.0` from an element; text in lower case unless case matters."""
     keys: list[Any] = []
     if attribute is not None:
         keys = (
@@ -44,7 +44,7 @@ def _getter(
 
 
 def _compared(budget: EvaluationBudget, elements: Any) -> None:
-    """Count the comparisons that sorting does."""
+    """Charge the comparisons of a sort."""
     budget.charge(budget.weight_of(elements))
 
 
@@ -69,11 +69,11 @@ def _last(budget: EvaluationBudget, value: Any) -> Any:
     return elements[-1] if elements else Undefined("the list is empty, so it has no last element")
 
 
-@template_filter("one element by chance, drawn and recorded like `random()`", "random")
+@template_filter("a random element, recorded like `random()`", "random")
 def _random(budget: EvaluationBudget, value: Any) -> Any:
     elements = elements_of(budget, value)
     if not elements:
-        return Undefined("the list is empty, so none of its elements can be drawn")
+        return Undefined("the list is empty, so it has no random element")
     drawn = FUNCTIONS["random"][0].function(budget)
     return elements[min(int(drawn * len(elements)), len(elements) - 1)]
 
@@ -87,7 +87,7 @@ def _join(budget: EvaluationBudget, value: Any, separator: str = "", attribute: 
     return join_texts(budget, to_text(budget, separator), elements)
 
 
-@template_filter("the other way round; of text too")
+@template_filter("in reverse order; text too")
 def _reverse(budget: EvaluationBudget, value: Any) -> Any:
     if isinstance(value, str):
         return value[::-1]
@@ -123,7 +123,7 @@ def _dictsort(
 
 def _pairs(budget: EvaluationBudget, value: Any) -> list[tuple[Any, Any]]:
     if not isinstance(value, Mapping):
-        raise TemplateError(f"a mapping is needed, not {kind_of(value)}")
+        raise TemplateError(f"expected a mapping, not {kind_of(value)}")
     budget.charge(1 + (len(value) >> 2))
     return list(value.items())
 
@@ -138,7 +138,7 @@ def _dict2items(budget: EvaluationBudget, value: Any, key_name: str = "key", val
     return [{key_name: key, value_name: each_value} for key, each_value in _pairs(budget, value)]
 
 
-@template_filter("a mapping out of a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
+@template_filter("a mapping from a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
 def _items2dict(
     budget: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value"
 ) -> dict[Any, Any]:
@@ -161,7 +161,7 @@ def _unique(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, 
 
 
 def _hashable(budget: EvaluationBudget, value: Any) -> Any:
-    """Data as something that a set can hold."""
+    """Return a hashable form of data."""
     if isinstance(value, Mapping):
         budget.charge(1 + len(value))
         return ("mapping", frozenset((key, _hashable(budget, each)) for key, each in value.items()))
@@ -198,7 +198,7 @@ def _sum(budget: EvaluationBudget, value: Any, attribute: Any = None, start: Any
     return total
 
 
-@template_filter("lists of so many elements each: `batch(3, fill)`")
+@template_filter("lists with that many elements each: `batch(3, fill)`")
 def _batch(budget: EvaluationBudget, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
     if linecount < 1:
         raise TemplateError("batch: at least 1 element in each")
@@ -210,7 +210,7 @@ def _batch(budget: EvaluationBudget, value: Any, linecount: int, fill_with: Any 
     return rows
 
 
-@template_filter("so many lists with the elements spread over them: `slice(3, fill)`", "slice")
+@template_filter("that many lists with the elements distributed over them: `slice(3, fill)`", "slice")
 def _slice(budget: EvaluationBudget, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
     if slices < 1:
         raise TemplateError("slice: at least 1 list")
@@ -276,7 +276,7 @@ def _chosen(
     get: Callable[[Any], Any] = lambda element: element  # noqa: E731
     if by:
         if not rest:
-            raise TemplateError("the name of a field is needed")
+            raise TemplateError("expected the name of a field")
         get, rest = _getter(budget, rest[0]), rest[1:]
     if not rest:
         return [
@@ -286,7 +286,7 @@ def _chosen(
     return [element for element in elements if check(budget, name, get(element), more, kwargs) is keep]
 
 
-@template_filter("the elements that pass a test: `select('odd')`; without one, those that hold")
+@template_filter("the elements that pass a test: `select('odd')`; without one, the true elements")
 def _select(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(budget, value, args, kwargs, keep=True, by=False)
 
@@ -296,12 +296,12 @@ def _reject(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> 
     return _chosen(budget, value, args, kwargs, keep=False, by=False)
 
 
-@template_filter("the elements of which a field passes a test: `selectattr('age', 'gt', 17)`")
+@template_filter("the elements with a field that passes a test: `selectattr('age', 'gt', 17)`")
 def _selectattr(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(budget, value, args, kwargs, keep=True, by=True)
 
 
-@template_filter("the elements of which a field does not pass a test")
+@template_filter("the elements with a field that does not pass a test")
 def _rejectattr(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return _chosen(budget, value, args, kwargs, keep=False, by=True)
 
@@ -316,7 +316,7 @@ def _pluck(budget: EvaluationBudget, value: Any, attribute: Any, default: Any = 
     return [unwrap(element) for element in _map(budget, value, attribute=attribute, default=default)]
 
 
-@template_filter("lists in a list made one list; `flatten(1)` goes one level deep only")
+@template_filter("nested lists as one list; `flatten(1)` flattens one level only")
 def _flatten(budget: EvaluationBudget, value: Any, levels: int | None = None) -> list[Any]:
     made: list[Any] = []
 
@@ -339,12 +339,12 @@ def _zip(budget: EvaluationBudget, value: Any, *others: Any) -> list[Any]:
     return [list(row) for row in zip(*lists, strict=False)]
 
 
-@template_filter("mappings laid over each other, the last wins: `a | combine(b, recursive=true)`", "combine", "merge")
+@template_filter("merged mappings, the last one wins: `a | combine(b, recursive=true)`", "combine", "merge")
 def _combine(budget: EvaluationBudget, value: Any, *others: Any, recursive: bool = False) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in (value, *others):
         if not isinstance(layer, Mapping):
-            raise TemplateError(f"combine lays mappings over each other, not {kind_of(layer)}")
+            raise TemplateError(f"combine: expected mappings, not {kind_of(layer)}")
         budget.charge(1 + (len(layer) >> 2))
         merged = deep_merge(merged, layer) if recursive else {**merged, **layer}
     return merged

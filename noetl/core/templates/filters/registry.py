@@ -1,8 +1,7 @@
-"""What a filter is, how it is registered and how it is applied.
+"""Registration and application of filters.
 
-A filter is `function(run, value, *arguments)`. Values arrive as data (views unwrapped, an
-undefined already refused), except for those marked `raw`. The filters themselves are in
-`filters_text` and `filters_lists`; `filters` has them all.
+A filter is `function(budget, value, *arguments)`. It receives plain data (views are unwrapped, undefined values are
+refused) unless it is marked `raw`. The filters are defined in `texts`, `lists` and `dates`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from noetl.errors import TemplateError
 class Filter(NamedTuple):
     """A filter and its documentation.
 
-    `raw`: it takes undefined and views as they are. `plain`: given plain data it answers plain data.
+    `raw`: it accepts undefined values and views. `plain`: for plain data it returns plain data.
     """
 
     function: Callable[..., Any]
@@ -63,7 +62,7 @@ def apply_filter(
     args: Iterable[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Apply a filter that is at hand."""
+    """Apply a filter."""
     budget.operations -= 1
     if budget.operations < 0:
         budget.charge(0)
@@ -77,28 +76,28 @@ def apply_filter(
     try:
         answer = found.function(budget, value, *args, **kwargs) if kwargs else found.function(budget, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, ArithmeticError) as problem:
-        raise TemplateError(f'the filter "{name}" does not work here: {call_problem(problem)}') from None
+        raise TemplateError(f'filter "{name}": {call_problem(problem)}') from None
     if answer is not value and (type(answer) is list or type(answer) is dict):
         budget.weigh(answer)
     return answer
 
 
 def elements_of(budget: EvaluationBudget, value: Any) -> list[Any]:
-    """What a filter over a list goes through; a mapping gives its keys, text its characters."""
+    """Return the elements of a list, the keys of a mapping or the characters of a text."""
     if isinstance(value, (list, tuple, range, Mapping, str)):
         budget.charge(1 + (len(value) >> 2))
         return list(value)
-    raise TemplateError(f"a list is needed, not {kind_of(value)}")
+    raise TemplateError(f"expected a list, not {kind_of(value)}")
 
 
 def text_of(budget: EvaluationBudget, value: Any) -> str:
-    """What a filter over text works on."""
+    """Return a value as text and charge for it."""
     text = to_text(budget, value)
     budget.charge(1 + (len(text) >> 6))
     return text
 
 
-def made(budget: EvaluationBudget, text: str) -> str:
-    """Give back a text that was just made, counted."""
+def charged(budget: EvaluationBudget, text: str) -> str:
+    """Charge a new text and return it."""
     budget.charge_text(len(text))
     return text

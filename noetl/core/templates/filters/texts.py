@@ -18,7 +18,7 @@ from markupsafe import escape
 from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters import dates
 from noetl.core.templates.filters import regular_expressions as regex
-from noetl.core.templates.filters.registry import FILTERS, Filter, elements_of, made, template_filter, text_of
+from noetl.core.templates.filters.registry import FILTERS, Filter, charged, elements_of, template_filter, text_of
 from noetl.core.templates.functions import format_text, join_texts, padding, replace_text, split_lines, split_text
 from noetl.core.templates.lookup import Undefined, kind_of
 from noetl.core.templates.operators import format_percent, measure, to_text
@@ -28,7 +28,7 @@ from noetl.errors import TemplateError
 # ── undefined, none, conditions ─────────────────────────────────────────────────────────
 
 
-@template_filter("the value, or another one when it is not defined; `default(x, true)` also when it is false", raw=True)
+@template_filter("the value, or another one if it is not defined; `default(x, true)` also if it is false", raw=True)
 def _default(budget: EvaluationBudget, value: Any, default_value: Any = "", boolean: Any = False) -> Any:
     if isinstance(value, Undefined) or (boolean and not value):
         return default_value
@@ -38,7 +38,7 @@ def _default(budget: EvaluationBudget, value: Any, default_value: Any = "", bool
 FILTERS["d"] = FILTERS["default"]._replace(doc="`default`, for short")
 
 
-@template_filter("`cond | ternary(a, b)`: a when it holds, else b; a third one for none")
+@template_filter("`cond | ternary(a, b)`: a if it is true, else b; a third one for none")
 def _ternary(budget: EvaluationBudget, value: Any, yes: Any, no: Any = None, none: Any = None) -> Any:
     return none if value is None and none is not None else (yes if value else no)
 
@@ -87,7 +87,7 @@ def _list(budget: EvaluationBudget, value: Any) -> list[Any]:
     return elements_of(budget, value)
 
 
-@template_filter("the author's word for the type of a value, for finding mistakes")
+@template_filter("the name of the type of a value, for debugging")
 def _type_debug(budget: EvaluationBudget, value: Any) -> str:
     return kind_of(value)
 
@@ -103,7 +103,7 @@ def _abs(budget: EvaluationBudget, value: Any) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, (int, float)):
         return value
-    raise TemplateError(f"a number is needed, not {kind_of(value)}")
+    raise TemplateError(f"expected a number, not {kind_of(value)}")
 
 
 @template_filter("rounded to a precision (0); method `common`, `ceil` or `floor`", "round")
@@ -119,7 +119,7 @@ def _round(budget: EvaluationBudget, value: Any, precision: int = 0, method: str
     return getattr(math, method)(value * shift) / shift
 
 
-@template_filter("a number of bytes for people: `13 kB`; `filesizeformat(true)` counts in 1024")
+@template_filter("a number of bytes in readable form: `13 kB`; `filesizeformat(true)` uses units of 1024")
 def _filesizeformat(budget: EvaluationBudget, value: Any, binary: bool = False) -> str:
     return do_filesizeformat(value, binary)
 
@@ -147,14 +147,14 @@ _of_text("title", "Every Word With A Capital", str.title)
 _of_text("escape", "`&<>\"'` as HTML entities", _escaped)
 _of_text("e", "`escape`, for short", _escaped)
 _of_text("forceescape", "`escape`", _escaped)
-_of_text("safe", "text as it is (nothing is escaped here unless asked)", lambda text: text)
+_of_text("safe", "text unchanged (nothing is escaped automatically)", lambda text: text)
 _of_text("basename", "the last part of a path", lambda text: text.rstrip("/").rpartition("/")[2])
 _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/").rpartition("/")[0])
 
 
 @template_filter("without white space around it; `trim(chars)` without those characters")
 def _trim(budget: EvaluationBudget, value: Any, chars: str | None = None) -> str:
-    return made(budget, text_of(budget, value).strip(chars))
+    return charged(budget, text_of(budget, value).strip(chars))
 
 
 @template_filter("`replace(old, new, count)`")
@@ -174,7 +174,7 @@ def _truncate(
     if len(text) <= length + leeway:
         return text
     kept = text[: length - len(end)]
-    return made(budget, (kept if killwords else kept.rsplit(" ", 1)[0]) + end)
+    return charged(budget, (kept if killwords else kept.rsplit(" ", 1)[0]) + end)
 
 
 @template_filter("padded on both sides to a width (80)")
@@ -195,7 +195,7 @@ def _rjust(budget: EvaluationBudget, value: Any, width: int, fill: str = " ") ->
     return text.rjust(padding(budget, text, width), fill)
 
 
-@template_filter("every line but the first moved in by a width (4) or a text; `indent(2, first=true, blank=true)`")
+@template_filter("every line but the first indented by a width (4) or a text; `indent(2, first=true, blank=true)`")
 def _indent(budget: EvaluationBudget, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
     text = text_of(budget, value)
     space = width if isinstance(width, str) else " " * padding(budget, "", width)
@@ -242,10 +242,10 @@ def _striptags(budget: EvaluationBudget, value: Any) -> str:
             kept.append(piece)
             continue
         kept.append(piece.rpartition(">")[2] if ">" not in piece else piece.partition(">")[2])
-    return made(budget, " ".join("".join(kept).split()))
+    return charged(budget, " ".join("".join(kept).split()))
 
 
-@template_filter("split at a separator (white space), at most so many times: `split(',', 2)`")
+@template_filter("split at a separator (white space), at most that many times: `split(',', 2)`")
 def _split(budget: EvaluationBudget, value: Any, separator: str | None = None, maxsplit: int = -1) -> list[str]:
     return split_text(budget, text_of(budget, value), separator, maxsplit)
 
@@ -265,7 +265,7 @@ def _format(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> 
     return format_percent(budget, text, kwargs or args)
 
 
-@template_filter("the first match of a regular expression, or none; of its groups a list when it has several")
+@template_filter("the first match of a regular expression, or none; a list of its groups if it has several")
 def _regex_search(budget: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> Any:
     found = regex.search(budget, pattern, text_of(budget, value), ignorecase=ignorecase)
     if found is None:
@@ -274,7 +274,7 @@ def _regex_search(budget: EvaluationBudget, value: Any, pattern: str, ignorecase
     return found.group(0) if not groups else (groups[0] if len(groups) == 1 else list(groups))
 
 
-@template_filter("whether a regular expression matches from the beginning")
+@template_filter("whether a regular expression matches at the beginning")
 def _regex_match(budget: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> bool:
     return regex.match(budget, pattern, text_of(budget, value), ignorecase=ignorecase) is not None
 
@@ -310,19 +310,19 @@ def _tojson(budget: EvaluationBudget, value: Any, indent: int | None = None, sor
 
 
 def _lines(data: Any) -> int:
-    """How many lines data has at least, written with an indent."""
+    """Return a lower bound of the number of lines of indented JSON."""
     if not isinstance(data, (list, dict)):
         return 0
     below = data.values() if isinstance(data, dict) else data
     return 1 + len(data) + sum(_lines(each) for each in below if isinstance(each, (list, dict)))
 
 
-@template_filter("data read from JSON text", "fromjson", "from_json")
+@template_filter("data parsed from JSON text", "fromjson", "from_json")
 def _fromjson(budget: EvaluationBudget, value: Any) -> Any:
     if not isinstance(value, str):
         if isinstance(value, (dict, list)):
             return value
-        raise TemplateError(f"fromjson reads text, not {kind_of(value)}")
+        raise TemplateError(f"fromjson: expected text, not {kind_of(value)}")
     budget.charge(1 + (len(value) >> 3))
     try:
         return json.loads(value)
@@ -339,7 +339,7 @@ def _b64encode(budget: EvaluationBudget, value: Any) -> str:
     return base64.b64encode(data).decode()
 
 
-@template_filter("text (UTF-8) out of base64", "b64decode")
+@template_filter("text (UTF-8) decoded from base64", "b64decode")
 def _b64decode(budget: EvaluationBudget, value: Any) -> str:
     text = text_of(budget, value)
     budget.charge_text(len(text))
@@ -384,9 +384,9 @@ def _urlencode(budget: EvaluationBudget, value: Any) -> str:
     return urlencode(pairs, quote_via=quote)
 
 
-@template_filter("text out of a URL")
+@template_filter("text decoded from a URL")
 def _urldecode(budget: EvaluationBudget, value: Any) -> str:
-    return made(budget, unquote(text_of(budget, value)))
+    return charged(budget, unquote(text_of(budget, value)))
 
 
 @template_filter("text as one word of a shell command", "quote")
@@ -396,10 +396,10 @@ def _quote(budget: EvaluationBudget, value: Any) -> str:
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-@template_filter("attributes of an HTML tag out of a mapping")
+@template_filter("a mapping as attributes of an HTML tag")
 def _xmlattr(budget: EvaluationBudget, value: Any, autospace: bool = True) -> str:
     if not isinstance(value, Mapping):
-        raise TemplateError(f"xmlattr needs a mapping, not {kind_of(value)}")
+        raise TemplateError(f"xmlattr: expected a mapping, not {kind_of(value)}")
     parts = []
     for key, each_value in value.items():
         if each_value is None:
@@ -412,7 +412,7 @@ def _xmlattr(budget: EvaluationBudget, value: Any, autospace: bool = True) -> st
     return " " + text if autospace and text else text
 
 
-@template_filter("a value as people read it, over several lines when it is long")
+@template_filter("a value in readable form, on several lines if it is long")
 def _pprint(budget: EvaluationBudget, value: Any) -> str:
     text = to_text(budget, value)
     return text if len(text) <= 80 else str(_tojson(budget, value, indent=2))
@@ -427,5 +427,7 @@ FILTERS["date"] = Filter(
 )
 FILTERS["to_datetime"] = Filter(dates.to_datetime, "a date as ISO 8601 text; `to_datetime('%d.%m.%Y')` reads a format")
 FILTERS["timestamp"] = Filter(dates.timestamp, "a date as seconds since 1970")
-FILTERS["date_add"] = Filter(dates.date_add, "a date moved: `date_add('1d 2h')`, `date_add(days=1)`, `date_add(-3600)`")
+FILTERS["date_add"] = Filter(
+    dates.date_add, "a date plus a duration: `date_add('1d 2h')`, `date_add(days=1)`, `date_add(-3600)`"
+)
 FILTERS["date_diff"] = Filter(dates.date_diff, "seconds from another date to this one: `end | date_diff(start)`")
