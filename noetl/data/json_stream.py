@@ -44,7 +44,7 @@ class JsonStream:
         self._next: tuple[str, Any] | None = None  # the first event of the value at the current position
 
     def close(self) -> None:
-        """End the parser; it objects to a document that was not read to its end."""
+        """Close the parser, which raises if the document was not read to its end."""
         with suppress(self._malformed, RuntimeError):
             self._parser.close()
 

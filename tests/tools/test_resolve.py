@@ -115,7 +115,7 @@ def test_the_format_can_be_said() -> None:
 @pytest.mark.parametrize("part", [{}, {"select": "data.items", "limit": 1}])
 @pytest.mark.parametrize("format", ["json", "jsonl", "parquet", "arrow", "csv"])
 def test_a_damaged_payload_is_never_believed(tmp_path: Path, format: str, part: dict[str, Any]) -> None:
-    """Even when the part that was asked for lies before the damage."""
+    """Even when the requested part lies before the damage."""
     if format == "json":
         data = DOCUMENT + b" " * 100_000
     else:
