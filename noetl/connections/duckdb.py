@@ -215,7 +215,7 @@ _READS = {
 _CHANGES = {"insert", "update", "delete", "merge", "create", "drop", "alter", "copy"}
 
 
-def writes(statements: list[str]) -> bool:
+def may_write(statements: list[str]) -> bool:
     """Whether some statement may change the database."""
     for statement in statements:
         words = [token.text.lower() for token in tokens(statement, "duckdb") if token.kind == "word"]
@@ -279,7 +279,7 @@ def attach_statement(name: str, target: str, options: Mapping[str, Any]) -> str:
     return f"ATTACH IF NOT EXISTS '{escaped}' AS {quote_column(name)}{suffix}"
 
 
-def explain(failure: Exception) -> ErrorInfo:
+def to_error_info(failure: Exception) -> ErrorInfo:
     """An exception of DuckDB as an error of the closed list."""
     import duckdb
 

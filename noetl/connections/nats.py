@@ -48,7 +48,7 @@ class Connections:
         self._open.clear()
 
 
-async def client_of(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+async def shared_client(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
     """The loop's connection for a credential's fields."""
     return await per_loop(("nats",), Connections).get(fields, timeout=timeout)
 
@@ -116,7 +116,7 @@ class ObjectInfo(NamedTuple):
     headers: dict[str, Any]
 
 
-class Objects:
+class ObjectBucket:
     """One bucket of a server's object store."""
 
     def __init__(self, client: Any, bucket: str) -> None:
@@ -255,7 +255,7 @@ async def _cut(blocks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes,
         yield bytes(pending)
 
 
-def explain(failure: Exception, what: str, named: str = "") -> ErrorInfo:
+def to_error_info(failure: Exception, what: str, named: str = "") -> ErrorInfo:
     """An exception of the driver as an error of the closed list; `named` is what was asked for."""
     from nats import errors
     from nats.js import errors as js

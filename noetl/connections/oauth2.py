@@ -33,7 +33,7 @@ class ClientCredentials(Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
-class Token(Struct, frozen=True):
+class AccessToken(Struct, frozen=True):
     """An access token and when (by the loop's clock) to fetch the next one."""
 
     access_token: str
@@ -41,11 +41,11 @@ class Token(Struct, frozen=True):
     renew_at: float
 
 
-class Tokens:
+class TokenCache:
     """The running loop's tokens; one request at a time for each."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[str, AccessToken] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def get(self, grant: ClientCredentials, *, allows: Allows | None = None) -> str:
@@ -65,12 +65,12 @@ class Tokens:
         self._tokens.pop(grant.key(), None)
 
 
-def tokens() -> Tokens:
+def tokens() -> TokenCache:
     """The running loop's tokens."""
-    return per_loop(Tokens, Tokens)
+    return per_loop(TokenCache, TokenCache)
 
 
-async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) -> Token:
+async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) -> AccessToken:
     import base64
     from urllib.parse import quote_plus, urlencode
 
@@ -112,4 +112,4 @@ async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) ->
         life = float(fields.get("expires_in") or LIFE_S)
     except (TypeError, ValueError):
         life = LIFE_S
-    return Token(token, str(fields.get("token_type") or "Bearer"), now + life - min(MARGIN_S, life * 0.1))
+    return AccessToken(token, str(fields.get("token_type") or "Bearer"), now + life - min(MARGIN_S, life * 0.1))

@@ -2,7 +2,7 @@
 
     s3://bucket/key   gs://bucket/key   az://container/key   file:///folder/key   or a plain path
 
-`Place` is a parsed address; `store_of` opens the store of a place with a credential's fields.
+`ObjectLocation` is a parsed address; `shared_store` opens the store of a place with a credential's fields.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _AZURE = {
 }
 
 
-class Place(NamedTuple):
+class ObjectLocation(NamedTuple):
     """An address taken apart: which kind of store, which bucket (or folder), which key."""
 
     scheme: str
@@ -67,7 +67,7 @@ class Place(NamedTuple):
         )
 
 
-def place_of(address: str, *, scheme: str | None = None, bucket: str | None = None) -> Place:
+def parse_location(address: str, *, scheme: str | None = None, bucket: str | None = None) -> ObjectLocation:
     """Take an address apart; with a scheme or bucket of its own it is just a key.
 
     Without a scheme, `bucket/key` means a file, unless `scheme` says otherwise."""
@@ -80,23 +80,23 @@ def place_of(address: str, *, scheme: str | None = None, bucket: str | None = No
         path = unquote(parts.path).lstrip("/")
         if named == "file":
             folder, _, name = ("/" + unquote(parts.netloc + parts.path).lstrip("/")).rpartition("/")
-            return Place("file", folder, name)
+            return ObjectLocation("file", folder, name)
         container, _, account = parts.netloc.partition("@")
-        return Place(named, container, path, account.partition(".")[0] or None)
+        return ObjectLocation(named, container, path, account.partition(".")[0] or None)
     named = _SCHEMES.get((scheme or "file").lower())
     if named is None:
         raise ValueError(f"{scheme!r} is no object store: use s3, gcs, azure or file")
     if named == "file":
         folder, _, name = str(Path(bucket or "", address)).rpartition("/")
-        return Place("file", folder or ".", name)
+        return ObjectLocation("file", folder or ".", name)
     if bucket:
-        return Place(named, bucket, address.lstrip("/"))
+        return ObjectLocation(named, bucket, address.lstrip("/"))
     container, _, key = address.lstrip("/").partition("/")
-    return Place(named, container, key)
+    return ObjectLocation(named, container, key)
 
 
-def store_of(
-    place: Place, fields: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+def shared_store(
+    place: ObjectLocation, fields: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
 ) -> Any:
     """The store of a place; the same place and credential share connections."""
     config = config_of(place, fields)
@@ -104,7 +104,7 @@ def store_of(
     return per_loop(key, lambda: new_store(place, config, connect=connect, total=total))
 
 
-def config_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
+def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's own names for a credential's fields."""
     wanted = {"s3": _S3, "gs": _GCS, "az": _AZURE}.get(place.scheme, {})
     config: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def config_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_store(
-    place: Place, config: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+    place: ObjectLocation, config: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
 ) -> Any:
     """Open a store; nothing is sent yet."""
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
@@ -218,7 +218,7 @@ async def download(
                 yield bytes(piece)
             return
         except errors() as failure:
-            if start == began or explain(failure, key).kind not in ("timeout", "connection"):
+            if start == began or to_error_info(failure, key).kind not in ("timeout", "connection"):
                 raise
         if start >= (size if end is None else min(end, size)):
             return
@@ -279,7 +279,7 @@ def errors() -> tuple[type[Exception], ...]:
     return (BaseError, OSError)
 
 
-def explain(failure: Exception, what: str) -> ErrorInfo:
+def to_error_info(failure: Exception, what: str) -> ErrorInfo:
     """An exception of the driver as an error of the closed list."""
     from obstore import exceptions
 

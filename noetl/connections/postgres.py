@@ -54,7 +54,7 @@ class Column(NamedTuple):
     modifier: int = -1
 
 
-class Part(NamedTuple):
+class ResultChunk(NamedTuple):
     """A piece of a statement's result; the last one has the command's tag (`INSERT 0 3`)."""
 
     columns: tuple[Column, ...]
@@ -123,7 +123,7 @@ async def open_connection(info: str, *, timeout: float | None = None) -> psycopg
 
 async def run_statement(
     connection: psycopg.AsyncConnection[Any], bound: Bound, *, chunk: int = CHUNK
-) -> AsyncGenerator[Part, None]:
+) -> AsyncGenerator[ResultChunk, None]:
     """Run one statement and give its rows in chunks, as the server sends them.
 
     The client never holds more than a chunk. Leaving early, or being cancelled, cancels the
@@ -151,16 +151,16 @@ async def run_statement(
                 transformer.set_pgresult(result)
                 rows = _load(transformer, result)
                 if status == pq.ExecStatus.TUPLES_CHUNK:
-                    yield Part(columns, rows)
+                    yield ResultChunk(columns, rows)
                     await asyncio.sleep(0)  # data may come without a pause; others want to run too
                 else:
                     tag = (result.command_status or b"").decode()
-                    yield Part(columns, rows, tag, result.command_tuples)
+                    yield ResultChunk(columns, rows, tag, result.command_tuples)
             elif status == pq.ExecStatus.COPY_IN:
-                yield Part((), [], copying="in")
+                yield ResultChunk((), [], copying="in")
                 return
             elif status == pq.ExecStatus.COPY_OUT:
-                yield Part((), [], copying="out")
+                yield ResultChunk((), [], copying="out")
                 return
             else:
                 failure = error_from_result(result)
@@ -337,7 +337,7 @@ _REFUSED = re.compile(
 )
 
 
-def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+def to_error_info(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     """An exception of the driver as an error of the closed list, and as the helper `pg`."""
     import psycopg
 
@@ -395,7 +395,7 @@ def _first_line(text: str) -> str:
     return " ".join(line.strip() for line in text.strip().splitlines()) or "the driver gave no reason"
 
 
-def names(columns: Sequence[Column]) -> list[str]:
+def column_names(columns: Sequence[Column]) -> list[str]:
     """The columns' names, with a number where one comes twice."""
     seen: dict[str, int] = {}
     result = []
@@ -412,7 +412,7 @@ def names(columns: Sequence[Column]) -> list[str]:
 _PLAIN = frozenset({16, 18, 19, 20, 21, 23, 25, 26, 1042, 1043, 114, 3802})
 
 
-def plain_rows(part: Part, columns: Sequence[str]) -> list[dict[str, Any]]:
+def plain_rows(part: ResultChunk, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of a part as plain JSON data."""
     from noetl.data.values import jsonable
 
@@ -432,7 +432,7 @@ def arrow_schema(columns: Sequence[Column]) -> Any:
     """The Arrow schema of a result's columns."""
     from noetl.data.arrow_tables import schema_of
 
-    return schema_of(names(columns), [arrow_type(column) for column in columns])
+    return schema_of(column_names(columns), [arrow_type(column) for column in columns])
 
 
 def _is_array(oid: int) -> bool:

@@ -74,7 +74,7 @@ class Rows:
         return batch_of_mappings(rows, inferred_schema(rows, self.columns))
 
 
-def explain(failure: Exception) -> ErrorInfo:
+def to_error_info(failure: Exception) -> ErrorInfo:
     """An exception of SQLite as an error of the closed list."""
     text = str(failure)
     code = getattr(failure, "sqlite_errorname", None)

@@ -26,15 +26,15 @@ from noetl.data import arrow_tables as tables
 from noetl.data import table_files
 from noetl.data.json_stream import JsonStream
 
-WHOLE = 8 * 1024 * 1024  # smaller payloads are decoded as a whole
-MOST = 64 * 1024 * 1024
+MAX_DECODED_WHOLE = 8 * 1024 * 1024  # smaller payloads are decoded as a whole
+MAX_PART = 64 * 1024 * 1024
 
 
 class TooLarge(ValueError):
     """The requested part is larger than the limit of a task."""
 
 
-class NotThere(LookupError):
+class PartNotFound(LookupError):
     """The payload has no such part."""
 
 
@@ -79,7 +79,7 @@ class Part(NamedTuple):
 
 
 async def read_part(
-    payload: Payload, format: str, part: Part, *, most: int = MOST, verify: bool = True, path: str | None = None
+    payload: Payload, format: str, part: Part, *, most: int = MAX_PART, verify: bool = True, path: str | None = None
 ) -> Any:
     """Return the requested part as plain data.
 
@@ -119,7 +119,7 @@ async def _sequential(
 
 
 async def _json(payload: Payload, stream: AsyncGenerator[bytes, None], part: Part, most: int) -> Any:
-    if payload.size <= WHOLE or part.is_all:
+    if payload.size <= MAX_DECODED_WHOLE or part.is_all:
         data = await _all(stream, most)
         return _cut(msgspec.json.decode(data), part)
     with closing(JsonStream(stream)) as document:
@@ -129,11 +129,11 @@ async def _json(payload: Payload, stream: AsyncGenerator[bytes, None], part: Par
 async def _streamed_json(document: JsonStream, part: Part, most: int) -> Any:
     opening = await document.go_to(part.path)
     if opening is None:
-        raise NotThere(f"the payload has no value at {part.select!r}")
+        raise PartNotFound(f"the payload has no value at {part.select!r}")
     if opening == "{" and (part.columns or part.limit is not None or part.offset):
         opening = await document.go_to(("rows",))
         if opening != "[":
-            raise NotThere("`limit`, `offset` and a list of columns need a list: select the path of one")
+            raise PartNotFound("`limit`, `offset` and a list of columns need a list: select the path of one")
     if opening != "[":
         value = await document.value(lambda size: _check(size, most))
         _check(_size(value), most)
@@ -160,12 +160,12 @@ def _cut(value: Any, part: Part) -> Any:
         elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
             value = value[int(step)]
         else:
-            raise NotThere(f"the payload has no value at {part.select!r} (no {step!r})")
+            raise PartNotFound(f"the payload has no value at {part.select!r} (no {step!r})")
     if part.columns is None and part.limit is None and not part.offset:
         return value
     rows = value["rows"] if isinstance(value, Mapping) and isinstance(value.get("rows"), list) else value
     if not isinstance(rows, list):
-        raise NotThere("`limit`, `offset` and a list of columns need a list: select the path of one")
+        raise PartNotFound("`limit`, `offset` and a list of columns need a list: select the path of one")
     return [_project(row, part.columns) for row in part.of(rows)]
 
 
@@ -173,7 +173,7 @@ def _project(row: Any, columns: list[str] | None) -> Any:
     if columns is None:
         return row
     if not isinstance(row, Mapping):
-        raise NotThere("a list of columns needs rows that are mappings")
+        raise PartNotFound("a list of columns needs rows that are mappings")
     return {name: _dotted(row, name) for name in columns}
 
 
@@ -321,7 +321,7 @@ def _batched_rows(batches: Any, skip: int, limit: int | None, most: int) -> list
 def _known(wanted: list[str] | None, names: Sequence[str]) -> list[str] | None:
     missing = [name for name in wanted or () if name not in names]
     if missing:
-        raise NotThere(f"the table has no column {', '.join(missing)}; it has {', '.join(names)}")
+        raise PartNotFound(f"the table has no column {', '.join(missing)}; it has {', '.join(names)}")
     return wanted
 
 
@@ -397,7 +397,7 @@ class RangedFile(io.RawIOBase):
 
 async def _text(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
     if part.select:
-        raise NotThere("`select` needs a structure: this payload is text")
+        raise PartNotFound("`select` needs a structure: this payload is text")
     if part.is_all:
         return (await _all(stream, most)).decode()
     lines: list[bytes] = []
@@ -416,7 +416,7 @@ async def _text(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
 
 async def _bytes(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
     if part.select:
-        raise NotThere("`select` needs a structure: this payload is bytes; set its `format`")
+        raise PartNotFound("`select` needs a structure: this payload is bytes; set its `format`")
     taken = bytearray()
     position = 0
     end = None if part.limit is None else part.offset + part.limit

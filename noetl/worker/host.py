@@ -184,15 +184,15 @@ class TaskHost:
         return headers
 
     async def _from_objects(self, uri: str, source: Mapping[str, Any]) -> bytes:
-        from noetl.connections.objects import download, explain, place_of, store_of
+        from noetl.connections.objects import download, parse_location, shared_store, to_error_info
 
         auth = source.get("auth") or source.get("credential")
         fields = await self.credential(str(auth)) if auth else {}
         try:
-            place = place_of(uri)
-            content = b"".join([part async for part in download(store_of(place, fields), place.key)])
+            place = parse_location(uri)
+            content = b"".join([part async for part in download(shared_store(place, fields), place.key)])
         except Exception as failure:  # noqa: BLE001 - the driver's exceptions have no common base; all are told
-            told = explain(failure, uri)
+            told = to_error_info(failure, uri)
             raise StoreUnavailable(told.message, kind=told.kind) from None
         if len(content) > LONGEST_SOURCE:
             raise StoreUnavailable(f"{uri} is larger than {LONGEST_SOURCE:,} bytes", kind="storage.quota")

@@ -41,7 +41,7 @@ def resolve(data: bytes, content_type: str, **input: Any) -> Outcome:
 def streaming(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Every JSON test runs on the short way and on the long one: they must agree."""
     if request.param:
-        monkeypatch.setattr("noetl.data.payload_reader.WHOLE", 0)
+        monkeypatch.setattr("noetl.data.payload_reader.MAX_DECODED_WHOLE", 0)
     return bool(request.param)
 
 
@@ -186,10 +186,10 @@ def test_more_than_a_task_may_hold_is_a_limit() -> None:
         (None, "travels inline"),
         ("ctx.records_ref", "not a reference"),
         ({"rows": []}, "not a reference"),
-        ({"type": "blob", "locator": {}}, "not a whole reference"),
+        ({"type": "blob", "locator": {}}, "reference is incomplete"),
         (
             {"type": "tape", "locator": {}, "meta": {"content_type": "a", "bytes": 1, "sha256": ""}},
-            "not a whole reference",
+            "reference is incomplete",
         ),
     ],
 )

@@ -37,8 +37,8 @@ from noetl.runtime.resources import per_loop
 
 CONNECT_S = 10.0
 READ_S = 60.0
-MOST_REDIRECTS = 10
-MOST_CONNECTIONS = 512
+MAX_REDIRECTS = 10
+MAX_CONNECTIONS = 512
 _HEADER_LIMITS: dict[str, Any] = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 1000}
 
 Allows = Callable[[str], bool]
@@ -67,7 +67,7 @@ class Request(Struct, frozen=True):
     params: Sequence[tuple[str, str]] = ()
     body: Callable[[], Any] | None = None
     timeout: Timeout = Timeout()
-    redirects: int = MOST_REDIRECTS
+    redirects: int = MAX_REDIRECTS
     proxy: str | None = None
     tls: ssl.SSLContext | bool = True
     private: frozenset[str] = frozenset()
@@ -147,7 +147,7 @@ class HttpClient:
 
     def __init__(self) -> None:
         connector = _GuardedConnector(
-            limit=MOST_CONNECTIONS, keepalive_timeout=30, socket_factory=_guarded_socket, ttl_dns_cache=10
+            limit=MAX_CONNECTIONS, keepalive_timeout=30, socket_factory=_guarded_socket, ttl_dns_cache=10
         )
         agent = f"noetl/{__version__}"
         self.session = aiohttp.ClientSession(
@@ -188,7 +188,7 @@ def client() -> HttpClient:
     return per_loop(HttpClient, HttpClient)
 
 
-class Answer:
+class HttpResponse:
     """A response whose body can be read while its exchange lasts."""
 
     def __init__(self, response: Response, request: Request, gate: _Gate) -> None:
@@ -238,7 +238,7 @@ class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as
         total = request.timeout.total
         self._timer = None if total is None else asyncio.timeout(total)
 
-    async def __aenter__(self) -> Answer:
+    async def __aenter__(self) -> HttpResponse:
         self._token = _gate.set(self._gate)
         if self._timer is not None:
             await self._timer.__aenter__()
@@ -252,7 +252,7 @@ class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as
             if isinstance(failure, _FAILURES):
                 raise _failure_of(failure, self._request, self._gate) from failure
             raise
-        return Answer(self._answer, self._request, self._gate)
+        return HttpResponse(self._answer, self._request, self._gate)
 
     async def __aexit__(self, *failure: Any) -> None:
         try:

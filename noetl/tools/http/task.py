@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from noetl.connections.http.client import MOST_REDIRECTS, Answer, HttpFailure, Request, client, exchange, shown_url
+from noetl.connections.http.client import MAX_REDIRECTS, HttpFailure, HttpResponse, Request, client, exchange, shown_url
 from noetl.connections.oauth2 import tokens
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
@@ -87,7 +87,7 @@ async def _request_of(call: ToolCall, given: Mapping[str, Any]) -> tuple[Request
         else (),
         body=body,
         timeout=call.timeout,
-        redirects=MOST_REDIRECTS if redirects is None or redirects is True else _number(redirects or 0, "redirects"),
+        redirects=MAX_REDIRECTS if redirects is None or redirects is True else _number(redirects or 0, "redirects"),
         proxy=_proxy(given["proxy"]) if given.get("proxy") else None,
         tls=True if TLS.isdisjoint(given) else _tls(call, given),
         private=frozenset(name.lower() for name in auth.headers) if auth.headers else frozenset(),
@@ -173,7 +173,7 @@ def _body_of(call: ToolCall, given: Mapping[str, Any], headers: dict[str, str]) 
 # ── the answer ──────────────────────────────────────────────────────────────────────────
 
 
-def _describe(answer: Answer, about: dict[str, Any]) -> None:
+def _describe(answer: HttpResponse, about: dict[str, Any]) -> None:
     """`output.http`; header names in lower case, repeated ones joined."""
     headers: dict[str, str] = {}
     for name, value in answer.headers.items():
@@ -198,7 +198,7 @@ def _retry_after(text: str) -> float | None:
         return None
 
 
-async def _outcome_of(call: ToolCall, answer: Answer) -> Outcome:
+async def _outcome_of(call: ToolCall, answer: HttpResponse) -> Outcome:
     header = answer.headers.get("Content-Type")
     spec, length = call.spec, answer.length
     good = 200 <= answer.status < 300 or answer.status in _statuses(spec.get("ok_status"))
@@ -245,7 +245,7 @@ def _statuses(given: Any) -> frozenset[int]:
     return frozenset(_number(status, "ok_status") for status in each if status)
 
 
-def _refused(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
+def _refused(answer: HttpResponse, data: Any, meta: dict[str, Any]) -> Outcome:
     status = answer.status
     if status in (401, 403, 407):
         kind = "auth"
@@ -260,7 +260,7 @@ def _refused(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
     return error(kind, message, data=data, meta=meta, retryable=again, details={"status": status})
 
 
-def _short(answer: Answer) -> str:
+def _short(answer: HttpResponse) -> str:
     return shown_url(answer.url)
 
 
@@ -274,7 +274,7 @@ async def _chained(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncItera
 
 
 async def _limited(
-    call: ToolCall, answer: Answer, chunks: AsyncIterator[bytes], most: int
+    call: ToolCall, answer: HttpResponse, chunks: AsyncIterator[bytes], most: int
 ) -> AsyncGenerator[bytes, None]:
     """The body on its way to the store: counted, reported, and cut off when it is too long."""
     size = said = 0
@@ -306,7 +306,7 @@ async def _stored(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: s
     return structs.replace(ok(None, meta=meta), ref=reference)
 
 
-def _too_long(answer: Answer, most: int) -> Exception:
+def _too_long(answer: HttpResponse, most: int) -> Exception:
     return HttpFailure("limit", f"the body of {_short(answer)} is longer than spec.max_response_bytes ({most:,})")
 
 

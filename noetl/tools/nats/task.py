@@ -12,7 +12,7 @@ from nats.js.errors import BucketNotFoundError, NoKeysError
 
 from noetl.connections import nats as driver
 from noetl.connections.auth import BadAuth, fields_of
-from noetl.connections.nats import Objects, explain
+from noetl.connections.nats import ObjectBucket, to_error_info
 from noetl.core.model.durations import seconds
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
@@ -46,7 +46,7 @@ async def perform(call: ToolCall) -> Outcome:
         return _failed(failure.kind, str(failure))
     except nats.errors.Error as failure:
         return Outcome(
-            status="error", error=explain(failure, task.what, task.named()), helpers={"nats": dict(NATS_NULLS)}
+            status="error", error=to_error_info(failure, task.what, task.named()), helpers={"nats": dict(NATS_NULLS)}
         )
     except TimeoutError:
         return _failed("timeout", f"{task.what}: no answer in time")
@@ -78,7 +78,7 @@ class _Task:
         fields = await fields_of(self._given("auth"), self.call.host, prefixes=driver.PREFIXES)
         if self._given("url"):
             fields["dsn"] = self._given("url")
-        self.client = await driver.client_of(fields, timeout=self.call.timeout.connect)
+        self.client = await driver.shared_client(fields, timeout=self.call.timeout.connect)
         outcome: Outcome = await getattr(self, f"_{action}")()
         return outcome
 
@@ -254,7 +254,7 @@ class _Task:
         return ok(info._asdict(), nats=dict(NATS_NULLS))
 
     def _objects(self) -> Any:
-        return Objects(self.client, self._need("bucket"))
+        return ObjectBucket(self.client, self._need("bucket"))
 
     # ── parameters ──────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from msgspec import DecodeError
 
 from noetl.connections import objects
 from noetl.connections.auth import BadAuth, fields_of
-from noetl.connections.objects import Place
+from noetl.connections.objects import ObjectLocation
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.data import formats, table_files
@@ -27,7 +27,7 @@ from noetl.data.content import (
     reference_in,
     save,
 )
-from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
+from noetl.data.payload_reader import Part, PartNotFound, TooLarge, read_part
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.tools._common.fields import MOST_BYTES, OBJECT_ACTIONS, OBJECT_NULLS
 from noetl.tools._common.sql_task import flag
@@ -47,7 +47,7 @@ async def perform(call: ToolCall) -> Outcome:
         return _failed(failure.kind, str(failure))
     except TooLarge as failure:
         return _failed("limit", str(failure))
-    except NotThere as failure:
+    except PartNotFound as failure:
         return _failed("not_found", str(failure.args[0]))
     except (DecodeError, UnicodeDecodeError) as failure:
         return _failed("parse", f"the object is not what its format says: {failure}")
@@ -55,7 +55,7 @@ async def perform(call: ToolCall) -> Outcome:
         return _failed("timeout", f"it was not done after {call.timeout.total:g} s (spec.timeout)")
     except objects.errors() as failure:
         return Outcome(
-            status="error", error=objects.explain(failure, task.what), helpers={"object": dict(OBJECT_NULLS)}
+            status="error", error=objects.to_error_info(failure, task.what), helpers={"object": dict(OBJECT_NULLS)}
         )
     except ValueError as wrong:
         return _failed("schema", str(wrong))
@@ -74,7 +74,7 @@ class _Task:
         fields = await fields_of(self._given("auth"), self.call.host, prefixes=objects.PREFIXES)
         place = self._place(action, fields)
         self.what = place.url
-        store = objects.store_of(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
+        store = objects.shared_store(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
         if action in ("put", "get", "head", "exists") and not place.key:
             raise ValueError(f"`{action}` needs a key: {place.url} names only a bucket")
         outcome: Outcome = await getattr(self, f"_{action}")(store, place)
@@ -99,7 +99,7 @@ class _Task:
     def _has_content(self) -> bool:
         return any(self._given(name) is not None for name in ("data", "ref"))
 
-    def _place(self, action: str, credential: Mapping[str, Any]) -> Place:
+    def _place(self, action: str, credential: Mapping[str, Any]) -> ObjectLocation:
         address, key, bucket = self._given("uri"), self._given("key"), self._given("bucket")
         kinds = {"s3": "s3", "gcs": "gcs", "azure": "azure"}
         scheme = self._given("provider") or kinds.get(self.call.kind)
@@ -115,14 +115,14 @@ class _Task:
         if "://" not in target and (scheme or "file") == "file":
             target = self.call.host.resolve_path(f"{bucket}/{target}" if bucket else target)
             bucket = None
-        place = objects.place_of(target, scheme=scheme, bucket=bucket)
+        place = objects.parse_location(target, scheme=scheme, bucket=bucket)
         if address is not None and key is not None:
             place = place._replace(key=f"{place.key.rstrip('/')}/{key}".lstrip("/"))
         if action == "list" and place.scheme == "file" and place.key:
             place = place._replace(bucket=f"{place.bucket}/{place.key}", key="")  # a folder, not a file in one
         return place
 
-    async def _put(self, store: Any, place: Place) -> Outcome:
+    async def _put(self, store: Any, place: ObjectLocation) -> Outcome:
         call = self.call
         data, file = self._given("data"), self._given("file")
         reference = reference_in(self._given("ref")) or reference_in(data)
@@ -148,7 +148,7 @@ class _Task:
             {"uri": place.url, "bytes": counted.size, "etag": answer.get("e_tag")}, object={**OBJECT_NULLS, **known}
         )
 
-    async def _get(self, store: Any, place: Place) -> Outcome:
+    async def _get(self, store: Any, place: ObjectLocation) -> Outcome:
         call = self.call
         payload = await objects.payload_of(store, place.key)
         helper = {**OBJECT_NULLS, "uri": place.url, **payload.known}
@@ -171,7 +171,7 @@ class _Task:
             value = base64.b64encode(value).decode()
         return ok(value, object=helper)
 
-    async def _list(self, store: Any, place: Place) -> Outcome:
+    async def _list(self, store: Any, place: ObjectLocation) -> Outcome:
         limit = self._count("limit") or LISTED
         prefix = "/".join(part for part in (place.key, str(self._given("prefix") or "")) if part)
         if self._given("uri") is None and self._given("key") is None:
@@ -199,7 +199,7 @@ class _Task:
         found.sort(key=lambda entry: str(entry["key"]))  # folders are listed as they come
         return ok({"objects": found, "count": len(found), "truncated": more}, object={**OBJECT_NULLS, "uri": place.url})
 
-    async def _delete(self, store: Any, place: Place) -> Outcome:
+    async def _delete(self, store: Any, place: ObjectLocation) -> Outcome:
         keys = self._given("keys")
         targets = [str(key) for key in keys] if isinstance(keys, list) else [place.key]
         if not all(targets):
@@ -213,12 +213,12 @@ class _Task:
                 continue  # what was asked for is so already
         return ok({"deleted": deleted}, object={**OBJECT_NULLS, "uri": place.url})
 
-    async def _head(self, store: Any, place: Place) -> Outcome:
+    async def _head(self, store: Any, place: ObjectLocation) -> Outcome:
         payload = await objects.payload_of(store, place.key)
         helper = {**OBJECT_NULLS, "uri": place.url, **payload.known}
         return ok(dict(helper), object=helper)
 
-    async def _exists(self, store: Any, place: Place) -> Outcome:
+    async def _exists(self, store: Any, place: ObjectLocation) -> Outcome:
         there = await objects.exists(store, place.key)
         return ok({"exists": there, "uri": place.url}, object={**OBJECT_NULLS, "uri": place.url})
 

@@ -19,13 +19,13 @@ from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.connection_pool import PoolExhausted
 from noetl.connections.postgres import (
     BadAddress,
-    Part,
+    ResultChunk,
     adapted,
     arrow_schema,
-    explain,
-    names,
+    column_names,
     plain_rows,
     run_statement,
+    to_error_info,
 )
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.reference import Reference
@@ -66,7 +66,7 @@ async def perform(call: ToolCall) -> Outcome:
         message = f"the statement was cancelled: it ran longer than {call.timeout.total:g} s (spec.timeout)"
         return _failed("db.timeout", message, notices=task.notices)
     except (psycopg.Error, PoolExhausted) as failure:
-        info, pg = explain(failure)
+        info, pg = to_error_info(failure)
         helper = {**PG_NULLS, **pg, "notices": task.notices}
         return Outcome(status="error", error=info, helpers={"pg": helper})
 
@@ -169,7 +169,7 @@ class _Task:
             return await self._copy(connection, statement.text), 0
 
         bound = bind(statement.text, statement.params, used=used)
-        tag: list[Part] = []
+        tag: list[ResultChunk] = []
         result = await collect(self.call.host, _chunks(run_statement(connection, bound), tag), limits)
         if not result.columns and tag and tag[-1].affected is not None:
             result = Result(row_count=tag[-1].affected)
@@ -290,9 +290,9 @@ class _Task:
 class _Rows:
     """A chunk of rows as the server sent it."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ResultChunk) -> None:
         self._part = part
-        self.columns = names(part.columns)
+        self.columns = column_names(part.columns)
 
     def count(self) -> int:
         return len(self._part.rows)
@@ -311,7 +311,7 @@ class _Rows:
         return batch_of_rows(self._part.rows, arrow_schema(self._part.columns))
 
 
-async def _chunks(parts: AsyncGenerator[Part, None], tag: list[Part]) -> AsyncGenerator[Any, None]:
+async def _chunks(parts: AsyncGenerator[ResultChunk, None], tag: list[ResultChunk]) -> AsyncGenerator[Any, None]:
     """The parts of a result that have columns; the last part goes to `tag` too."""
     async with aclosing(parts):
         async for part in parts:

@@ -15,7 +15,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
 from noetl.data.content import blocks_of, natural_format, reference_in
 from noetl.data.formats import CONTENT_TYPES, format_of
-from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
+from noetl.data.payload_reader import Part, PartNotFound, TooLarge, read_part
 from noetl.data.table_files import encode_value
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.tools._common.fields import MOST_BYTES
@@ -36,7 +36,7 @@ async def perform(call: ToolCall) -> Outcome:
         return error(failure.kind, str(failure))
     except TooLarge as failure:
         return error("limit", str(failure))
-    except NotThere as failure:
+    except PartNotFound as failure:
         return error("not_found", str(failure.args[0]))
     except (DecodeError, UnicodeDecodeError) as failure:
         return error("parse", f"the payload is not what its format says: {failure}")
@@ -88,16 +88,16 @@ class _Stored:
 
 
 async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:
-    place = objects.place_of(address if "://" in address else call.host.resolve_path(address))
+    place = objects.parse_location(address if "://" in address else call.host.resolve_path(address))
     fields = await fields_of(_given(call, "auth"), call.host, prefixes=objects.PREFIXES)
-    store = objects.store_of(place, fields, connect=call.timeout.connect, total=call.timeout.total)
+    store = objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total)
     try:
         payload = await objects.payload_of(store, place.key)
         format = format_of(given=_given(call, "format"), content_type=payload.content_type, path=place.key)
         most = int(call.spec.get("max_bytes") or MOST_BYTES)
         data = await read_part(payload, format, part, most=most, verify=False, path=place.key)
     except objects.errors() as failure:
-        info = objects.explain(failure, address)
+        info = objects.to_error_info(failure, address)
         return Outcome(status="error", error=info)
     return Outcome(status="ok", data=data)
 
@@ -110,13 +110,13 @@ async def _put(call: ToolCall) -> Outcome:
     encoded = encode_value(data, format)
     rows = len(data) if isinstance(data, list) else None
     if address:
-        place = objects.place_of(str(address) if "://" in str(address) else call.host.resolve_path(str(address)))
+        place = objects.parse_location(str(address) if "://" in str(address) else call.host.resolve_path(str(address)))
         fields = await fields_of(_given(call, "auth"), call.host, prefixes=objects.PREFIXES)
-        store = objects.store_of(place, fields, connect=call.timeout.connect, total=call.timeout.total)
+        store = objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total)
         try:
             await objects.upload(store, place.key, blocks_of(encoded), content_type=content_type)
         except objects.errors() as failure:
-            return Outcome(status="error", error=objects.explain(failure, str(address)))
+            return Outcome(status="error", error=objects.to_error_info(failure, str(address)))
         return Outcome(status="ok", data={"uri": place.url, "bytes": len(encoded), "content_type": content_type})
     reference = await call.host.put_result(blocks_of(encoded), content_type=content_type, rows=rows)
     return Outcome(status="ok", ref=reference)

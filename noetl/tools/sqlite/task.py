@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import closing
 from typing import Any
 
-from noetl.connections.sqlite import Rows, adapted, columns_of, connect, explain
+from noetl.connections.sqlite import Rows, adapted, columns_of, connect, to_error_info
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import ToolCall
 from noetl.data.sql import ParameterError, bind, bind_sets, first_word, quote_column, steers_transaction
@@ -41,7 +41,7 @@ async def perform(call: ToolCall) -> Outcome:
         message = f"the statement was interrupted: it ran longer than {call.timeout.total:g} s (spec.timeout)"
         return _failed("db.timeout", message)
     except (sqlite3.Error, sqlite3.Warning) as failure:
-        info = explain(failure)
+        info = to_error_info(failure)
         return Outcome(status="error", error=info, helpers={"sqlite": {"code": info.details.get("code")}})
     except OSError as failure:
         return _failed("storage.access", f"the database file: {failure.strerror}")

@@ -102,7 +102,7 @@ class _Pipe:
 
     async def run(self, query: Query, columns: Columns) -> int:
         assert query.columns is not None
-        names = postgres.names(query.columns)
+        names = postgres.column_names(query.columns)
         wanted = columns.renames_only or {name: name for name in names}
         missing = [source for source in wanted.values() if source not in names]
         if missing:

@@ -50,7 +50,7 @@ class ObjectSource:
                 async for batch in stream:
                     yield batch
             return
-        store = objects.store_of(place, known, connect=self._call.timeout.connect, total=self._call.timeout.total)
+        store = objects.shared_store(place, known, connect=self._call.timeout.connect, total=self._call.timeout.total)
         payload = await objects.payload_of(store, place.key)
         format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
         if format in ("parquet", "arrow"):
@@ -84,12 +84,14 @@ class ObjectSource:
         """Nothing is held."""
 
 
-def place_of(call: ToolCall, fields: Mapping[str, Any], address: str, known: Mapping[str, Any]) -> objects.Place:
+def place_of(
+    call: ToolCall, fields: Mapping[str, Any], address: str, known: Mapping[str, Any]
+) -> objects.ObjectLocation:
     """An address of a source or target; relative paths are the playbook's, a bucket may be the credential's."""
     scheme, bucket = fields.get("provider"), fields.get("bucket") or known.get("bucket")
     if "://" not in address and (scheme or "file") == "file":
-        return objects.place_of(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
-    return objects.place_of(address, scheme=scheme, bucket=bucket)
+        return objects.parse_location(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
+    return objects.parse_location(address, scheme=scheme, bucket=bucket)
 
 
 async def file_batches(path: str, format: str, rows_path: str | None, types: Any = None) -> AsyncGenerator[Any, None]:

@@ -89,7 +89,7 @@ class DuckdbTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """What DuckDB said."""
-        return duck.explain(failure) if isinstance(failure, duckdb.Error) else None
+        return duck.to_error_info(failure) if isinstance(failure, duckdb.Error) else None
 
     async def _open(self) -> None:
         if self._cursor is not None:
@@ -305,7 +305,7 @@ class SqliteTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """What SQLite said."""
-        return lite.explain(failure) if isinstance(failure, sqlite3.Error) else None
+        return lite.to_error_info(failure) if isinstance(failure, sqlite3.Error) else None
 
     @property
     def _connected(self) -> sqlite3.Connection:

@@ -82,7 +82,7 @@ class ObjectTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """What the store said."""
-        return objects.explain(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
+        return objects.to_error_info(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
 
     def _encode(self, table: Any) -> bytes:
         return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
@@ -93,7 +93,7 @@ class ObjectTarget(Target):
             self._credential = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
         return self._credential
 
-    async def _place(self, fields: Any) -> tuple[objects.Place, str]:
+    async def _place(self, fields: Any) -> tuple[objects.ObjectLocation, str]:
         address = str(fields["uri"])
         known = await self._known()
         place = place_of(self.call, fields, address, known)
@@ -107,7 +107,7 @@ class ObjectTarget(Target):
             place = place_of(self.call, fields, address.rstrip("/") + "/" + name, known)
         return place, format
 
-    async def _put(self, place: objects.Place, content_type: str, data: bytes) -> None:
+    async def _put(self, place: objects.ObjectLocation, content_type: str, data: bytes) -> None:
         out = await self._writer(place, content_type)
         try:
             await out.write(data)
@@ -116,11 +116,11 @@ class ObjectTarget(Target):
             await out.abort()
             raise
 
-    async def _writer(self, place: objects.Place, content_type: str) -> Any:
+    async def _writer(self, place: objects.ObjectLocation, content_type: str) -> Any:
         if place.scheme == "file":
             return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
         timeout = self.call.timeout
-        store = objects.store_of(place, await self._known(), connect=timeout.connect, total=timeout.total)
+        store = objects.shared_store(place, await self._known(), connect=timeout.connect, total=timeout.total)
         return _ObjectWriter(store, place.key, content_type)
 
 
