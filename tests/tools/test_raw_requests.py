@@ -168,12 +168,12 @@ def test_an_idempotent_request_is_repeated_once_if_its_idle_connection_was_close
             assert (len(peer.heads), peer.connections) == (3, 2)
         async with listening(OK, None) as peer:
             await sent(Request("GET", peer.url))
-            with pytest.raises(HttpFailure, match="closed the connection without an answer"):
+            with pytest.raises(HttpFailure, match="closed the connection without a response"):
                 await sent(Request("GET", peer.url))
             assert len(peer.heads) == 3
         async with listening(OK, None, OK) as peer:
             await sent(Request("GET", peer.url))
-            with pytest.raises(HttpFailure, match="closed the connection without an answer"):
+            with pytest.raises(HttpFailure, match="closed the connection without a response"):
                 await sent(Request("POST", peer.url, body=lambda: b"{}"))
             assert len(peer.heads) == 2, "the first one may have been processed"
 
@@ -219,10 +219,21 @@ def test_an_unread_body_and_a_cancelled_call_close_their_connections():
             with pytest.raises(HttpFailure) as failure:
                 await sent(Request("GET", peer.url, timeout=Timeout(total=0.05)))
             assert failure.value.kind == "timeout"
-            with pytest.raises(HttpFailure, match="without a byte"):
+            with pytest.raises(HttpFailure, match="without data"):
                 await sent(Request("GET", peer.url, timeout=Timeout(read=0.05)))
             assert peer.connections == 3
             connector = client().session.connector
             assert not connector._acquired and not connector._conns
 
     asyncio.run(calls())
+
+
+def test_a_refused_connection_has_a_plain_message():
+    async def call():
+        async with listening(OK) as peer:
+            url = peer.url
+        with pytest.raises(HttpFailure, match="cannot connect to http://127.0.0.1:[0-9]+: connection refused"):
+            await sent(Request("GET", url))
+        await close_loop_resources()
+
+    asyncio.run(call())
